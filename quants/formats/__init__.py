@@ -1,0 +1,1 @@
+"""One file a format; see `quants.format` for what each must hold."""
