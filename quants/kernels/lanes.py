@@ -1,0 +1,530 @@
+"""Sixteen numbers side by side as one numba value: kernels in plain Python that keep their data in vector registers.
+
+    @kernel
+    def double(x, out):                     # x, out: float32 arrays of a multiple of 16 values
+        for i in range(0, x.size, 16):
+            store(out, i, load(x, i) * np.float32(2))
+
+Types: `f32x16`, `i32x16`, `boolx16` (a mask). LLVM splits them where registers are narrower (AVX2, SSE, NEON) and never
+fuses or reorders float operations, so results are the same on every machine.
+
+    + - * / and unary -        on f32x16; one operand may be a float32 scalar (a float64 does not compile, on purpose)
+    + - * & | ^ << >> and ~ -  on i32x16, wrapping, >> keeps the sign; one operand may be an integer scalar
+    < <= > >= == !=            on either, give a boolx16; false for NaN, but != which is true
+    & | ^ ~                    on boolx16
+
+Loads and stores take a C-contiguous array of any shape and an offset in elements from its first; nothing is checked.
+`transpose` lays many blocks side by side, so that a lane works on one block: sums then run in the order of a scalar
+loop over the block, as bit-exact formats need.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numba.core.types as nt
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numpy.typing import NDArray
+
+LANES = 16
+Lanes = Any  # in annotations: a value of one of the lane types
+
+# Entry points called from Python, and functions that are always inlined into them. No fastmath: bytes must not vary.
+kernel = functools.partial(njit, nogil=True, cache=True, error_model="numpy")
+inlined = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True)
+
+BIT, BYTE, SHORT, WORD, INDEX, FLOAT = *(ir.IntType(n) for n in (1, 8, 16, 32, 64)), ir.FloatType()
+BITS, BYTES, SHORTS, WORDS, FLOATS = (ir.VectorType(scalar, LANES) for scalar in (BIT, BYTE, SHORT, WORD, FLOAT))
+
+
+class LaneType(nt.Type):
+    """A numba type that is one LLVM vector. Scalars of class `scalar` may be spread over its lanes."""
+
+    def __init__(self, name: str, vector: ir.VectorType, scalar: Any) -> None:
+        super().__init__(name=name)
+        self.vector = vector
+        self.scalar = scalar
+
+
+@register_model(LaneType)
+class LaneModel(models.PrimitiveModel):  # type: ignore[misc]  # numba has no types for mypy
+    """Passed, kept and returned as the vector itself."""
+
+    def __init__(self, manager: Any, lanes: LaneType) -> None:
+        super().__init__(manager, lanes, lanes.vector)
+
+
+f32x16 = LaneType("f32x16", FLOATS, nt.float32)
+i32x16 = LaneType("i32x16", WORDS, nt.Integer)
+boolx16 = LaneType("boolx16", BITS, nt.boolean)
+
+Emit = Callable[..., ir.Value]  # emit(builder, *operands) → result, all as LLVM values
+
+
+def _splat(builder: ir.IRBuilder, value: ir.Value, vector: ir.VectorType) -> ir.Value:
+    lane0 = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(WORD, 0))
+    return builder.shuffle_vector(lane0, ir.Constant(vector, ir.Undefined), ir.Constant(WORDS, [0] * LANES))
+
+
+def _matches(found: nt.Type, wanted: Any) -> bool:
+    return isinstance(found, wanted) if isinstance(wanted, type) else bool(found == wanted)
+
+
+def _define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
+    """Let compiled code call `function` (ours, or an operator) on operands of these numba types.
+
+    In place of lanes it may get a scalar, as long as one operand has lanes. An operand may be a class of numba types.
+    """
+    lanes = [o for o in operands if isinstance(o, LaneType)]
+    choices = [(o, o.scalar) if isinstance(o, LaneType) and len(lanes) > 1 else (o,) for o in operands]
+    signatures = [s for s in itertools.product(*choices) if not lanes or any(isinstance(o, LaneType) for o in s)]
+
+    def resolve(*found: nt.Type) -> nt.Type | None:
+        return result if any(all(map(_matches, found, s)) for s in signatures) else None
+
+    typers: dict[int, Callable[..., nt.Type | None]] = {
+        0: lambda: resolve(), 1: lambda a: resolve(a), 2: lambda a, b: resolve(a, b),
+        3: lambda a, b, c: resolve(a, b, c), 4: lambda a, b, c, d: resolve(a, b, c, d),
+    }  # fmt: skip
+    type_callable(function)(lambda context: typers[len(operands)])
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> ir.Value:
+        ready = list(values)
+        for i, (found, wanted) in enumerate(zip(signature.args, operands, strict=True)):
+            if isinstance(wanted, LaneType) and found != wanted:
+                scalar = nt.int32 if wanted is i32x16 else found
+                ready[i] = _splat(builder, context.cast(builder, values[i], found, scalar), wanted.vector)
+        return emit(builder, *ready)
+
+    for s in signatures:
+        lower_builtin(function, *s)(lower)
+
+
+def _lanewise(result: nt.Type, *operands: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Turn emit(builder, *operands) into a function that compiled code calls without the builder."""
+
+    def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(emit)
+        def in_python(*_: Any) -> Any:
+            raise TypeError(f"{emit.__name__} exists in compiled code only")
+
+        _define(in_python, emit, result, *operands)
+        return in_python
+
+    return wrap
+
+
+# Operators
+
+
+def _binary(instruction: str) -> Emit:
+    """The emitter of a two-operand LLVM instruction, under llvmlite's name for it."""
+    return lambda builder, a, b: getattr(builder, instruction)(a, b)
+
+
+def _compare(kind: str, sign: str) -> Emit:
+    return lambda builder, a, b: getattr(builder, kind)(sign, a, b)
+
+
+for _name, _instruction, _lanes in (
+    ("add", "fadd", f32x16), ("sub", "fsub", f32x16), ("mul", "fmul", f32x16), ("truediv", "fdiv", f32x16),
+    ("add", "add", i32x16), ("sub", "sub", i32x16), ("mul", "mul", i32x16), ("lshift", "shl", i32x16),
+    ("rshift", "ashr", i32x16), ("and_", "and_", i32x16), ("or_", "or_", i32x16), ("xor", "xor", i32x16),
+    ("and_", "and_", boolx16), ("or_", "or_", boolx16), ("xor", "xor", boolx16),
+):  # fmt: skip
+    for _operator in (getattr(operator, _name), getattr(operator, "i" + _name.strip("_"))):
+        _define(_operator, _binary(_instruction), _lanes, _lanes, _lanes)
+for _operator, _sign in (
+    (operator.lt, "<"), (operator.le, "<="), (operator.gt, ">"), (operator.ge, ">="), (operator.eq, "=="),
+):  # fmt: skip
+    _define(_operator, _compare("fcmp_ordered", _sign), boolx16, f32x16, f32x16)
+    _define(_operator, _compare("icmp_signed", _sign), boolx16, i32x16, i32x16)
+_define(operator.ne, _compare("fcmp_unordered", "!="), boolx16, f32x16, f32x16)
+_define(operator.ne, _compare("icmp_signed", "!="), boolx16, i32x16, i32x16)
+_define(operator.neg, lambda builder, a: builder.fneg(a), f32x16, f32x16)
+_define(operator.neg, lambda builder, a: builder.neg(a), i32x16, i32x16)
+_define(operator.invert, lambda builder, a: builder.not_(a), i32x16, i32x16)
+_define(operator.invert, lambda builder, a: builder.not_(a), boolx16, boolx16)
+
+# Functions on lanes. The first parameter below is LLVM's builder: kernels leave it out.
+
+
+def _call(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
+    """Call the LLVM intrinsic `name` on f32x16 operands."""
+    kind = ir.FunctionType(FLOATS, [FLOATS] * len(operands))
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32"), operands)
+
+
+@_lanewise(f32x16, nt.float32)
+def every(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """A float32 scalar in every lane."""
+    return _splat(builder, x, FLOATS)
+
+
+@_lanewise(i32x16, nt.int64)
+def every_int(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """An integer scalar, cut to 32 bits, in every lane."""
+    return _splat(builder, builder.trunc(x, WORD), WORDS)
+
+
+@_lanewise(i32x16)
+def lane_numbers(builder: ir.IRBuilder) -> ir.Value:
+    """0, 1, … 15."""
+    return ir.Constant(WORDS, list(range(LANES)))
+
+
+@_lanewise(f32x16, f32x16, f32x16)
+def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """`a if a < b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
+@_lanewise(f32x16, f32x16, f32x16)
+def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """`a if a > b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+_define(smaller, lambda builder, a, b: builder.select(builder.icmp_signed("<", a, b), a, b), i32x16, i32x16, i32x16)
+_define(larger, lambda builder, a, b: builder.select(builder.icmp_signed(">", a, b), a, b), i32x16, i32x16, i32x16)
+
+
+def _where(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(mask, a, b)
+
+
+@_lanewise(f32x16, boolx16, f32x16, f32x16)
+def where(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """`a if mask else b`, of f32x16, i32x16 or boolx16; scalars are spread."""
+    return _where(builder, mask, a, b)
+
+
+_define(where, _where, i32x16, boolx16, i32x16, i32x16)
+_define(where, _where, boolx16, boolx16, boolx16, boolx16)
+
+
+@_lanewise(nt.int32, boolx16)
+def mask_bits(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+    """The mask as a scalar: bit i is lane i. `== 0`: no lane, `== 65535`: all lanes."""
+    return builder.zext(builder.bitcast(mask, SHORT), WORD)
+
+
+@_lanewise(nt.boolean, boolx16)
+def any_lane(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+    return builder.icmp_unsigned("!=", builder.bitcast(mask, SHORT), ir.Constant(SHORT, 0))
+
+
+@_lanewise(nt.boolean, boolx16)
+def all_lanes(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
+    return builder.icmp_unsigned("==", builder.bitcast(mask, SHORT), ir.Constant(SHORT, 0xFFFF))
+
+
+@_lanewise(f32x16, f32x16)
+def round_even(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """To the nearest integer, ties to even."""
+    return _call(builder, "rint", a)
+
+
+@_lanewise(f32x16, f32x16)
+def truncated(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """To the next integer towards zero."""
+    return _call(builder, "trunc", a)
+
+
+@_lanewise(f32x16, f32x16)
+def floored(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """To the next integer below."""
+    return _call(builder, "floor", a)
+
+
+@_lanewise(f32x16, f32x16)
+def absolute(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    return _call(builder, "fabs", a)
+
+
+@_lanewise(f32x16, f32x16, f32x16)
+def with_sign(builder: ir.IRBuilder, magnitude: ir.Value, sign: ir.Value) -> ir.Value:
+    """|magnitude| with the sign of `sign` (C's copysign)."""
+    return _call(builder, "copysign", magnitude, sign)
+
+
+@_lanewise(f32x16, f32x16)
+def square_root(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """Correctly rounded."""
+    return _call(builder, "sqrt", a)
+
+
+@_lanewise(f32x16, i32x16)
+def to_float(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The float32 nearest to each integer."""
+    return builder.sitofp(a, FLOATS)
+
+
+@_lanewise(i32x16, f32x16)
+def to_int(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """Towards zero. Some value for NaN and outside int32: never use it as an index unchecked."""
+    return builder.fptosi(a, WORDS)
+
+
+@_lanewise(i32x16, f32x16)
+def float_bits(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The IEEE bits of each float."""
+    return builder.bitcast(a, WORDS)
+
+
+@_lanewise(f32x16, i32x16)
+def bits_float(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The float with these IEEE bits."""
+    return builder.bitcast(a, FLOATS)
+
+
+@_lanewise(i32x16, i32x16, i32x16)
+def shift_right(builder: ir.IRBuilder, a: ir.Value, count: ir.Value) -> ir.Value:
+    """a >> count, zeros coming in from the left."""
+    return builder.lshr(a, count)
+
+
+@_lanewise(nt.float32, f32x16, nt.Integer)
+def lane(builder: ir.IRBuilder, a: ir.Value, number: ir.Value) -> ir.Value:
+    """The scalar in one lane, of f32x16 (float32) or i32x16 (int32)."""
+    return builder.extract_element(a, number)
+
+
+_define(lane, lambda builder, a, number: builder.extract_element(a, number), nt.int32, i32x16, nt.Integer)
+
+# Memory
+
+
+def _pointer(
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
+) -> ir.Value:
+    """Address of element `offset` counted from the array's first, as a pointer to `pointee`."""
+    data = context.make_array(array)(context, builder, value).data
+    return builder.bitcast(builder.gep(data, [offset]), pointee.as_pointer())
+
+
+def _element_bits(array: nt.Type, purpose: str) -> ir.VectorType:
+    """Sixteen elements of an array as they lie in memory. Raises numba's TypingError for other than our dtypes."""
+    kinds = {
+        nt.float32: FLOATS, nt.int32: WORDS, nt.uint32: WORDS,
+        nt.int16: SHORTS, nt.uint16: SHORTS, nt.int8: BYTES, nt.uint8: BYTES,
+    }  # fmt: skip
+    if not isinstance(array, nt.Array) or array.layout != "C" or array.dtype not in kinds:
+        raise TypingError(f"cannot {purpose} {array}: needs a C-contiguous array of float32 or integers up to 32 bits")
+    return kinds[array.dtype]
+
+
+@intrinsic
+def load(typing: Any, array: Any, offset: Any) -> Any:
+    """Sixteen consecutive elements: f32x16 of a float32 array, i32x16 of an integer array (8, 16, 32 bits)."""
+    bits = _element_bits(array, "load from")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], bits))
+        value.align = array.dtype.bitwidth // 8
+        if bits in (FLOATS, WORDS):
+            return value
+        return builder.sext(value, WORDS) if array.dtype.signed else builder.zext(value, WORDS)
+
+    return (f32x16 if bits is FLOATS else i32x16)(array, nt.intp), codegen
+
+
+@intrinsic
+def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
+    """f32x16 to sixteen elements of a float32 array, i32x16 cut to the width of an integer array's elements."""
+    bits = _element_bits(array, "store to")
+    if value != (f32x16 if bits is FLOATS else i32x16):
+        raise TypingError(f"cannot store {value} to {array}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        lanes = args[2] if bits in (FLOATS, WORDS) else builder.trunc(args[2], bits)
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+        builder.store(lanes, pointer).align = array.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp, value), codegen
+
+
+@intrinsic
+def load_words(typing: Any, array: Any, offset: Any) -> Any:
+    """64 consecutive bytes of an integer array from element `offset` on, as sixteen little-endian 32-bit words."""
+    _element_bits(array, "load words from")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], WORDS))
+        value.align = 1
+        return value
+
+    return i32x16(array, nt.intp), codegen
+
+
+@intrinsic
+def store_words(typing: Any, array: Any, offset: Any, value: Any) -> Any:
+    """i32x16 to 64 consecutive bytes of an integer array from element `offset` on, little-endian words."""
+    _element_bits(array, "store words to")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        builder.store(args[2], _pointer(context, builder, signature.args[0], args[0], args[1], WORDS)).align = 1
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp, i32x16), codegen
+
+
+@intrinsic
+def gather(typing: Any, table: Any, index: Any) -> Any:
+    """table[index] in each lane: f32x16 or i32x16 as `load` of that table. Indexes must lie within the table."""
+    bits = _element_bits(table, "gather from")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        value = ir.Constant(bits, ir.Undefined)
+        for i in range(LANES):
+            number = ir.Constant(WORD, i)
+            at = builder.sext(builder.extract_element(args[1], number), ir.IntType(64))
+            value = builder.insert_element(value, builder.load(builder.gep(data, [at])), number)
+        if bits in (FLOATS, WORDS):
+            return value
+        return builder.sext(value, WORDS) if table.dtype.signed else builder.zext(value, WORDS)
+
+    return (f32x16 if bits is FLOATS else i32x16)(table, i32x16), codegen
+
+
+def _put(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
+    """Signature and code that store the low bits of lane i to bytes offsets[i] + at of a uint8 array."""
+    if array.dtype != nt.uint8 or offsets.dtype != nt.int64:
+        raise TypingError(f"needs a uint8 array and int64 offsets, not {array} and {offsets}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        lanes = args[3] if bits is WORD else builder.trunc(args[3], ir.VectorType(bits, LANES))
+        for i in range(LANES):
+            start = builder.load(_pointer(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
+            pointer = _pointer(context, builder, array, args[0], builder.add(start, args[2]), bits)
+            builder.store(builder.extract_element(lanes, ir.Constant(WORD, i)), pointer).align = 1
+        return context.get_dummy_value()
+
+    return nt.void(array, offsets, nt.intp, i32x16), codegen
+
+
+@intrinsic
+def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
+    """Each lane's 32 bits, little endian, to the uint8 array from byte offsets[lane] + at on (offsets: int64 (16,))."""
+    return _put(array, offsets, WORD)
+
+
+@intrinsic
+def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
+    """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
+    return _put(array, offsets, SHORT)
+
+
+@intrinsic
+def put_bytes(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
+    """Each lane's low 8 bits to the uint8 array at byte offsets[lane] + at."""
+    return _put(array, offsets, BYTE)
+
+
+def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Sixteen vectors of sixteen words, rows and columns exchanged, in 64 two-register shuffles."""
+
+    def shuffle(a: ir.Value, b: ir.Value, pick: list[int]) -> ir.Value:
+        return builder.shuffle_vector(a, b, ir.Constant(WORDS, pick))
+
+    quarters = (0, 4, 8, 12)
+    low_words = [q + i for q in quarters for i in (0, 16, 1, 17)]
+    high_words = [q + i for q in quarters for i in (2, 18, 3, 19)]
+    low_pairs = [q + i for q in quarters for i in (0, 1, 16, 17)]
+    high_pairs = [q + i for q in quarters for i in (2, 3, 18, 19)]
+    even_quarters = [q + i for q in (0, 8, 16, 24) for i in range(4)]
+    odd_quarters = [q + i for q in (4, 12, 20, 28) for i in range(4)]
+
+    groups = []  # [g][c]: in quarter l, column 4 * l + c of rows 4 * g … 4 * g + 3
+    for g in quarters:
+        a, b, c, d = rows[g : g + 4]
+        ab, cd = (shuffle(a, b, low_words), shuffle(a, b, high_words)), (
+            shuffle(c, d, low_words), shuffle(c, d, high_words))  # fmt: skip
+        groups.append([shuffle(p, q, pick) for p, q in zip(ab, cd, strict=True) for pick in (low_pairs, high_pairs)])
+    columns: list[ir.Value] = [None] * LANES
+    for c in range(4):
+        t0, t1, t2, t3 = (group[c] for group in groups)
+        for parity, pick in enumerate((even_quarters, odd_quarters)):
+            first, second = shuffle(t0, t1, pick), shuffle(t2, t3, pick)
+            columns[4 * parity + c] = shuffle(first, second, even_quarters)
+            columns[4 * parity + 8 + c] = shuffle(first, second, odd_quarters)
+    return columns
+
+
+@intrinsic
+def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any, target_at: Any) -> Any:
+    """Sixteen elements of sixteen blocks each, block i into lane i.
+
+    target[target_at + 16 * k + i] = source[offsets[i] + at + k] for k, i < 16; both float32 or both 32-bit integers,
+    offsets int64 (16,). Blocks may be the same one.
+    """
+    kind = _element_bits(source, "transpose from")
+    if kind not in (FLOATS, WORDS) or _element_bits(target, "transpose to") != kind or offsets.dtype != nt.int64:
+        raise TypingError(f"cannot transpose {source} by {offsets} into {target}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        rows = []
+        for i in range(LANES):
+            start = builder.load(_pointer(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
+            row = builder.load(_pointer(context, builder, source, args[0], builder.add(start, args[2]), WORDS))
+            row.align = 4
+            rows.append(row)
+        for k, column in enumerate(_transposed(builder, rows)):
+            at = builder.add(args[4], ir.Constant(INDEX, LANES * k))
+            builder.store(column, _pointer(context, builder, target, args[3], at, WORDS)).align = 4
+        return context.get_dummy_value()
+
+    return nt.void(source, offsets, nt.intp, target, nt.intp), codegen
+
+
+@intrinsic
+def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
+    """Sixteen words of each lane to sixteen blocks: the way back from `transpose_tile`.
+
+    Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
+    """
+    if array.dtype != nt.uint8 or offsets.dtype != nt.int64 or words.dtype != nt.int32:
+        raise TypingError(f"cannot put {words} by {offsets} into {array}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        columns = []
+        for k in range(LANES):
+            start = builder.add(args[4], ir.Constant(INDEX, LANES * k))
+            column = builder.load(_pointer(context, builder, words, args[3], start, WORDS))
+            column.align = 4
+            columns.append(column)
+        for i, row in enumerate(_transposed(builder, columns)):
+            start = builder.load(_pointer(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
+            pointer = _pointer(context, builder, array, args[0], builder.add(start, args[2]), WORDS)
+            builder.store(row, pointer).align = 1
+        return context.get_dummy_value()
+
+    return nt.void(array, offsets, nt.intp, words, nt.intp), codegen
+
+
+@inlined
+def transpose(source: NDArray[Any], offsets: NDArray[np.int64], width: int, target: NDArray[Any]) -> None:
+    """Lay sixteen blocks side by side: target[16 * k + i] = source[offsets[i] + k] for k < width, a multiple of 16."""
+    for at in range(0, width, LANES):
+        transpose_tile(source, offsets, at, target, LANES * at)
+
+
+@inlined
+def block_offsets(first: int, count: int, size: int, offsets: NDArray[np.int64]) -> None:
+    """offsets[i] = size * (first + i), but never past the last of `count` blocks.
+
+    So the tail of an array fills its spare lanes with copies of the last block: they compute and write the same bytes.
+    """
+    for i in range(LANES):
+        offsets[i] = size * min(first + i, count - 1)
