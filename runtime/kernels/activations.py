@@ -1,0 +1,80 @@
+"""Activation functions over flat float32 arrays, in place. The gated ones leave activation(gate) * up in `gate`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .exponential import HALF, ONE, erfc, sigmoid, tanh
+
+f32 = np.float32
+ROOT_HALF = f32(0.7071067811865476)
+TWO_ROOT_2_BY_PI = f32(1.5957691216057308)  # 2 * sqrt(2 / pi)
+CUBIC = f32(0.044715)
+QUICK = f32(1.702)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def gelu_of(x):  # type: ignore[no-untyped-def]
+    return HALF * x * erfc(-x * ROOT_HALF)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def gelu_tanh_of(x):  # type: ignore[no-untyped-def]
+    """0.5 * (1 + tanh(u)) is sigmoid(2 * u)."""
+    return x * sigmoid(TWO_ROOT_2_BY_PI * (x + CUBIC * x * x * x))
+
+
+@njit(cache=True, nogil=True)
+def each_sigmoid(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = sigmoid(x[i])
+
+
+@njit(cache=True, nogil=True)
+def each_silu(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = x[i] * sigmoid(x[i])
+
+
+@njit(cache=True, nogil=True)
+def each_gelu(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = gelu_of(x[i])
+
+
+@njit(cache=True, nogil=True)
+def each_gelu_tanh(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = gelu_tanh_of(x[i])
+
+
+@njit(cache=True, nogil=True)
+def each_gelu_quick(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = x[i] * sigmoid(QUICK * x[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def each_softcap(x, cap):  # type: ignore[no-untyped-def]
+    inverse = ONE / cap
+    for i in range(x.size):
+        x[i] = cap * tanh(x[i] * inverse)
+
+
+@njit(cache=True, nogil=True)
+def gated_silu(gate, up):  # type: ignore[no-untyped-def]
+    for i in range(gate.size):
+        gate[i] = gate[i] * sigmoid(gate[i]) * up[i]
+
+
+@njit(cache=True, nogil=True)
+def gated_gelu(gate, up):  # type: ignore[no-untyped-def]
+    for i in range(gate.size):
+        gate[i] = gelu_of(gate[i]) * up[i]
+
+
+@njit(cache=True, nogil=True)
+def gated_gelu_tanh(gate, up):  # type: ignore[no-untyped-def]
+    for i in range(gate.size):
+        gate[i] = gelu_tanh_of(gate[i]) * up[i]

@@ -1,0 +1,78 @@
+"""Work shared between threads: the caller's own and a few more that wait for it.
+
+numba kernels (`nogil`) and numpy's products release the interpreter lock, so plain threads are enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache
+
+from .blas import one_thread
+
+Span = tuple[int, int]
+
+_count = 0
+
+
+def set_threads(count: int | None) -> None:
+    """How many threads later calls use; None: as many as there are processors for this process."""
+    global _count
+    _count = max(1, count) if count else 0
+
+
+def threads() -> int:
+    return _count or _processors()
+
+
+@cache
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="runtime")
+
+
+def spans(count: int, step: int) -> list[Span]:
+    """0 … count in pieces of `step`."""
+    return [(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def shares(count: int, least: int) -> list[Span]:
+    """0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
+    pieces = max(1, min(threads(), count // max(1, least)))
+    return spans(count, -(-count // pieces)) if count else []
+
+
+def run(body: Callable[[int, int], None], pieces: Sequence[Span]) -> None:
+    """body(start, stop) for every piece, by whichever thread is free. The first exception is raised here."""
+    helpers = min(threads(), len(pieces)) - 1
+    if helpers <= 0:
+        with one_thread() if threads() == 1 else nullcontext():
+            for piece in pieces:
+                body(*piece)
+        return
+    turn = itertools.count()  # `next` on it is atomic
+
+    def work() -> None:
+        while (i := next(turn)) < len(pieces):
+            body(*pieces[i])
+
+    with one_thread():
+        waiting: list[Future[None]] = [_pool(threads() - 1).submit(work) for _ in range(helpers)]
+        try:
+            work()
+        finally:
+            # a helper that has not begun is not needed any more: nothing is left to do, and no thread of the pool
+            # may be free when pieces are themselves calling `run`
+            begun = [future for future in waiting if not future.cancel()]
+            for future in begun:
+                future.exception()
+        for future in begun:
+            future.result()

@@ -1,0 +1,127 @@
+"""Rotary position embedding: the angles of each position, with every way of stretching them that GGUF can say.
+
+Formulas as in transformers' `modeling_rope_utils`; angles are float32 products of float32 frequencies, as there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .kernels.rotation import rotate_adjacent, rotate_halves
+from .kernels.threads import run, shares
+
+Floats = NDArray[np.float32]
+
+WORTH_A_THREAD = 1 << 16  # values
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How a model's rotation was stretched past its original context.
+
+    kind: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors, not a kind).
+    factor: by how much; original_context: tokens the unstretched model was trained for.
+    attn_factor: multiplies cos and sin; for longrope it is all there is, for yarn it comes on top of yarn's own.
+    mscale, mscale_all_dim: of DeepSeek's yarn; 0 where the model has none.
+    """
+
+    kind: str
+    factor: float = 1.0
+    original_context: int = 0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+
+
+def inverse_frequencies(dim: int, base: float) -> Floats:
+    """Angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
+    frequencies: Floats = (1.0 / base ** (np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
+    return frequencies
+
+
+def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
+    """Slow pairs are interpolated, fast ones kept, those between mixed. float32 (dim / 2,)."""
+
+    def pair_turning(turns: float) -> float:
+        """The pair that turns so often within the original context."""
+        return dim * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair_turning(scaling.beta_fast), pair_turning(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001  # as transformers, against a division by zero
+    interpolated = np.clip((np.arange(dim // 2, dtype=np.float32) - low) / (high - low), 0, 1)
+    kept = inverse_frequencies(dim, base)
+    mixed: Floats = (kept / scaling.factor * interpolated + kept * (1 - interpolated)).astype(np.float32)
+    return mixed
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """By how much yarn raises attention's temperature: 1 + 0.1 mscale ln(factor)."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def attention_factor(scaling: RopeScaling | None) -> float:
+    """What cos and sin are multiplied by."""
+    if scaling is None:
+        return 1.0
+    if scaling.kind != "yarn":
+        return scaling.attn_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        own = yarn_mscale(scaling.factor, scaling.mscale) / yarn_mscale(scaling.factor, scaling.mscale_all_dim)
+    else:
+        own = yarn_mscale(scaling.factor)
+    return own * scaling.attn_factor
+
+
+def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_position: int) -> Floats:
+    """Frequencies after `scaling`, float32 (dim / 2,); only "dynamic" depends on how long the text is."""
+    if scaling is None or scaling.kind in ("none", "longrope"):
+        return inverse_frequencies(dim, base)
+    if scaling.kind == "linear":
+        slower: Floats = inverse_frequencies(dim, base) / np.float32(scaling.factor)
+        return slower
+    if scaling.kind == "yarn":
+        return yarn_frequencies(dim, base, scaling)
+    if scaling.kind == "dynamic":
+        stretch = max(last_position + 1, scaling.original_context) / scaling.original_context
+        return inverse_frequencies(dim, base * (scaling.factor * stretch - scaling.factor + 1) ** (dim / (dim - 2)))
+    raise ValueError(f"there is no rope scaling {scaling.kind!r}")
+
+
+def rope_table(
+    dim: int, base: float, scaling: RopeScaling | None, freq_factors: Floats | None, positions: ArrayLike
+) -> tuple[Floats, Floats]:
+    """cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head.
+
+    freq_factors: divisors of the frequencies, float32 (dim / 2,) (`rope_freqs.weight`, or the one of longrope's two
+    lists that fits the text's length). Raises ValueError for a scaling of unknown kind.
+    """
+    at = np.asarray(positions, np.int64).reshape(-1)
+    frequencies = scaled_frequencies(dim, base, scaling, int(at.max(initial=0)))
+    if freq_factors is not None:
+        frequencies = frequencies / np.asarray(freq_factors, np.float32).reshape(-1)[: dim // 2]
+    angles = np.outer(at.astype(np.float32), frequencies).astype(np.float64)
+    factor = attention_factor(scaling)
+    return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
+
+
+def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str) -> Floats:
+    """Rotate the first 2 * cos.shape[1] values of every head of x (n, heads, head_dim) in place; x is returned.
+
+    kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2).
+    """
+    rotate: Any = {"adjacent": rotate_adjacent, "halves": rotate_halves}[kind]
+    values_per_token = max(1, x.shape[1] * x.shape[2])
+    run(lambda start, stop: rotate(x, cos, sin, start, stop), shares(len(x), WORTH_A_THREAD // values_per_token))
+    return x
