@@ -1,0 +1,1 @@
+"""What a model is: families as data, Hugging Face → GGUF, vocabularies."""

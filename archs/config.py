@@ -1,0 +1,79 @@
+"""config.json brought to one form: text part in front, defaults filled in, one spelling for rotary settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .spec import Config
+
+
+def lookup(config: Config, keys: str) -> Any:
+    """The first of the alternatives "a|b.c" (dots lead into nested objects) that is there and not null, or None."""
+    for path in keys.split("|"):
+        value: Any = config
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    return None
+
+
+def normalized(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+    """`raw` with the text model's keys on top, `defaults` below, and rotary settings as rope_theta + rope_scaling.
+
+    Defaults that are functions see the rest of the config and also replace null.
+    """
+    config = {**raw, **_text_part(raw)}
+    config = {key: value for key, value in defaults.items() if not callable(value)} | config
+    _one_rope_spelling(config)
+    for key, value in defaults.items():
+        if callable(value) and config.get(key) is None:
+            config[key] = value(config)
+    return config
+
+
+def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in ("text_config", "llm_config", "language_config"):
+        if isinstance(raw.get(key), Mapping):
+            return {k: v for k, v in raw[key].items() if k != "architectures"}
+    return {}
+
+
+def _one_rope_spelling(config: dict[str, Any]) -> None:
+    """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart."""
+    parameters = config.pop("rope_parameters", None)
+    if isinstance(parameters, Mapping):
+        main = parameters.get("full_attention", parameters)
+        local = parameters.get("sliding_attention") or {}
+        config["rope_theta"] = main.get("rope_theta", config.get("rope_theta"))
+        if local.get("rope_theta") is not None:
+            config["rope_local_base_freq"] = local["rope_theta"]
+        if main.get("partial_rotary_factor") is not None:
+            config["partial_rotary_factor"] = main["partial_rotary_factor"]
+        config["rope_scaling"] = main
+    scaling = config.get("rope_scaling")
+    if isinstance(scaling, Mapping):
+        kind = scaling.get("rope_type", scaling.get("type"))
+        config["rope_scaling"] = {**scaling, "rope_type": kind} if kind not in (None, "default") else None
+
+
+def head_dim(config: Config) -> int:
+    """The width of one attention head: as given, or the hidden width shared out."""
+    given = config.get("head_dim")
+    heads = lookup(config, "num_attention_heads|n_head|n_heads")
+    return int(given or lookup(config, "hidden_size|n_embd|d_model") // heads)
+
+
+def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
+    """For each layer whether it sees a window only: as `layer_types` says, or else by the model type's rule."""
+    kinds = config.get("layer_types")
+    if kinds:
+        return [kind == "sliding_attention" for kind in kinds]
+    return [rule(layer) for layer in range(config["num_hidden_layers"])]
+
+
+def rope_scaling(config: Config, *keys: str) -> Any:
+    """A value of `rope_scaling`, under the first of `keys` that is there."""
+    scaling = config.get("rope_scaling") or {}
+    return next((scaling[key] for key in keys if scaling.get(key) is not None), None)

@@ -1,0 +1,34 @@
+"""GPT-2: learned positions, layer norms, fused q/k/v, weights stored as (in, out).
+
+Reference: transformers `models/gpt2/modeling_gpt2.py`. The causal masks that old checkpoints store are dropped.
+"""
+
+from archs.config import lookup
+from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.transforms import transpose
+
+
+def feed_forward_length(config: Config) -> int:
+    return int(config.get("n_inner") or 4 * lookup(config, "n_embd|hidden_size"))
+
+
+GPT2 = Architecture(
+    name="gpt2",
+    hf_classes=("GPT2LMHeadModel", "GPT2Model"),
+    metadata={**COMMON, "context_length": "n_ctx|n_positions", "feed_forward_length": feed_forward_length},
+    defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
+    tensors={
+        "wte": "token_embd",
+        "wpe": "position_embd",
+        "h.{i}.ln_1": "blk.{i}.attn_norm",
+        "h.{i}.attn.c_attn": Map("blk.{i}.attn_qkv", transpose),
+        "h.{i}.attn.c_proj": Map("blk.{i}.attn_output", transpose),
+        "h.{i}.ln_2": "blk.{i}.ffn_norm",
+        "h.{i}.mlp.c_fc": Map("blk.{i}.ffn_up", transpose),
+        "h.{i}.mlp.c_proj": Map("blk.{i}.ffn_down", transpose),
+        "ln_f": "output_norm",
+        "lm_head": "output",
+    },
+    ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
+    block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
+)

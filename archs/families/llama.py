@@ -1,0 +1,64 @@
+"""Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts.
+
+Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`.
+Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves.
+"""
+
+from archs.config import head_dim
+from archs.rope import SCALING, llama3_freqs
+from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.transforms import interleave_rope
+
+
+def window(config: Config) -> int | None:
+    """The sliding window where it hides anything (the reference drops it)."""
+    size = config.get("sliding_window")
+    return size if size and size < config["max_position_embeddings"] else None
+
+
+LLAMA = Architecture(
+    name="llama",
+    hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"),
+    vocab=("sentencepiece", "bpe"),
+    metadata={**COMMON, **SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
+    defaults={
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "head_dim": head_dim,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "vocab_size": 32_000,
+    },
+    tensors={
+        "embed_tokens": "token_embd",
+        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+        "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
+        "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
+        "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
+        "layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
+        "layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+        "layers.{i}.mlp.gate_proj": "blk.{i}.ffn_gate",
+        "layers.{i}.mlp.up_proj": "blk.{i}.ffn_up",
+        "layers.{i}.mlp.down_proj": "blk.{i}.ffn_down",
+        "norm": "output_norm",
+        "lm_head": "output",
+    },
+    generated=(llama3_freqs,),
+    block=Block(rope="adjacent", normalize_experts=True),
+)
+
+MISTRAL = LLAMA.but(
+    hf_classes=("MistralForCausalLM",),
+    metadata={"attention.sliding_window": window},
+    defaults={
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "head_dim": None,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
+)

@@ -1,0 +1,271 @@
+"""Architecture + checkpoint → metadata and lazily transformed tensors. Refuses what it cannot account for."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .config import lookup, normalized
+from .general import general
+from .metadata import Metadata, Value, ValueType
+from .registry import by_hf_class
+from .shapes import check_shapes
+from .spec import ACTIVATIONS, Architecture, Config, Map, Target
+from .transforms import stacked
+from .vocab import vocabulary
+
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+PLACE = re.compile(r"\{\w\}")
+SUFFIX = re.compile(r"\.(weight|bias)$")
+
+# Buffers that hold nothing a model needs, in any family, and towers that a text model's file has no place for.
+IGNORED = (
+    "*.rotary_emb.inv_freq", "*.attention.rotary_emb.*", "*.masked_bias", "*.position_ids", "*.rotary_emb.cos_cached",
+    "*.rotary_emb.sin_cached",
+)  # fmt: skip
+LEFT_OUT = (
+    "*vision_tower.*", "*vision_model.*", "visual.*", "*.visual.*", "*multi_modal_projector.*", "*audio_tower.*",
+    "*mm_projector*", "*vision_embed_tokens*", "*image_newline*",
+)  # fmt: skip
+
+# Metadata that is a float whatever number the config holds; other types follow from the value.
+FLOATS = frozenset({
+    "rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor", "rope.scaling.attn_factor",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_log_multiplier", "rope.scaling.dynamic_factor", "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
+    "embedding_scale", "residual_scale", "logit_scale", "attn_logit_softcapping", "final_logit_softcapping",
+    "expert_weights_scale",
+})  # fmt: skip
+
+# GGUF names of tensors that stay float32 in every output type.
+FLOAT32_NAMES = ("*_norm.weight", "*ffn_gate_inp*", "position_embd.weight", "token_types.weight", "*ssm_conv1d*",
+                 "*shortconv.conv*", "*attn_rel_b.weight", "*time_mix_*", "*.bias", "*.ssm_a", "*.ssm_d")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checkpoint as the GGUF model it will be: nothing read yet but headers.
+
+    metadata: all but `general.file_type`, which depends on the formats chosen.
+    ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision towers).
+    """
+
+    architecture: Architecture
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    ignored: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def plan(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    generation_config: Mapping[str, Any] | None = None,
+    *,
+    pre: str | None = None,
+) -> Plan:
+    """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
+
+    pre: the pre-tokenizer's GGUF name, where its structure does not tell.
+    Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
+    """
+    architecture = by_hf_class(config.get("architectures") or [])
+    full = normalized(config, architecture.defaults)
+    mapped = map_tensors(architecture, full, tensors)
+    metadata = general(folder, architecture.name, mapped.tensors.values())
+    for key, value in architecture_metadata(architecture, full).items():
+        metadata[key] = value
+    check_shapes(architecture, metadata, mapped.tensors)
+    embedding = mapped.tensors["token_embd.weight"]
+    words = vocabulary(folder, architecture.vocab, full, embedding.shape[0], pre, generation_config)
+    for key in words:
+        metadata[key] = words.value(key)
+    return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out)
+
+
+def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
+    """The family's keys with their values (archs.metadata.Value where the type is not the default)."""
+    found: dict[str, Any] = {}
+    for key, source in architecture.metadata.items():
+        if source is None:
+            continue
+        value = source(config) if callable(source) else lookup(config, source)
+        if value is not None:
+            found[_full_key(architecture, key)] = float(value) if key in FLOATS else _plain(value)
+    activation = lookup(config, architecture.activation) if architecture.activation else None
+    if activation is not None and _activation(activation) != architecture.block.activation:
+        found[f"{architecture.name}.hidden_activation"] = activation
+    return found
+
+
+def _activation(name: str) -> str:
+    if name not in ACTIVATIONS:
+        raise ModelError(f"activation {name!r} in config.json is not one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _full_key(architecture: Architecture, key: str) -> str:
+    return key if key.startswith(("general.", "xielu.")) else f"{architecture.name}.{key}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], int) and not isinstance(value[0], bool):
+        return Value(list(value), ValueType.ARRAY, ValueType.INT32)
+    return value
+
+
+@dataclass
+class Mapped:
+    """Tensors by GGUF name, and the source tensors that became none."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
+    """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
+    rules = {NUMBER.sub("#", PLACE.sub("0", pattern)): target for pattern, target in architecture.tensors.items()}
+    result, stacks, unknown = Mapped(), Stacks(), []
+    for generate in architecture.generated:
+        result.tensors |= {t.name: t for t in generate(config)}
+    for name, tensor in tensors.items():
+        if _matches(name, LEFT_OUT):
+            result.left_out.append(name)
+            continue
+        bare = without_prefix(name, architecture.prefixes)
+        if _matches(bare, architecture.ignored) or _matches(name, IGNORED):
+            result.ignored.append(name)
+            continue
+        numbers = [int(n) for n in NUMBER.findall("." + bare)]
+        rule = _rule(rules, bare)
+        if rule is None:
+            unknown.append(name)
+            continue
+        target, suffix = rule
+        for each in _maps(target):
+            _place(each, suffix, numbers, tensor, config, result, stacks)
+    if unknown:
+        raise ModelError(
+            f"{architecture.name} ({', '.join(architecture.hf_classes)}) has no rule for {unknown[0]!r}"
+            + (f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""),
+            hint="the checkpoint is of another variant, or is quantized in a way this version does not read",
+        )
+    stacks.finish(result, config)
+    _check_layers(architecture, config, result)
+    return result
+
+
+def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
+    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none."""
+    key = NUMBER.sub("#", "." + bare)[1:]
+    if key in rules:
+        return rules[key], ""
+    suffix = SUFFIX.search(key)
+    if suffix and key[: suffix.start()] in rules:
+        return rules[key[: suffix.start()]], suffix[0]
+    return None
+
+
+def _maps(target: Target) -> Sequence[Map]:
+    if isinstance(target, str):
+        return (Map(target),)
+    return target if isinstance(target, tuple) else (target,) if target else ()
+
+
+def _place(
+    each: Map, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
+) -> None:
+    name = (each.name if isinstance(each.name, str) else each.name(config)).replace(
+        "{i}", str(numbers[0]) if numbers else ""
+    )
+    name = name if SUFFIX.search(name) else name + suffix
+    if each.stack:
+        stacks.add(name, numbers[-1], tensor, each)
+        result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
+        return
+    placed = each.transform(tensor, config) if each.transform else tensor
+    if name in result.tensors:
+        if result.tensors[name].shape == placed.shape:
+            result.ignored.append(tensor.origin or tensor.name)
+            return
+        raise ModelError(f"{tensor.origin} and {result.tensors[name].origin} both become {name!r}")
+    result.tensors[name] = placed.renamed(name)
+
+
+class Stacks:
+    """Experts on the way into one tensor each."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, tuple[Map, dict[int, Tensor]]] = {}
+
+    def add(self, name: str, number: int, tensor: Tensor, rule: Map) -> None:
+        self.parts.setdefault(name, (rule, {}))[1][number] = tensor
+
+    def finish(self, result: Mapped, config: Config) -> None:
+        counts = {name: len(parts) for name, (_, parts) in self.parts.items()}
+        for name, (rule, parts) in self.parts.items():
+            missing = sorted(set(range(max(parts) + 1)) - set(parts))
+            if missing:
+                raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
+            tensor = stacked([parts[i] for i in range(counts[name])], name)
+            result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
+
+
+def _check_layers(architecture: Architecture, config: Config, result: Mapped) -> None:
+    """Every layer there, and (unless layers vary) with the same tensors."""
+    if "token_embd.weight" not in result.tensors:
+        raise ModelError(
+            f"no tensor of the checkpoint becomes {architecture.name}'s token_embd.weight: the embedding is missing"
+        )
+    layers: dict[int, set[str]] = {}
+    for name in result.tensors:
+        match = re.match(r"blk\.(\d+)\.(.*)", name)
+        if match:
+            layers.setdefault(int(match[1]), set()).add(match[2])
+    source = architecture.metadata["block_count"]
+    count = source(config) if callable(source) else lookup(config, source or "")
+    missing = sorted(set(range(count or 0)) - set(layers))
+    if missing:
+        raise ModelError(
+            f"config.json says {count} layers; the checkpoint lacks layer {', '.join(map(str, missing[:5]))}"
+        )
+    if architecture.layers_vary:
+        return
+    union = set().union(*layers.values()) if layers else set()
+    for layer, names in sorted(layers.items()):
+        absent = sorted(union - names)
+        if absent:
+            raise ModelError(
+                f"layer {layer} lacks {absent[0]!r}, which other layers have", hint="a shard may be missing"
+            )
+
+
+def without_prefix(name: str, prefixes: Iterable[str]) -> str:
+    """A source name without the wrappers in front ("model.language_model.layers.0…" → "layers.0…")."""
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in prefixes:
+        parts.pop(0)
+    return ".".join(parts)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def stays_float32(name: str, shape: tuple[int, ...], extra: Iterable[str] = ()) -> bool:
+    """Whether a tensor is float32 in every output type: vectors, norms, routers and other small ones."""
+    return len(shape) < 2 or _matches(name, FLOAT32_NAMES) or _matches(name, extra)

@@ -1,0 +1,56 @@
+"""Shapes that follow from the metadata: a checkpoint whose tensors contradict its config is refused before any work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .spec import Architecture
+
+
+def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Compare what can be known. Raises ModelError naming the tensor, its shape and the expected one."""
+    expected = _expected(architecture.name, metadata)
+    for name, tensor in tensors.items():
+        role = re.sub(r"^blk\.\d+\.", "", name)
+        for axis, size in expected.get(role, {}).items():
+            if size is not None and (len(tensor.shape) < abs(axis) or tensor.shape[axis] != size):
+                raise ModelError(
+                    f"{tensor.origin or name} has shape {list(tensor.shape)}; config.json means {size} in "
+                    f"{'columns' if axis == -1 else 'rows'} ({name})",
+                    hint="config.json and weights belong to different models, or a shard is damaged",
+                )
+
+
+def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int | None]]:
+    """Role → {axis: size}; -1 counts columns, 0 rows."""
+
+    def number(key: str) -> int | None:
+        value = metadata.get(f"{name}.{key}")
+        return value if isinstance(value, int) else None
+
+    width, heads = number("embedding_length"), number("attention.head_count")
+    if width is None:
+        return {}
+    kv_heads = number("attention.head_count_kv") or heads
+    head = number("attention.key_length") or (width // heads if heads else None)
+    value = number("attention.value_length") or head
+    latent = number("attention.kv_lora_rank") is not None
+    rows = lambda count, each: None if latent or count is None or each is None else count * each  # noqa: E731
+    return {
+        "token_embd.weight": {},
+        "output_norm.weight": {-1: width},
+        "attn_norm.weight": {-1: width},
+        "ffn_norm.weight": {-1: width},
+        "attn_q.weight": {-1: width, 0: rows(heads, head)},
+        "attn_k.weight": {-1: width, 0: rows(kv_heads, head)},
+        "attn_v.weight": {-1: width, 0: rows(kv_heads, value)},
+        "attn_output.weight": {-1: rows(heads, value), 0: width},
+        "ffn_gate.weight": {-1: width},
+        "ffn_up.weight": {-1: width},
+        "ffn_down.weight": {0: width},
+    }

@@ -1,0 +1,146 @@
+"""What a model is: plain data that the converter and the runtime both read.
+
+A family file declares one or more `Architecture` values. Its `metadata` and `tensors` say how a Hugging Face checkpoint
+becomes GGUF; its `block` says how the runtime computes with the result. Everything that a file's tensors or metadata
+show by themselves (biases, q/k norms, experts, softcaps, scales) is read from there and not repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from quants import Tensor
+
+Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
+Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
+Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
+
+Norm = Literal["rms", "layer"]
+Rope = Literal["none", "adjacent", "halves"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai"]
+Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer"]
+
+
+@dataclass(frozen=True)
+class Map:
+    """Where a source tensor goes: `name` with {i} (layer), and what is done to it on the way.
+
+    name may depend on the config. stack: the source pattern's second number counts experts (or heads); they are
+    stacked into one tensor in front.
+    """
+
+    name: str | Callable[[Config], str]
+    transform: Transform | None = None
+    stack: bool = False
+
+
+Target = str | Map | tuple[Map, ...] | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """How one decoder layer computes, and what stands before the first and after the last.
+
+    norm: RMS norm or layer norm; norm_weights: False where the norm has none at all (OLMo).
+    ffn_norm: the name of the norm before the feed-forward net.
+    rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
+    activation: of the feed-forward net; gated: it multiplies a second projection.
+    parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
+        key where the file decides.
+    window_period: with a sliding window, every layer but each `window_period`-th is windowed (1: all layers are),
+        unless the file says so itself; 0: none is.
+    rope_period: every `rope_period`-th layer has no rope (0: all have it); rope_windowed_only: layers without a
+        window have none.
+    qk_norm_after_rope: q and k are normalised after they are rotated.
+    scoring: how the router turns logits into weights; normalize_experts: chosen weights are rescaled to sum to one
+        (the file's `expert_weights_norm` wins); group_score: a group counts as its best expert or its best two.
+    embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
+    logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
+    """
+
+    norm: Norm = "rms"
+    norm_weights: bool = True
+    ffn_norm: str = "ffn_norm"
+    rope: Rope = "adjacent"
+    alibi: bool = False
+    activation: Activation = "silu"
+    gated: bool = True
+    parallel: bool | str = False
+    window_period: int = 1
+    rope_period: int = 0
+    rope_windowed_only: bool = False
+    qk_norm_after_rope: bool = False
+    scoring: Scoring = "softmax"
+    normalize_experts: bool = False
+    group_score: Literal["best", "best_two"] = "best"
+    embedding_scale: Literal["one", "sqrt_width"] = "one"
+    logit_scale: Literal["multiply", "divide"] = "multiply"
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One model family: which checkpoints it takes, how they become GGUF, how the result runs.
+
+    name: GGUF's `general.architecture`. hf_classes: entries of config.json's `architectures`.
+    vocab: vocabulary kinds, tried in this order ("sentencepiece", "bpe", "wordpiece", "unigram").
+    metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.
+    defaults: what the model type means by a key that config.json omits; a function of the config where the default
+        depends on others (then null means absent too).
+    tensors: source name → target. Source names are written without wrapper prefixes ("model.", "transformer.", …) and
+        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert.
+    ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
+    float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
+    layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
+    prefixes: wrappers that published checkpoints put before tensor names.
+    activation: the config keys that name the activation; "" where the model type has just one.
+    """
+
+    name: str
+    hf_classes: tuple[str, ...]
+    vocab: tuple[str, ...] = ("bpe",)
+    metadata: Mapping[str, str | Computed | None] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Target] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
+    float32: tuple[str, ...] = ()
+    layers_vary: bool = False
+    prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")
+    activation: str = "hidden_activation|hidden_act|activation_function"
+    block: Block = Block()
+
+    def but(self, **changes: Any) -> Architecture:
+        """This architecture with differences: mappings are merged (None removes an entry), the rest replaced."""
+        for name in ("metadata", "defaults", "tensors"):
+            if name in changes:
+                merged = {**getattr(self, name), **changes[name]}
+                changes[name] = {key: value for key, value in merged.items() if value is not None}
+        return replace(self, **changes)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    # Hugging Face's names
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "relu2": "relu2", "xielu": "xielu",
+}  # fmt: skip
+
+COMMON: dict[str, str | Computed | None] = {
+    # What every family writes when its config has it, in the reference's order.
+    "block_count": "num_hidden_layers|n_layers|n_layer|num_layers",
+    "context_length": "max_position_embeddings|n_ctx|n_positions|max_seq_len|max_sequence_length|model_max_length",
+    "embedding_length": "hidden_size|n_embd|dim|d_model",
+    "feed_forward_length": "intermediate_size|n_inner|ffn_dim|hidden_dim",
+    "attention.head_count": "num_attention_heads|n_head|n_heads",
+    "attention.head_count_kv": "num_key_value_heads|n_kv_heads",
+    "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps|norm_eps",
+    "attention.layer_norm_epsilon": "layer_norm_eps|layer_norm_epsilon|norm_epsilon",
+    "expert_count": "num_local_experts|num_experts|n_routed_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+}

@@ -1,0 +1,195 @@
+"""What happens to a tensor between checkpoint and GGUF: each answers a row range of its result, lazily.
+
+Moves of whole values keep the stored format and its bits; arithmetic gives float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import FormatError, Tensor, format_named
+
+from .config import lookup
+from .spec import Config, Transform
+
+
+def take(tensor: Tensor, index: NDArray[np.intp]) -> Tensor:
+    """Entries `index` of the first dimension, in that order."""
+    shape = (len(index), *tensor.shape[1:])
+    if len(tensor.shape) == 1:
+        dtype = _elements(tensor)
+        return replace(tensor, shape=shape, read=lambda a, b: tensor.raw().view(dtype)[:, index].view(np.uint8)[a:b])
+    inner = math.prod(tensor.shape[1:-1])
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        row = np.arange(start, stop)
+        rows = index[row // inner] * inner + row % inner
+        if not len(rows):
+            return tensor.raw(0, 0)
+        low, high = int(rows.min()), int(rows.max()) + 1
+        raw = tensor.raw(low, high)
+        return raw if high - low == len(rows) and np.all(np.diff(rows) == 1) else raw[rows - low]
+
+    return replace(tensor, shape=shape, read=read)
+
+
+def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same values in another shape of the same size."""
+    if math.prod(shape) != tensor.size:
+        raise FormatError(f"{tensor.origin or tensor.name}: shape {tensor.shape} cannot become {shape}")
+    if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
+        return replace(tensor, shape=shape)
+    dtype = _elements(tensor)
+    width = shape[-1] if shape else 1
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        flat = np.ascontiguousarray(tensor.raw()).reshape(-1)
+        return flat[start * width * dtype.itemsize : stop * width * dtype.itemsize].reshape(stop - start, -1)
+
+    return replace(tensor, shape=shape, read=read)
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    """The last two dimensions exchanged."""
+    *outer, rows, width = tensor.shape
+    dtype = _elements(tensor)
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        out = np.empty((stop - start, rows), dtype)
+        at = start
+        while at < stop:  # a matrix at a time; only the columns asked for are copied
+            matrix, column = divmod(at, width)
+            end = min(stop, (matrix + 1) * width)
+            source = tensor.raw(matrix * rows, (matrix + 1) * rows).view(dtype)
+            out[at - start : end - start] = source[:, column : column + end - at].T
+            at = end
+        return out.view(np.uint8)
+
+    return replace(tensor, shape=(*outer, width, rows), read=read)
+
+
+def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
+    """Tensors of one shape and format, put on top of each other in a new first dimension."""
+    first = tensors[0]
+    for other in tensors[1:]:
+        if other.shape != first.shape or other.format != first.format:
+            raise FormatError(
+                f"{other.origin} is {other.format.name} {other.shape}, "
+                f"but {first.origin} is {first.format.name} {first.shape}"
+            )
+    return replace(_rows_of(tensors), name=name, shape=(len(tensors), *first.shape))
+
+
+def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
+    """Tensors of one width and format, one after the other in their first dimension."""
+    length = sum(t.shape[0] for t in tensors)
+    if len(tensors[0].shape) == 1:
+        join = np.concatenate
+        return replace(
+            tensors[0], name=name, shape=(length,), read=lambda a, b: join([t.raw() for t in tensors], axis=1)[a:b]
+        )
+    return replace(_rows_of(tensors), name=name, shape=(length, *tensors[0].shape[1:]))
+
+
+def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
+    ends = np.cumsum([t.rows for t in tensors])
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        parts = []
+        for tensor, end in zip(tensors, ends, strict=True):
+            begin = int(end) - tensor.rows
+            low, high = max(start, begin), min(stop, int(end))
+            if low < high:
+                parts.append(tensor.raw(low - begin, high - begin))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [tensors[0].raw(0, 0)])
+
+    return replace(tensors[0], read=read)
+
+
+def computed(tensor: Tensor, function: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Tensor:
+    """A function of each value, in float32."""
+    return replace(
+        tensor, format=format_named("F32"),
+        read=lambda a, b: np.ascontiguousarray(function(tensor.float32(a, b)), "<f4").view(np.uint8),
+    )  # fmt: skip
+
+
+def _elements(tensor: Tensor) -> np.dtype[np.generic]:
+    dtype = tensor.format.elements
+    if dtype is None:
+        raise FormatError(
+            f"{tensor.origin or tensor.name} is {tensor.format.name}; its values cannot be moved one by one"
+        )
+    return dtype
+
+
+# Words for family files: each is, or makes, a Transform.
+
+
+def interleave_rope(heads: str, rotated: Callable[[Config], int] | None = None) -> Transform:
+    """Re-order the rows of each head so that the pairs that rotate together, half a head apart in HF, are adjacent.
+
+    heads: the config key (alternatives as in `lookup`) that counts them.
+    """
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        count = lookup(config, heads)
+        rows = tensor.shape[0]
+        if rows % (2 * count):
+            raise FormatError(
+                f"{tensor.origin} has {rows} rows; {count} heads ({heads}) of an even width don't divide them"
+            )
+        index = np.arange(rows).reshape(count, 2, rows // count // 2).swapaxes(1, 2).reshape(-1)
+        return take(tensor, index)
+
+    return transform
+
+
+def transpose(tensor: Tensor, config: Config) -> Tensor:
+    """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
+    return tensor if len(tensor.shape) < 2 else transposed(tensor)
+
+
+def add_one(tensor: Tensor, config: Config) -> Tensor:
+    """A norm weight stored minus one."""
+    return computed(tensor, lambda x: x + np.float32(1))
+
+
+def skip_rows(count: int) -> Transform:
+    """Leave out the first rows."""
+    return lambda tensor, config: take(tensor, np.arange(count, tensor.shape[0]))
+
+
+def part(number: int, parts: int) -> Transform:
+    """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        if len(tensor.shape) < 3:
+            size = tensor.shape[0] // parts
+            return take(tensor, np.arange(number * size, (number + 1) * size))
+        experts, rows, width = tensor.shape
+        flat = take(reshape(tensor, (experts * rows, width)), _part_rows(experts, rows, number, parts))
+        return replace(flat, shape=(experts, rows // parts, width))
+
+    return transform
+
+
+def _part_rows(experts: int, rows: int, number: int, parts: int) -> NDArray[np.intp]:
+    size = rows // parts
+    return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
+
+
+def chain(*transforms: Transform) -> Transform:
+    """One after the other."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        for each in transforms:
+            tensor = each(tensor, config)
+        return tensor
+
+    return transform

@@ -1,0 +1,273 @@
+"""The decoder graph: one interpreter of `archs.spec.Block` for all families.
+
+What the tensors of a layer show is read from them: biases, q/k norms, fused projections, experts, norms after a part.
+A layer with other insides than attention brings a module of its own and is recognised by its tensors, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from . import ops
+from .attention import attend
+from .cache import KVCache
+from .experts import experts
+from .matmul import gather, matmul
+from .rope import apply_rope, rope_table
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Floats = NDArray[np.float32]
+Observe = Callable[[str, Floats], None]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The tensors of one layer (or of what stands around the layers) by their names without the prefix."""
+
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    _small: dict[str, Floats] = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def of(index: int, tensors: Mapping[str, Tensor], prefix: str = "blk") -> Layer:
+        start = f"{prefix}.{index}."
+        return Layer(start, {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def array(self, name: str) -> Floats | None:
+        """A small tensor (norm, bias) in float32, decoded once; None where there is none."""
+        if name not in self.tensors:
+            return None
+        if name not in self._small:
+            self._small[name] = self.tensors[name].float32()
+        return self._small[name]
+
+    def need(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ModelError(f"the file has no tensor '{self.prefix}{name}', which its architecture needs")
+        return self.tensors[name]
+
+
+@dataclass
+class Pass:
+    """One run through the model: how many texts of how many tokens, what came before, tables shared by the layers."""
+
+    model: Model
+    texts: int
+    length: int
+    cache: KVCache | None
+    _tables: dict[tuple[float, bool], tuple[Floats, Floats]] = field(default_factory=dict)
+
+    @cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """Position of each token of one text."""
+        seen = self.cache.length if self.cache else 0
+        return np.arange(seen, seen + self.length, dtype=np.int64)
+
+    def project(self, layer: Layer, name: str, x: Floats) -> Floats:
+        """x @ W.T (+ bias) for the weight `name`.weight."""
+        weight = layer.need(f"{name}.weight")
+        if self.model.observe:
+            self.model.observe(weight.name, x)
+        y = matmul(x, weight)
+        bias = layer.array(f"{name}.bias")
+        return y if bias is None else np.add(y, bias, out=y)
+
+    def norm(self, layer: Layer, name: str, x: Floats) -> Floats:
+        """The norm `name` over the last axis; x itself where the layer has no such norm."""
+        block, eps = self.model.architecture.block, self.model.hyper.eps
+        weight = layer.array(f"{name}.weight")
+        if weight is None and block.norm_weights:
+            return x
+        if block.norm == "rms":
+            return ops.rms_norm(x, weight, eps)
+        return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps)
+
+    def rope(self, base: float, scaled: bool, layer: Layer) -> tuple[Floats, Floats]:
+        """cos and sin of each token's position, computed once for all layers that share a base."""
+        if (base, scaled) not in self._tables:
+            model = self.model
+            factors = model.whole.array("rope_freqs.weight") if scaled else None
+            scaling = model.scaling if scaled else None
+            cos, sin = rope_table(model.hyper.rope_width, base, scaling, factors, self.positions)
+            self._tables[base, scaled] = (np.tile(cos, (self.texts, 1)), np.tile(sin, (self.texts, 1)))
+        return self._tables[base, scaled]
+
+
+def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
+    """Token (and position) embeddings: float32 (tokens, width)."""
+    model, whole = run.model, run.model.whole
+    x = gather(whole.need("token_embd.weight"), ids)
+    if model.hyper.embedding_scale != 1:
+        x *= np.float32(model.hyper.embedding_scale)
+    if "token_embd_proj.weight" in whole:
+        x = run.project(whole, "token_embd_proj", x)
+    if "position_embd.weight" in whole:
+        table = whole.tensors["position_embd.weight"]
+        if run.positions[-1] >= table.shape[0]:
+            raise ModelError(
+                f"position {run.positions[-1]} is past the {table.shape[0]} that the model has embeddings for"
+            )
+        x += np.tile(gather(table, run.positions), (run.texts, 1))
+    return run.norm(whole, "token_embd_norm", x) if "token_embd_norm.weight" in whole else x
+
+
+def decode(run: Pass, x: Floats) -> Floats:
+    """Through all layers: float32 (tokens, width)."""
+    for index, layer in enumerate(run.model.layers):
+        x = _parallel(run, index, layer, x) if run.model.hyper.parallel else _sequential(run, index, layer, x)
+    return x
+
+
+def head(run: Pass, x: Floats) -> Floats:
+    """Logits: float32 (tokens, vocabulary)."""
+    model, whole = run.model, run.model.whole
+    x = run.norm(whole, "output_norm", x)
+    if "output_proj.weight" in whole:
+        x = run.project(whole, "output_proj", x)
+    logits = run.project(whole, "output" if "output.weight" in whole else "token_embd", x)
+    if model.hyper.logit_scale != 1:
+        logits *= np.float32(model.hyper.logit_scale)
+    return ops.softcap(logits, model.hyper.logit_softcap) if model.hyper.logit_softcap else logits
+
+
+def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    block, scale = run.model.architecture.block, np.float32(run.model.hyper.residual_scale)
+    mixed = attention(run, index, layer, run.norm(layer, "attn_norm", x))
+    if block.ffn_norm != "post_attention_norm":
+        mixed = _norm_if_there(run, layer, "post_attention_norm", mixed)
+    x = _norm_if_there(run, layer, "attn_output_norm", _added(x, mixed, scale))
+    fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x))
+    fed = _norm_if_there(run, layer, "post_ffw_norm", fed)
+    return _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
+
+
+def _parallel(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """Attention and feed-forward net beside each other; each may have a norm of its own."""
+    first = run.norm(layer, "attn_norm", x)
+    second = run.norm(layer, "attn_norm_2", x) if "attn_norm_2.weight" in layer else first
+    third = run.norm(layer, "ffn_norm", x) if "ffn_norm.weight" in layer else first
+    mixed = attention(run, index, layer, second)
+    return _added(_added(x, mixed, np.float32(1)), feed_forward(run, layer, third), np.float32(1))
+
+
+def _added(x: Floats, part: Floats, scale: np.float32) -> Floats:
+    if scale != 1:
+        part *= scale
+    return np.add(x, part, out=part)
+
+
+def _norm_if_there(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+    return run.norm(layer, name, x) if f"{name}.weight" in layer else x
+
+
+def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
+    model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
+    own = hyper.layers[index]
+    q, k, v = queries_keys_values(run, index, layer, x)
+    if not block.qk_norm_after_rope:
+        q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+    if own.rotates:
+        cos, sin = run.rope(own.rope_base, own.rope_scaled, layer)
+        apply_rope(q, cos, sin, block.rope)
+        apply_rope(k, cos, sin, block.rope)
+    if block.qk_norm_after_rope:
+        q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+    if run.cache is not None:
+        k, v = run.cache.append(index, k, v)
+    mixed = attend(
+        q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
+        softcap=hyper.attention_softcap, alibi=alibi_slopes(model, own.heads), causal=block.causal,
+        sinks=layer.array("attn_sinks.weight"), sequences=run.texts,
+    )  # fmt: skip
+    return run.project(layer, "attn_output", mixed)
+
+
+def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:
+    """(tokens, heads, head width) each, from one fused projection or three."""
+    hyper, own = run.model.hyper, run.model.hyper.layers[index]
+    widths = (own.heads * hyper.key_width, own.kv_heads * hyper.key_width, own.kv_heads * hyper.value_width)
+    if "attn_qkv.weight" in layer:
+        parts = np.split(run.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
+    else:
+        parts = [run.project(layer, name, x) for name in ("attn_q", "attn_k", "attn_v")]
+    if hyper.clamp:
+        parts = [np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in parts]
+    heads = (own.heads, own.kv_heads, own.kv_heads)
+    q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))
+    return q, k, v
+
+
+def _head_norm(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+    """The norm of q or k: the same weights for every head, weights for each, or one norm over all heads together."""
+    weight = layer.array(f"{name}.weight")
+    if weight is None:
+        return x
+    if weight.size == x.shape[2]:
+        return run.norm(layer, name, x)
+    if weight.ndim == 1:
+        return run.norm(layer, name, x.reshape(len(x), -1)).reshape(x.shape)
+    block, eps = run.model.architecture.block, run.model.hyper.eps
+    normed = ops.rms_norm(x, None, eps) if block.norm == "rms" else ops.layer_norm(x, None, None, eps)
+    return np.multiply(normed, weight, out=normed)
+
+
+def alibi_slopes(model: Model, heads: int) -> Floats | None:
+    """The slope of each head's distance penalty (Press et al. 2021), float32 (heads,); None without ALiBi."""
+    if not model.architecture.block.alibi:
+        return None
+    largest = float(model.metadata.get(f"{model.architecture.name}.attention.max_alibi_bias") or 8.0)
+    power = 1 << (heads.bit_length() - 1)
+    steps = np.arange(1, power + 1) / power
+    between = (2 * np.arange(heads - power) + 1) / (2 * power)
+    return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
+
+
+def feed_forward(run: Pass, layer: Layer, x: Floats) -> Floats:
+    """The feed-forward net of one layer, dense or of experts: float32 (tokens, width)."""
+    if "ffn_gate_inp.weight" in layer:
+        return experts(run, layer, x)
+    return dense(run, layer, x, "")
+
+
+def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
+    """down(activation(gate x) * up x); kind: "" or "_shexp" (a shared expert)."""
+    up = run.project(layer, f"ffn_up{kind}", x)
+    activation = run.model.hyper.activation
+    if not run.model.architecture.block.gated:
+        return run.project(layer, f"ffn_down{kind}", activated(activation, up))
+    if f"ffn_gate{kind}.weight" in layer:
+        gate = run.project(layer, f"ffn_gate{kind}", x)
+    else:  # one fused projection, the gate first
+        gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
+    return run.project(layer, f"ffn_down{kind}", gated(activation, gate, up))
+
+
+GATED = {"silu": ops.silu_gated, "gelu": ops.gelu_gated, "gelu_tanh": ops.gelu_tanh_gated}
+PLAIN = {"silu": ops.silu, "gelu": ops.gelu, "gelu_tanh": ops.gelu_tanh, "relu": ops.relu, "relu2": ops.relu2}
+
+
+def activated(name: str, x: Floats) -> Floats:
+    """The activation `name` of x, in place."""
+    return PLAIN[name](x)
+
+
+def gated(name: str, gate: Floats, up: Floats) -> Floats:
+    """activation(gate) * up, in place."""
+    if name in GATED:
+        return GATED[name](gate, up)
+    return np.multiply(activated(name, gate), up, out=gate)

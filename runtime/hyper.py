@@ -1,0 +1,143 @@
+"""Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from archs.spec import ACTIVATIONS, Activation, Architecture
+from quants.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Metadata of one architecture: `keys("attention.head_count")` without the name in front."""
+
+    architecture: str
+    metadata: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.metadata.get(f"{self.architecture}.{key}")
+        return default if value is None else value
+
+    def need(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise ModelError(f"the file lacks the key '{self.architecture}.{key}', which its architecture needs")
+        return value
+
+    def of_layer(self, key: str, layer: int, default: Any = None) -> Any:
+        """A value that may differ by layer: an array has one for each."""
+        value = self.get(key, default)
+        return value[layer] if isinstance(value, (list, tuple, np.ndarray)) or hasattr(value, "__len__") else value
+
+
+@dataclass(frozen=True)
+class LayerHyper:
+    """What differs by layer. window: keys at this distance or more are hidden (None: none are)."""
+
+    heads: int
+    kv_heads: int
+    window: int | None
+    rotates: bool
+    rope_base: float
+    rope_scaled: bool
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none."""
+
+    width: int
+    context: int
+    key_width: int
+    value_width: int
+    rope_width: int
+    eps: float
+    attention_scale: float
+    attention_softcap: float | None
+    logit_softcap: float | None
+    clamp: float | None
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    activation: Activation
+    parallel: bool
+    experts_used: int
+    experts_scale: float
+    normalize_experts: bool
+    layers: tuple[LayerHyper, ...]
+
+
+def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
+    """Raises ModelError where a key that the architecture needs is missing."""
+    keys, block = Keys(architecture.name, metadata), architecture.block
+    width, heads = int(keys.need("embedding_length")), keys.get("attention.head_count", 0)
+    most_heads = int(np.max(heads)) if np.size(heads) else 0
+    key_width = int(keys.get("attention.key_length", width // most_heads if most_heads else 0))
+    default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
+    logit_scale = float(keys.get("logit_scale", 1.0))
+    parallel = keys.get(block.parallel, False) if isinstance(block.parallel, str) else block.parallel
+    eps = "attention.layer_norm_rms_epsilon" if block.norm == "rms" else "attention.layer_norm_epsilon"
+    return Hyper(
+        width=width,
+        context=int(keys.get("context_length", 0)),
+        key_width=key_width,
+        value_width=int(keys.get("attention.value_length", key_width)),
+        rope_width=int(keys.get("rope.dimension_count", key_width)),
+        eps=float(keys.need(eps)),
+        attention_scale=float(keys.get("attention.scale", key_width**-0.5 if key_width else 1.0)),
+        attention_softcap=_positive(keys.get("attn_logit_softcapping")),
+        logit_softcap=_positive(keys.get("final_logit_softcapping")),
+        clamp=_positive(keys.get("attention.clamp_kqv")),
+        embedding_scale=float(keys.get("embedding_scale", default_scale)),
+        residual_scale=float(keys.get("residual_scale", 1.0)),
+        logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
+        activation=_activation(keys, block.activation),
+        parallel=bool(parallel),
+        experts_used=int(keys.get("expert_used_count", 0)),
+        experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
+        normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
+        layers=tuple(_layer(architecture, keys, i) for i in range(int(keys.need("block_count")))),
+    )
+
+
+def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
+    block = architecture.block
+    windowed = _windowed(keys, block.window_period, i)
+    local_base = keys.get("rope.freq_base_swa") if windowed else None
+    rotates = block.rope != "none" and not (block.rope_period and (i + 1) % block.rope_period == 0)
+    if block.rope_windowed_only and keys.get("attention.sliding_window"):
+        rotates = rotates and windowed
+    heads = int(keys.of_layer("attention.head_count", i, 0))
+    return LayerHyper(
+        heads=heads,
+        kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
+        window=int(keys.need("attention.sliding_window")) if windowed else None,
+        rotates=rotates,
+        rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
+        rope_scaled=local_base is None,
+    )
+
+
+def _windowed(keys: Keys, period: int, layer: int) -> bool:
+    if not keys.get("attention.sliding_window"):
+        return False
+    pattern = keys.get("attention.sliding_window_pattern", period)
+    if hasattr(pattern, "__len__"):
+        return bool(pattern[layer])
+    return pattern == 1 or (pattern > 1 and (layer + 1) % pattern != 0)
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if value else None
+
+
+def _activation(keys: Keys, default: Activation) -> Activation:
+    name = keys.get("hidden_activation")
+    if name is not None and name not in ACTIVATIONS:
+        raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name] if name else default

@@ -1,0 +1,94 @@
+"""Metadata + tensors → a model that runs: `forward(tokens, cache)` gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from archs.registry import by_gguf_name
+from quants import Tensor
+from quants.errors import ModelError
+
+from .cache import KVCache
+from .graph import Layer, Observe, Pass, decode, embed, head
+from .hyper import Hyper, Keys, hyper
+from .rope import RopeScaling
+
+Floats = NDArray[np.float32]
+
+
+class Model:
+    """A model ready to run; weights stay as they are stored.
+
+    observe: called with a weight's name and the float32 rows it is multiplied with, where somebody wants to know.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Raises ModelError for an architecture we can't run, or a file that lacks what its architecture needs."""
+        name = metadata.get("general.architecture")
+        if not isinstance(name, str):
+            raise ModelError("the file has no 'general.architecture': it is not a model that can run")
+        self.architecture = by_gguf_name(name)
+        self.metadata = metadata
+        self.tensors = tensors
+        self.hyper: Hyper = hyper(self.architecture, metadata)
+        self.layers = tuple(Layer.of(i, tensors) for i in range(len(self.hyper.layers)))
+        self.whole = Layer("", {n: t for n, t in tensors.items() if not n.startswith("blk.")})
+        self.scaling = _scaling(Keys(name, metadata))
+        self.observe: Observe | None = None
+        if "token_embd.weight" not in self.whole:
+            raise ModelError("the file has no tensor 'token_embd.weight': it is not a model that can run")
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.whole.tensors["token_embd.weight"].shape[0]
+
+    def new_cache(self) -> KVCache:
+        """An empty cache, to hand to `forward` again and again while a text grows."""
+        return KVCache()
+
+    def logits(self, tokens: Sequence[int]) -> Floats:
+        """The text's logits from an empty cache: float32 (tokens, vocabulary)."""
+        return self.forward(tokens)
+
+    def forward(self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0) -> Floats:
+        """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
+
+        tokens: ids (n,); or (texts, n), equally long texts that don't see each other, for (texts, n - first, vocabulary).
+        first: the first position (within these tokens) whose logits are wanted.
+        Raises ModelError for an id outside the vocabulary.
+        """
+        ids = np.asarray(tokens, np.int64)
+        if ids.size == 0:
+            return np.empty((*ids.shape[:-1], 0, self.vocabulary_size), np.float32)
+        if ids.min() < 0 or ids.max() >= self.vocabulary_size:
+            raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
+        texts = ids.reshape(-1, ids.shape[-1])
+        run = Pass(self, len(texts), texts.shape[1], cache)
+        x = decode(run, embed(run, texts.reshape(-1)))
+        wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
+        result = head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
+        return result.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+
+
+def _scaling(keys: Keys) -> RopeScaling | None:
+    kind = keys.get("rope.scaling.type", "none")
+    context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
+    if keys.get("rope.scaling.dynamic_factor"):
+        return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
+    if kind == "none":
+        return None
+    return RopeScaling(
+        kind=kind,
+        factor=float(keys.get("rope.scaling.factor", 1.0)),
+        original_context=context,
+        attn_factor=float(keys.get("rope.scaling.yarn_attn_factor", 1.0)),
+        beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
+        beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
+    )
+
+
+Forward = Callable[[NDArray[np.int64], int], Floats]
