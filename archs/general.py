@@ -40,7 +40,7 @@ def _element(value: object) -> object:
 
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
-    """All parameters, those outside experts, those of one expert, experts: what a size label such as 8x7B is made of."""
+    """All parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made of."""
     total = shared = of_one_expert = experts = stacks = 0
     for tensor in tensors:
         total += tensor.size

@@ -40,7 +40,10 @@ def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int
     head = number("attention.key_length") or (width // heads if heads else None)
     value = number("attention.value_length") or head
     latent = number("attention.kv_lora_rank") is not None
-    rows = lambda count, each: None if latent or count is None or each is None else count * each  # noqa: E731
+
+    def rows(count: int | None, each: int | None) -> int | None:
+        return None if latent or count is None or each is None else count * each
+
     return {
         "token_embd.weight": {},
         "output_norm.weight": {-1: width},

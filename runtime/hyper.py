@@ -129,7 +129,8 @@ def _windowed(keys: Keys, period: int, layer: int) -> bool:
     pattern = keys.get("attention.sliding_window_pattern", period)
     if hasattr(pattern, "__len__"):
         return bool(pattern[layer])
-    return pattern == 1 or (pattern > 1 and (layer + 1) % pattern != 0)
+    every = int(pattern)
+    return every == 1 or (every > 1 and (layer + 1) % every != 0)
 
 
 def _positive(value: Any) -> float | None:

@@ -57,7 +57,7 @@ class Model:
     def forward(self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0) -> Floats:
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
-        tokens: ids (n,); or (texts, n), equally long texts that don't see each other, for (texts, n - first, vocabulary).
+        tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
         first: the first position (within these tokens) whose logits are wanted.
         Raises ModelError for an id outside the vocabulary.
         """
