@@ -293,6 +293,25 @@ def shift_right(builder: ir.IRBuilder, a: ir.Value, count: ir.Value) -> ir.Value
     return builder.lshr(a, count)
 
 
+def _largest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The greatest lane, in four halving steps; for floats as `larger` of pairs does it."""
+    undefined = ir.Constant(a.type, ir.Undefined)
+    for half in (8, 4, 2, 1):
+        b = builder.shuffle_vector(a, undefined, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
+        more = builder.fcmp_ordered(">", a, b) if a.type is FLOATS else builder.icmp_signed(">", a, b)
+        a = builder.select(more, a, b)
+    return builder.extract_element(a, ir.Constant(WORD, 0))
+
+
+@_lanewise(nt.float32, f32x16)
+def largest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The greatest of the sixteen, a scalar of f32x16 (float32) or i32x16 (int32); some value where a lane is NaN."""
+    return _largest(builder, a)
+
+
+_define(largest_lane, _largest, nt.int32, i32x16)
+
+
 @_lanewise(nt.float32, f32x16, nt.Integer)
 def lane(builder: ir.IRBuilder, a: ir.Value, number: ir.Value) -> ir.Value:
     """The scalar in one lane, of f32x16 (float32) or i32x16 (int32)."""
@@ -396,6 +415,35 @@ def gather(typing: Any, table: Any, index: Any) -> Any:
         return builder.sext(value, WORDS) if table.dtype.signed else builder.zext(value, WORDS)
 
     return (f32x16 if bits is FLOATS else i32x16)(table, i32x16), codegen
+
+
+def _has_byte_shuffle(context: Any) -> bool:
+    """The machine compiled for is an x86 with SSSE3 (by its own features, or by those that include them)."""
+    triple, _, features = context.codegen().magic_tuple()
+    return triple.startswith("x86_64") and any(f"+{f}" in features.split(",") for f in ("ssse3", "avx", "avx2"))
+
+
+@intrinsic
+def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
+    """table[at + index] in each lane, as i32x16: an int8 table, of which sixteen entries are used, index 0 … 15."""
+    if not isinstance(table, nt.Array) or table.dtype != nt.int8 or index != i32x16:
+        raise TypingError(f"cannot look up {index} in {table}: needs an int8 table and i32x16")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        entries = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], BYTES))
+        entries.align = 1
+        numbers = builder.trunc(args[2], BYTES)
+        if _has_byte_shuffle(context):
+            kind = ir.FunctionType(BYTES, [BYTES, BYTES])
+            shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.ssse3.pshuf.b.128")
+            return builder.sext(builder.call(shuffle, [entries, numbers]), WORDS)
+        found = ir.Constant(BYTES, ir.Undefined)
+        for i in range(LANES):
+            number = builder.zext(builder.extract_element(numbers, ir.Constant(WORD, i)), WORD)
+            found = builder.insert_element(found, builder.extract_element(entries, number), ir.Constant(WORD, i))
+        return builder.sext(found, WORDS)
+
+    return i32x16(table, nt.intp, i32x16), codegen
 
 
 def _put(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
