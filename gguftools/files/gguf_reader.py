@@ -1,0 +1,426 @@
+"""Reading GGUF files: a map of the file and a validated header; nothing is decoded until asked.
+
+    4 bytes  magic         4 bytes  version        8 bytes  tensors         8 bytes  metadata pairs
+    pairs:   key (string), value type (u32), value            string: u64 length, bytes
+    tensors: name (string), u32 dimensions, u64 each (fastest first), u32 type, u64 offset within the data
+    data:    from the next multiple of the alignment on, each tensor at a multiple of it
+
+Files come from strangers: every count, length and offset is compared, as a Python integer, with what the file can hold
+before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.metadata import Metadata, Value, ValueType
+from quants import Format, FormatError, Tensor, format_of_type
+from quants.errors import FileError
+
+from .endian import swap_rows
+from .journal import journal_path
+from .strings import ORDER_SIGN, find_strings
+
+MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 24
+MAX_DIMENSIONS = 4
+MAX_NAME_BYTES = (1 << 16) - 1
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 20
+MAX_ARRAY_DEPTH = 4
+MAX_NESTED_ARRAYS = 1 << 16
+MAX_VALUES = (1 << 63) - 1
+SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+SCALARS = {
+    ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
+    ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
+    ValueType.FLOAT64: "d",
+}  # fmt: skip
+ARRAY_TYPES = {
+    ValueType.UINT8: "u1", ValueType.INT8: "i1", ValueType.UINT16: "u2", ValueType.INT16: "i2",
+    ValueType.UINT32: "u4", ValueType.INT32: "i4", ValueType.FLOAT32: "f4", ValueType.BOOL: "u1",
+    ValueType.UINT64: "u8", ValueType.INT64: "i8", ValueType.FLOAT64: "f8",
+}  # fmt: skip
+UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64)
+INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
+# Keys that say how to read the file, and the types they may have.
+STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
+    "general.architecture": (ValueType.STRING,),
+    "general.alignment": (ValueType.UINT32,),
+    "split.no": INTEGERS,
+    "split.count": INTEGERS,
+    "split.tensors.count": INTEGERS,
+}
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """An open GGUF file, or a split set joined: its tensors are those of all shards, `split.*` keys are left out.
+
+    tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
+    header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
+    parts: the shards one by one, as they are; the file itself where it is not split.
+    """
+
+    path: Path
+    version: int
+    byte_order: str
+    alignment: int
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    header_bytes: int
+    data_offset: int
+    offsets: dict[str, int]
+    shards: list[Path]
+    file_size: int
+    magic: bytes = b"GGUF"
+    parts: list[GgufFile] = field(default_factory=list, repr=False)
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.shards) > 1
+
+
+def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> GgufFile:
+    """Open a GGUF file, version 2 or 3, either byte order. A shard of a split set opens the whole set.
+
+    join: False opens a shard by itself. ignore_journal: open even a file whose last edit was interrupted.
+    Raises FileError, naming the place, for anything but a sound file.
+    """
+    path = Path(path)
+    opened = _open_file(path, ignore_journal)
+    if not join or _split_count(opened) <= 1:
+        return opened
+    return _join(opened, ignore_journal)
+
+
+def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
+    buffer = map_file(path, "GGUF file")
+    if not ignore_journal and os.path.lexists(journal_path(path)):
+        raise FileError(
+            f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it",
+            hint="run `gguftools set-metadata --recover` on it",
+        )
+    opened = _Header(path, buffer).parse()
+    return replace(opened, parts=[opened])
+
+
+def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
+    """The bytes of a file, mapped read-only. Raises FileError if there is no such regular file, or it is empty."""
+    try:
+        info = path.stat()
+        if stat.S_ISDIR(info.st_mode):
+            raise FileError(f"{path} is a folder, not a {kind}")
+        if not stat.S_ISREG(info.st_mode):
+            raise FileError(f"{path} is not a regular file")
+        if not info.st_size:
+            raise FileError(f"{path} is empty, not a {kind}")
+        with path.open("rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except FileNotFoundError:
+        raise FileError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def align(position: int, alignment: int) -> int:
+    """The first multiple of `alignment` from `position` on."""
+    return -(-position // alignment) * alignment
+
+
+@dataclass
+class _Header:
+    """A position that moves through the header."""
+
+    path: Path
+    buffer: NDArray[np.uint8]
+    position: int = 0
+    byte_order: str = "little"
+    nested: int = 0
+
+    def __post_init__(self) -> None:
+        self.view = self.buffer.data
+        self.size = len(self.buffer)
+
+    @property
+    def left(self) -> int:
+        return self.size - self.position
+
+    def error(self, text: str, hint: str | None = None) -> FileError:
+        return FileError(f"{self.path}: {text}", hint=hint)
+
+    def take(self, size: int, what: str) -> memoryview:
+        if size > self.left:
+            raise self.error(f"{what} at byte {self.position} needs {size} bytes, the file has {self.left} left")
+        start = self.position
+        self.position += size
+        return self.view[start : self.position]
+
+    def number(self, code: str, what: str) -> Any:
+        code = ORDER_SIGN[self.byte_order] + code
+        return struct.unpack(code, self.take(struct.calcsize(code), what))[0]
+
+    def name(self, what: str) -> str:
+        """A string that must be UTF-8 and not empty."""
+        length = self.number("Q", f"length of {what}")
+        if not 0 < length <= MAX_NAME_BYTES:
+            raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        raw = bytes(self.take(length, what))
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise self.error(f"{what} at byte {self.position - length} is not UTF-8: {raw[:40]!r}") from None
+
+    def parse(self) -> GgufFile:
+        magic, version = self.read_magic()
+        tensor_count = self.number("Q", "number of tensors")
+        key_count = self.number("Q", "number of metadata pairs")
+        self.check_count(key_count, 14, MAX_KEYS, "metadata pairs")
+        self.check_count(tensor_count, 25, MAX_TENSORS, "tensors")
+        metadata = self.read_metadata(key_count)
+        alignment = self.read_alignment(metadata)
+        entries = [self.read_tensor_entry(i) for i in range(tensor_count)]
+        header_bytes = self.position
+        data_offset = align(header_bytes, alignment)
+        self.check_offsets(entries, data_offset, alignment)
+        tensors: dict[str, Tensor] = {}
+        for name, shape, form, offset, nbytes in entries:
+            if name in tensors:
+                raise self.error(f"there are two tensors {name!r}")
+            start = data_offset + offset
+            read = _row_reader(self.buffer[start : start + nbytes], math.prod(shape[:-1]), form, self.byte_order)
+            tensors[name] = Tensor(name, shape, form, read, f"{self.path.name}: {name}")
+        return GgufFile(
+            path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
+            tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
+            offsets={name: data_offset + offset for name, _, _, offset, _ in entries},
+            shards=[self.path], file_size=self.size, magic=magic,
+        )  # fmt: skip
+
+    def read_magic(self) -> tuple[bytes, int]:
+        magic = bytes(self.view[:4])
+        if magic not in MAGICS:
+            raise FileError(f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+        self.take(4, "magic")
+        version = self.number("I", "version")
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if version not in VERSIONS and swapped in VERSIONS:
+            self.byte_order, version = "big", swapped
+        if version not in VERSIONS:
+            old = version == 1 or swapped == 1
+            raise self.error(
+                f"GGUF version {1 if old else version} is not supported; 2 and 3 are",
+                hint="version 1 was in use for weeks in 2023: convert the model anew" if old else None,
+            )
+        return magic, version
+
+    def check_count(self, count: int, least_bytes: int, limit: int, what: str) -> None:
+        """Refuse counts of things, each at least `least_bytes` long, that the rest of the file cannot hold."""
+        if count * least_bytes > self.left:
+            most = self.left // least_bytes
+            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {most} at most")
+        if count > limit:
+            raise self.error(f"claims {count} {what}; more than {limit} are refused")
+
+    def read_metadata(self, count: int) -> Metadata:
+        metadata = Metadata()
+        for i in range(count):
+            key = self.name(f"metadata key {i}")
+            if key in metadata:
+                raise self.error(f"metadata key {key!r} appears twice")
+            value = self.read_value(self.value_type(key), key, 0)
+            allowed = STRUCTURAL_KEYS.get(key)
+            if allowed and value.type not in allowed:
+                names = "an integer" if allowed is INTEGERS else allowed[0].name
+                raise self.error(f"metadata key {key!r} is {value.type.name}; it must be {names}")
+            metadata.set(key, value.data, value.type, value.element)
+        return metadata
+
+    def value_type(self, key: str) -> ValueType:
+        number = self.number("I", f"type of {key!r}")
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise self.error(f"metadata key {key!r} has value type {number}, which is unknown") from None
+
+    def read_value(self, kind: ValueType, key: str, depth: int) -> Value:
+        if kind is ValueType.ARRAY:
+            return self.read_array(key, depth + 1)
+        if kind is ValueType.STRING:
+            length = self.number("Q", f"length of {key!r}")
+            raw = bytes(self.take(length, f"value of {key!r}"))
+            try:
+                return Value(raw.decode(), kind)
+            except UnicodeDecodeError:
+                return Value(raw, kind)
+        data = self.number(SCALARS[kind], f"value of {key!r}")
+        if kind is ValueType.BOOL:
+            if data > 1:
+                raise self.error(f"metadata key {key!r} is BOOL with value {data}; 0 and 1 are allowed")
+            data = bool(data)
+        return Value(data, kind)
+
+    def read_array(self, key: str, depth: int) -> Value:
+        if depth > MAX_ARRAY_DEPTH:
+            raise self.error(f"metadata key {key!r} nests arrays deeper than {MAX_ARRAY_DEPTH}")
+        element = self.value_type(key)
+        count = self.number("Q", f"length of {key!r}")
+        self.check_array(key, element, count)
+        if element is ValueType.ARRAY:
+            self.nested += count
+            if self.nested > MAX_NESTED_ARRAYS:
+                raise self.error(f"metadata key {key!r} nests {self.nested} arrays; {MAX_NESTED_ARRAYS} are allowed")
+            return Value([self.read_array(key, depth + 1) for _ in range(count)], ValueType.ARRAY, element)
+        if element is ValueType.STRING:
+            what = f"{self.path}: metadata key {key!r}"
+            strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
+            return Value(strings, ValueType.ARRAY, element)
+        return Value(self.read_numbers(key, element, count), ValueType.ARRAY, element)
+
+    def check_array(self, key: str, element: ValueType, count: int) -> None:
+        least = 12 if element is ValueType.ARRAY else 8 if element is ValueType.STRING else 0
+        least = least or np.dtype(ARRAY_TYPES[element]).itemsize
+        if count * least > self.left:
+            raise self.error(
+                f"metadata key {key!r} claims {count} items of type {element.name}, at least {count * least} bytes; "
+                f"the file has {self.left} left"
+            )
+
+    def read_numbers(self, key: str, element: ValueType, count: int) -> NDArray[Any]:
+        dtype = np.dtype(ORDER_SIGN[self.byte_order] + ARRAY_TYPES[element])
+        start = self.position
+        self.position += count * dtype.itemsize
+        raw = self.buffer[start : self.position]
+        if element is ValueType.BOOL:
+            if count and raw.max() > 1:
+                raise self.error(f"metadata key {key!r} has a BOOL with value {raw.max()}; 0 and 1 are allowed")
+            return raw.view(np.bool_)
+        stored = raw.view(dtype)
+        return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
+
+    def read_alignment(self, metadata: Metadata) -> int:
+        alignment: int = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+            raise self.error(f"general.alignment is {alignment}; powers of two up to {MAX_ALIGNMENT} are allowed")
+        return alignment
+
+    def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
+        """Name, shape (rows first), format, offset within the data, bytes."""
+        name = self.name(f"name of tensor {index}")
+        dimensions = self.number("I", f"dimensions of {name!r}")
+        if dimensions > MAX_DIMENSIONS:
+            raise self.error(f"tensor {name!r} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        shape = tuple(reversed([self.number("Q", f"shape of {name!r}") for _ in range(dimensions)]))
+        kind = self.number("I", f"type of {name!r}")
+        offset = self.number("Q", f"offset of {name!r}")
+        if math.prod(n for n in shape if n) * 8 > MAX_VALUES:
+            raise self.error(f"tensor {name!r} of shape {shape} has more values than any memory")
+        try:
+            form = format_of_type(kind)
+            nbytes = math.prod(shape[:-1]) * form.row_bytes(shape[-1] if shape else 1)
+        except FormatError as error:
+            raise self.error(f"tensor {name!r}: {error}") from error
+        return name, shape, form, offset, nbytes
+
+    def check_offsets(
+        self, entries: list[tuple[str, tuple[int, ...], Format, int, int]], data_offset: int, alignment: int
+    ) -> None:
+        """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
+        expected = 0
+        for name, _, _, offset, nbytes in sorted(entries, key=lambda entry: (entry[3], entry[4])):
+            where = f"data of tensor {name!r} is at offset {offset}"
+            if offset % alignment:
+                raise self.error(f"{where}, not a multiple of the alignment {alignment}")
+            if offset != expected:
+                problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
+                raise self.error(f"{where}, which {problem}: {expected} expected")
+            if nbytes and data_offset + offset + nbytes > self.size:
+                raise self.error(
+                    f"{where} and needs {nbytes} bytes, so the file must have {data_offset + offset + nbytes} bytes; "
+                    f"it has {self.size}",
+                    hint="the file is cut short: fetch it again",
+                )
+            expected = align(offset + nbytes, alignment)
+
+
+def _row_reader(
+    data: NDArray[np.uint8], rows: int, form: Format, byte_order: str
+) -> Callable[[int, int], NDArray[np.uint8]]:
+    """`Tensor.read` over the tensor's bytes: views, or copies in little-endian order of a big-endian file."""
+    row_bytes = len(data) // rows if rows else 0
+    if byte_order == "little":
+        return lambda start, stop: data.reshape(rows, row_bytes)[start:stop]
+    return lambda start, stop: swap_rows(form, data.reshape(rows, row_bytes)[start:stop])
+
+
+def _split_count(opened: GgufFile) -> int:
+    return int(opened.metadata.get("split.count", 0))
+
+
+def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
+    """The whole split set that `named` is a shard of. Raises FileError if it is incomplete or inconsistent."""
+    paths = shard_paths(named)
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise FileError(
+            f"{named.path} is one of {len(paths)} shards, {len(missing)} of which are not beside it: "
+            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
+            hint="all shards must be in one folder, under the names they were given",
+        )
+    parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
+    tensors: dict[str, Tensor] = {}
+    for number, part in enumerate(parts):
+        _check_shard(part, number, len(parts), parts[0])
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise FileError(f"tensor {name!r} is in two shards: {tensors[name].origin}, {tensor.origin}")
+            tensors[name] = tensor
+    total = parts[0].metadata.get("split.tensors.count", len(tensors))
+    if total != len(tensors):
+        raise FileError(f"{parts[0].path} claims {total} tensors in all shards, which hold {len(tensors)}")
+    metadata = parts[0].metadata.copy()
+    for key in [key for key in metadata if key.startswith("split.")]:
+        del metadata[key]
+    return replace(
+        parts[0], path=named.path, metadata=metadata, tensors=tensors, shards=paths, parts=parts,
+        offsets={name: offset for part in parts for name, offset in part.offsets.items()},
+        file_size=sum(part.file_size for part in parts),
+    )  # fmt: skip
+
+
+def shard_paths(named: GgufFile) -> list[Path]:
+    """Where the shards of a set are, by the name of one of them: always beside it."""
+    count = _split_count(named)
+    match = SHARD_NAME.fullmatch(named.path.name)
+    if match is None or int(match["count"]) != count:
+        raise FileError(
+            f"{named.path} is a shard of a set of {count}, but its name does not end in "
+            f"-{named.metadata.get('split.no', 0) + 1:05d}-of-{count:05d}.gguf",
+            hint="give all shards the names they were published under",
+        )
+    return [named.path.with_name(f"{match['prefix']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+
+
+def _check_shard(part: GgufFile, number: int, count: int, first: GgufFile) -> None:
+    found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
+    if found != (number, count):
+        raise FileError(
+            f"{part.path} should be shard {number} of {count} (split.no, split.count); it says {found[0]} of {found[1]}"
+        )
+    if part.byte_order != first.byte_order:
+        raise FileError(f"{part.path} is {part.byte_order} endian, {first.path} is {first.byte_order} endian")

@@ -1,0 +1,307 @@
+"""Writing GGUF files: the header is planned to the byte, then rows of tensors are written wherever they belong."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.metadata import Metadata, Value, ValueType
+from quants import Format
+from quants.errors import FileError
+
+from .atomic import Unnamed, create_unnamed, discard, explain_write_error, publish
+from .gguf_reader import ARRAY_TYPES, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DIMENSIONS, SCALARS, align
+from .strings import ORDER_SIGN, StringArray
+
+VERSION = 3
+# Slack for later edits in place is an array of zero bytes under this key, which any reader of GGUF skips.
+RESERVE_KEY = "gguftools.reserve"
+RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the header says of a tensor. shape: rows first."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.format.row_bytes(self.shape[-1] if self.shape else 1)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A GGUF file before its data is written.
+
+    header: everything before the data, padding included. offsets: where each tensor's data goes, from the start of
+    the file. total: bytes of the file.
+    """
+
+    header: bytes
+    offsets: list[int]
+    total: int
+    tensors: tuple[TensorInfo, ...]
+    alignment: int = DEFAULT_ALIGNMENT
+
+    def row_offset(self, index: int, row: int) -> int:
+        """Where a row of tensor `index` goes, from the start of the file."""
+        return self.offsets[index] + row * self.tensors[index].row_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def plan_file(
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    alignment: int = DEFAULT_ALIGNMENT,
+    reserve: int = 0,
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> Layout:
+    """Lay a file out: tensors in the order given, each padded to the alignment, the last one too.
+
+    alignment: taken from `general.alignment` if the metadata has it; another value than 32 needs that key.
+    reserve: bytes of slack to leave before the data for later edits in place.
+    Raises FileError for values their type cannot hold, FormatError for rows that don't fit their format.
+    """
+    stored = metadata.get("general.alignment")
+    if stored is None and alignment != DEFAULT_ALIGNMENT:
+        metadata = metadata.copy()
+        metadata.set("general.alignment", alignment, ValueType.UINT32)
+    alignment = alignment if stored is None else stored
+    if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+        raise FileError(f"alignment {alignment}: powers of two up to {MAX_ALIGNMENT} are allowed")
+    relative, end = [], 0
+    for tensor in tensors:
+        relative.append(end)
+        end = align(end + tensor.nbytes, alignment)
+    if reserve:
+        metadata = with_reserve(metadata, reserve)
+    header = encode_header(metadata, tensors, relative, magic, version, byte_order)
+    if tensors:  # the reference pads where data follows
+        header += bytes(align(len(header), alignment) - len(header))
+    offsets = [len(header) + offset for offset in relative]
+    return Layout(header, offsets, len(header) + end, tuple(tensors), alignment)
+
+
+def with_reserve(metadata: Metadata, size: int) -> Metadata:
+    """A copy of the metadata with `size` bytes of slack, the key that holds them counted.
+
+    It stands before the first large array: an edit of the keys before that moves nothing behind it.
+    """
+    zeros = Value(np.zeros(max(size - RESERVE_OVERHEAD, 0), np.uint8), ValueType.ARRAY, ValueType.UINT8)
+    new, placed = Metadata(), False
+    for key in metadata:
+        value = metadata.value(key)
+        if key == RESERVE_KEY:
+            continue
+        if not placed and value.type is ValueType.ARRAY and len(value.data) > 256:
+            new[RESERVE_KEY], placed = zeros, True
+        new[key] = value
+    if not placed:
+        new[RESERVE_KEY] = zeros
+    return new
+
+
+def encode_header(
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    offsets: Sequence[int],
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> bytes:
+    """The header's bytes without padding; offsets count from the start of the data."""
+    order = ORDER_SIGN[byte_order]
+    pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
+    for key in metadata:
+        value = metadata.value(key)
+        pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
+        try:
+            pieces += _value(value, order)
+        except (struct.error, OverflowError, TypeError, ValueError) as error:
+            kind = value.type.name if value.element is None else f"array of {value.element.name}"
+            raise FileError(f"metadata key {key!r} cannot be stored as {kind}: {error}") from error
+    seen: set[str] = set()
+    for tensor, offset in zip(tensors, offsets, strict=True):
+        if tensor.name in seen:
+            raise FileError(f"two tensors are called {tensor.name!r}")
+        seen.add(tensor.name)
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            raise FileError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; GGUF allows {MAX_DIMENSIONS}")
+        n = len(tensor.shape)
+        pieces.append(_string(tensor.name, order))
+        pieces.append(struct.pack(f"{order}I{n}QIQ", n, *reversed(tensor.shape), tensor.format.ggml_type, offset))
+    return b"".join(pieces)
+
+
+def _string(text: str | bytes, order: str) -> bytes:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return struct.pack(f"{order}Q", len(raw)) + raw
+
+
+def _value(value: Value, order: str) -> Iterable[bytes]:
+    if value.type is ValueType.ARRAY:
+        return _array(value, order)
+    if value.type is ValueType.STRING:
+        if not isinstance(value.data, (str, bytes)):
+            raise TypeError(f"{value.data!r} is not a string")
+        return [_string(value.data, order)]
+    if value.type is ValueType.BOOL and value.data not in (0, 1):
+        raise ValueError(f"{value.data!r} is neither true nor false")
+    return [struct.pack(order + SCALARS[value.type], value.data)]
+
+
+def _array(value: Value, order: str) -> Iterator[bytes]:
+    element = value.element
+    if element is None:
+        raise ValueError("its items have no type")
+    yield struct.pack(f"{order}IQ", element, len(value.data))
+    if element is ValueType.ARRAY:
+        for item in value.data:
+            yield from _array(item, order)
+    elif element is ValueType.STRING:
+        if isinstance(value.data, StringArray) and order == "<":
+            yield value.data.raw().tobytes()
+        else:
+            yield b"".join(_string(item, order) for item in value.data)
+    else:
+        yield numbers(value.data, element).astype(order + ARRAY_TYPES[element]).tobytes()
+
+
+def numbers(data: Any, element: ValueType) -> NDArray[Any]:
+    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
+    wanted = np.dtype(ARRAY_TYPES[element])
+    given = np.asarray(data)
+    if given.ndim != 1:
+        raise ValueError(f"a list of numbers was expected, not shape {given.shape}")
+    if not given.size:
+        return np.empty(0, wanted)
+    if element is ValueType.BOOL:
+        if given.dtype != np.bool_ and not np.isin(given, (0, 1)).all():
+            raise ValueError("an item is neither true nor false")
+        return given.astype(wanted)
+    if wanted.kind == "f":
+        if given.dtype.kind not in "fiu":
+            raise ValueError(f"items of type {given.dtype} are not numbers")
+        with np.errstate(over="ignore", invalid="ignore"):
+            floats = given.astype(wanted)
+        if (np.isinf(floats) & np.isfinite(given)).any():
+            raise ValueError(f"an item is too large for {element.name}")
+        return floats
+    limits = np.iinfo(wanted)
+    if given.dtype.kind not in "iu" and not all(isinstance(item, int) for item in data):
+        raise ValueError(f"items of type {given.dtype} are not integers")
+    if int(given.min()) < limits.min or int(given.max()) > limits.max:
+        raise ValueError(f"an item is outside {limits.min} … {limits.max}")
+    return given.astype(wanted)
+
+
+class OpenGguf:
+    """A GGUF file while it is written: rows of any tensor, in any order, from any thread."""
+
+    def __init__(self, file: Unnamed, layout: Layout, target: Path) -> None:
+        self._file = file
+        self._layout = layout
+        self._target = target
+        self._written = [0] * len(layout.tensors)
+        self._busy = 0
+        self._closed = False
+        self._state = threading.Condition()
+
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8]) -> None:
+        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
+
+        Raises FileError where the disk is full or the file was abandoned, ValueError for rows the tensor hasn't.
+        """
+        tensor = self._layout.tensors[index]
+        if raw.dtype != np.uint8 or raw.ndim != 2 or raw.shape[1] != tensor.row_bytes:
+            raise ValueError(f"{tensor.name!r} takes uint8 (rows, {tensor.row_bytes}), not {raw.dtype} {raw.shape}")
+        if first_row < 0 or first_row + len(raw) > tensor.rows:
+            raise ValueError(f"{tensor.name!r} has {tensor.rows} rows, not {first_row} … {first_row + len(raw)}")
+        with self._state:
+            if self._closed:
+                raise FileError(f"writing {self._target} was abandoned")
+            self._busy += 1
+        try:
+            data = np.ascontiguousarray(raw).reshape(-1)
+            write_at(self._file.fd, data.data, self._layout.row_offset(index, first_row))
+        except OSError as error:
+            raise explain_write_error(error, self._target, self._layout.total) from error
+        finally:
+            with self._state:
+                self._busy -= 1
+                self._written[index] += len(raw)
+                self._state.notify_all()
+
+    def close(self) -> None:
+        """Let writes that have begun end, and refuse new ones."""
+        with self._state:
+            self._closed = True
+            self._state.wait_for(lambda: not self._busy)
+
+    def check_complete(self) -> None:
+        for tensor, rows in zip(self._layout.tensors, self._written, strict=True):
+            if rows < tensor.rows and tensor.nbytes:
+                raise FileError(f"{self._target}: only {rows} of {tensor.rows} rows of {tensor.name!r} were written")
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """`os.pwrite` until all is written."""
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
+@contextmanager
+def create_gguf(path: Path, layout: Layout, overwrite: bool = True) -> Iterator[OpenGguf]:
+    """Create a GGUF file: rows are written within the block, and the file appears under `path` when it ends.
+
+    If the block raises anything, or a row is missing, nothing appears and an older file stays as it was.
+    Raises FileError at once where the folder is missing, has too little room, or (overwrite=False) the file exists.
+    """
+    path = Path(path)
+    if not overwrite and os.path.lexists(path):
+        raise FileError(f"{path} already exists", hint="pass --overwrite to replace it")
+    unnamed = create_unnamed(path, layout.total)
+    output = OpenGguf(unnamed, layout, path)
+    try:
+        try:
+            os.ftruncate(unnamed.fd, layout.total)  # padding between tensors is what nobody writes
+            write_at(unnamed.fd, memoryview(layout.header), 0)
+        except OSError as error:
+            raise explain_write_error(error, path, layout.total) from error
+        yield output
+        output.close()
+        output.check_complete()
+        try:
+            publish(unnamed, path, overwrite)
+        except OSError as error:
+            raise explain_write_error(error, path, layout.total) from error
+    finally:
+        output.close()
+        discard(unnamed)
