@@ -1,7 +1,7 @@
 """exp of a float32 that the compiler can turn into vector code, and what is built on it.
 
-A call of the C library's `expf` inside a loop keeps LLVM from vectorising it. Here exp(x) = 2^n * e^r with |r| <= ln(2)/2,
-and e^r is its series up to r^7; what is left out is below float32's rounding. The largest relative error is 1.2e-7.
+A call of the C library's `expf` inside a loop keeps LLVM from vectorising it. Here exp(x) = 2^n * e^r with |r| at most
+half of ln 2, and e^r is its series up to r^7; what is left out is below float32's rounding. Relative error: 1.2e-7.
 """
 
 from __future__ import annotations

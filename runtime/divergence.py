@@ -1,0 +1,131 @@
+"""How far a model's predictions are from those of the model it was quantized from, over the same windows.
+
+Both models' full float32 logits are compared. The reference keeps its base run in a file of 16-bit log-probabilities,
+which alone costs 5e-4 nats, more than Q8_0 does; such files can be read here (`StoredLogits`) but are not needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import FileError, OptionError
+
+from .kernels.softmax import divergences
+from .kernels.threads import run, shares
+from .perplexity import Floats, Forward, Ids, Progress, window_inputs, windows
+
+MAGIC = b"_logits_"
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Figures over all scored predictions; kl in nats; same_top and p (of the right token) as fractions.
+
+    kl_error: standard error of kl_mean. chunks: running mean of kl after each window.
+    """
+
+    kl_mean: float
+    kl_error: float
+    kl_median: float
+    kl_99: float
+    kl_999: float
+    kl_max: float
+    same_top: float
+    p_change_mean: float
+    p_change_rms: float
+    base_perplexity: float
+    perplexity: float
+    chunks: list[float]
+    scored: int
+
+
+def divergence(
+    tokens: Sequence[int], base: Forward, other: Forward, n_ctx: int = 512, *, bos: int | None,
+    chunks: int | None = None, stride: int = 0, progress: Progress | None = None,
+) -> Divergence:  # fmt: skip
+    """KL(base ‖ other) over the windows of `perplexity.perplexity`, each run by both models in turn.
+
+    progress: called after each window with (windows done, windows in all, mean so far). Raises OptionError as
+    `perplexity.windows` does.
+    """
+    plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
+    text = np.asarray(tokens, np.int64)
+    parts: list[NDArray[np.float64]] = []
+    running: list[float] = []
+    for start in plan.starts:
+        inputs = window_inputs(text, [start], n_ctx, bos)[0]
+        expected = np.asarray(base(inputs, plan.first))[: plan.scored]
+        found = np.asarray(other(inputs, plan.first))[: plan.scored]
+        parts.append(compare(expected, found, text[start + plan.first + 1 : start + plan.last + 2]))
+        running.append(float(np.concatenate(parts)[:, 0].mean()))
+        if progress is not None:
+            progress(len(running), len(plan.starts), running[-1])
+    return summarize(np.concatenate(parts), running)
+
+
+def compare(base: Floats, other: Floats, targets: Ids) -> NDArray[np.float64]:
+    """For each row of two logits (n, vocabulary): KL, log p(target) of base and of other, 1 where the top token agrees.
+
+    float64 (n, 4). Raises OptionError where the vocabularies differ.
+    """
+    if base.shape != other.shape:
+        raise OptionError(f"logits of shape {base.shape} and {other.shape}; the models must share a vocabulary")
+    rows = [np.ascontiguousarray(logits, np.float32) for logits in (base, other)]
+    out = np.empty((len(base), 4))
+    run(lambda start, stop: divergences(*rows, targets, out, start, stop), shares(len(out), 16))
+    return out
+
+
+def summarize(rows: NDArray[np.float64], running: list[float]) -> Divergence:
+    """The figures of rows as `compare` returns them."""
+    kl, base, other = rows[:, 0], rows[:, 1], rows[:, 2]
+    change = np.exp(other) - np.exp(base)
+    median, high, higher = np.quantile(kl, [0.5, 0.99, 0.999])
+    return Divergence(
+        kl_mean=float(kl.mean()), kl_error=float(kl.std() / math.sqrt(max(1, len(kl) - 1))), kl_median=float(median),
+        kl_99=float(high), kl_999=float(higher), kl_max=float(kl.max()), same_top=float(rows[:, 3].mean()),
+        p_change_mean=float(change.mean()), p_change_rms=float(np.sqrt((change**2).mean())),
+        base_perplexity=math.exp(-base.mean()), perplexity=math.exp(-other.mean()), chunks=running, scored=len(rows),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredLogits:
+    """A base run that the reference wrote: the text's tokens, and 16-bit log-probabilities of each scored prediction.
+
+    In the file: magic, int32 n_ctx, vocabulary, windows, tokens[windows * n_ctx]; then for each prediction a float32
+    scale, a float32 minimum and one uint16 a token (an even number of them): log p = minimum + scale * value.
+    """
+
+    tokens: Ids
+    n_ctx: int
+    vocabulary: int
+    words: NDArray[np.uint16]
+
+    def __iter__(self) -> Iterator[Floats]:
+        """Log-probabilities of each window, float32 (predictions, vocabulary)."""
+        for window in self.words:
+            scale, minimum = np.ascontiguousarray(window[:, :4]).view("<f4").T
+            values = window[:, 4 : 4 + self.vocabulary].astype(np.float32)
+            yield values * scale[:, None] + minimum[:, None]
+
+
+def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
+    """Read the bytes (or file map) of such a file. Raises FileError where it is not one or its size is wrong."""
+    if bytes(raw[:8]) != MAGIC or len(raw) < 20:
+        raise FileError(f"not a file of stored logits: it starts with {bytes(raw[:8])!r}, not {MAGIC!r}")
+    n_ctx, vocabulary, count = (int(value) for value in raw[8:20].view("<i4"))
+    predictions = n_ctx - 1 - n_ctx // 2
+    words = 4 + 2 * ((vocabulary + 1) // 2)
+    begin = 20 + 4 * n_ctx * count
+    expected = begin + 2 * words * predictions * count
+    if min(n_ctx, vocabulary, count) < 1 or len(raw) != expected:
+        size = f"{count} windows of {n_ctx} tokens over a vocabulary of {vocabulary}"
+        raise FileError(f"stored logits of {size} take {expected} bytes; found {len(raw)}")
+    tokens = raw[20:begin].view("<i4").astype(np.int64)
+    return StoredLogits(tokens, n_ctx, vocabulary, raw[begin:].view("<u2").reshape(count, predictions, words))

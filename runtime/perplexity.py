@@ -1,0 +1,126 @@
+"""How well a model predicts a text: the protocol of the reference's `llama-perplexity`.
+
+The text's tokens are cut into windows of n_ctx tokens, a shorter tail dropped. Each window is evaluated from an empty
+cache with its first token replaced by BOS, where the vocabulary has one to add. Scored are the predictions of the
+second half, positions n_ctx/2 … n_ctx-2, so that each has a context. With a stride, windows overlap and the last
+`stride` predictions of each are scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import OptionError
+
+from .kernels.softmax import negative_log_likelihoods
+from .kernels.threads import run, shares
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+# (token ids, first position wanted) → logits of that position and all after it, float32 (positions, vocabulary).
+# Where `batch` > 1: (ids (windows, n_ctx), first) → one such array a window, made when it is asked for or before.
+Forward = Callable[[Ids, int], Iterable[Floats]]
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where windows begin and which of their predictions are scored: positions first … last, both included."""
+
+    starts: list[int]
+    n_ctx: int
+    first: int
+    last: int
+
+    @property
+    def scored(self) -> int:
+        """Predictions scored in each window."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """perplexity ± standard_error; chunks: the running value after each window; tokens: how many were evaluated."""
+
+    perplexity: float
+    standard_error: float
+    chunks: list[float]
+    tokens: int
+    scored: int
+
+
+def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int = 0) -> Windows:
+    """The windows of a text of so many tokens, at most `chunks` of them.
+
+    Raises OptionError where there are fewer than two, or n_ctx or stride make no sense.
+    """
+    if n_ctx < 4:
+        raise OptionError(f"a window of {n_ctx} tokens; perplexity needs at least 4")
+    if not 0 <= stride < n_ctx:
+        raise OptionError(f"a stride of {stride} tokens does not fit windows of {n_ctx}")
+    if chunks is not None and chunks < 1:
+        raise OptionError(f"{chunks} chunks were asked for; at least 1 is needed")
+    count = max(0, -(-(tokens - n_ctx) // stride)) if stride else tokens // n_ctx
+    if count < 2:
+        raise OptionError(
+            f"the text has {tokens} tokens, enough for {count} of the at least 2 windows of {n_ctx} that are needed",
+            hint="take a longer text or a smaller context",
+        )
+    starts = [i * (stride or n_ctx) for i in range(count)]
+    first = n_ctx - stride - 1 if stride else n_ctx // 2
+    return Windows(starts[:chunks], n_ctx, first, n_ctx - 2)
+
+
+def perplexity(
+    tokens: Sequence[int], forward: Forward, n_ctx: int = 512, *, bos: int | None, chunks: int | None = None,
+    stride: int = 0, batch: int = 1, progress: Progress | None = None,
+) -> Perplexity:  # fmt: skip
+    """Perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
+
+    bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
+    together; more than one changes what `forward` is given and returns (see Forward). progress: called after each
+    window with (windows done, windows in all, perplexity so far).
+    Raises OptionError as `windows` does.
+    """
+    plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
+    text = np.asarray(tokens, np.int64)
+    losses = np.empty((len(plan.starts), plan.scored))
+    running: list[float] = []
+    for begin in range(0, len(plan.starts), batch):
+        starts = plan.starts[begin : begin + batch]
+        inputs = window_inputs(text, starts, n_ctx, bos)
+        results = forward(inputs, plan.first) if batch > 1 else [forward(inputs[0], plan.first)]
+        for start, logits in zip(starts, results, strict=True):
+            targets = text[start + plan.first + 1 : start + plan.last + 2]
+            losses[len(running)] = token_losses(np.asarray(logits)[: plan.scored], targets)
+            running.append(math.exp(losses[: len(running) + 1].mean()))
+            if progress is not None:
+                progress(len(running), len(plan.starts), running[-1])
+    return Perplexity(running[-1], _standard_error(losses, running[-1]), running, n_ctx * len(running), losses.size)
+
+
+def window_inputs(text: Ids, starts: Sequence[int], n_ctx: int, bos: int | None) -> Ids:
+    """What the model is given: (windows, n_ctx), the first token of each replaced by `bos`."""
+    inputs = np.stack([text[start : start + n_ctx] for start in starts])
+    if bos is not None:
+        inputs[:, 0] = bos
+    return inputs
+
+
+def token_losses(logits: Floats, targets: Ids) -> NDArray[np.float64]:
+    """-log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
+    rows = np.ascontiguousarray(logits, np.float32)
+    losses = np.empty(len(rows))
+    run(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), shares(len(rows), 16))
+    return losses
+
+
+def _standard_error(losses: NDArray[np.float64], value: float) -> float:
+    """That of the mean loss, carried over to its exponential."""
+    spread = (losses**2).mean() - losses.mean() ** 2
+    return value * math.sqrt(max(0.0, spread) / (losses.size - 1))

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from quants import Tensor, from_array
+from runtime.kernels import blas, threads
+from runtime.matmul import gather, matmul, matmul_experts, set_threads
+
+
+@pytest.fixture(params=[1, 2, None])
+def thread_count(request):
+    set_threads(request.param)
+    yield
+    set_threads(None)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("n", "width", "rows"), [(1, 576, 1536), (5, 576, 7), (33, 100, 9000), (2, 64, 0)])
+@pytest.mark.usefixtures("thread_count")
+def test_product(n, width, rows):
+    x, w = normal(n, width), normal(rows, width)
+    got = matmul(x, from_array("w", w))
+    assert got.shape == (n, rows)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, x.astype(np.float64) @ w.T.astype(np.float64), atol=1e-4)
+
+
+def test_some_rows_and_given_result():
+    x, w = normal(4, 64), normal(500, 64)
+    out = np.empty((4, 300), np.float32)
+    assert matmul(x, from_array("w", w), slice(100, 400), out) is out
+    np.testing.assert_allclose(out, x @ w[100:400].T, atol=1e-5)
+
+
+def test_input_that_is_a_view():
+    x, w = normal(8, 128), normal(30, 64)
+    np.testing.assert_allclose(matmul(x[:, 64:], from_array("w", w)), x[:, 64:] @ w.T, atol=1e-5)
+
+
+def test_experts():
+    x, w = normal(4, 64), normal(3, 20, 64)
+    for expert in range(3):
+        np.testing.assert_allclose(matmul_experts(x, from_array("w", w), expert), x @ w[expert].T, atol=1e-5)
+
+
+def test_gather_reads_only_the_rows_it_needs():
+    w, seen = normal(50, 8), []
+    tensor = from_array("w", w)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        seen.append((start, stop))
+        return tensor.raw(start, stop)
+
+    spy = Tensor("w", tensor.shape, tensor.format, read)
+    np.testing.assert_array_equal(gather(spy, np.array([7, 3, 7, 49])), w[[7, 3, 7, 49]])
+    assert sorted(seen) == [(3, 4), (7, 8), (49, 50)]
+
+
+def test_never_more_than_a_tile_a_thread_is_decoded():
+    tensor, largest = from_array("w", normal(4000, 512)), []
+
+    def read(start: int, stop: int) -> np.ndarray:
+        largest.append(stop - start)
+        return tensor.raw(start, stop)
+
+    matmul(normal(2, 512), Tensor("w", tensor.shape, tensor.format, read))
+    assert max(largest) * 512 <= 1.1 * (1 << 18)
+    assert sum(largest) == 4000
+
+
+def test_run_raises_what_a_piece_raises():
+    set_threads(2)
+
+    def body(start: int, stop: int) -> None:
+        if start == 7:
+            raise ValueError("seven")
+
+    try:
+        with pytest.raises(ValueError, match="seven"):
+            threads.run(body, threads.spans(20, 1))
+    finally:
+        set_threads(None)
+
+
+def test_run_within_run_ends():
+    set_threads(2)
+    done, lock = [], threading.Lock()
+
+    def inner(start: int, stop: int) -> None:
+        with lock:
+            done.append(start)
+
+    try:
+        threads.run(lambda start, stop: threads.run(inner, threads.spans(5, 1)), threads.spans(8, 1))
+    finally:
+        set_threads(None)
+    assert sorted(done) == sorted(list(range(5)) * 8)
+
+
+def test_blas_threads_are_given_back():
+    calls = blas._calls()
+    if calls is None:
+        pytest.skip("this numpy's BLAS cannot be told")
+    get, limit = calls
+    before = get()
+    limit(2)
+    with blas.one_thread(), blas.one_thread():
+        assert get() == 1
+    assert get() == 2
+    limit(before)
