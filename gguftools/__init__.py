@@ -1,0 +1,43 @@
+"""Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost.
+
+The functions of this module are the public Python API; what a command does, one of them does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_API = {
+    # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
+    "convert": "convert",
+    "load": "opened",
+    "open": "opened",
+    "perplexity": "measure",
+    "quantize": "quantize",
+    "set_metadata": "edit",
+}
+
+__all__ = ["GgufToolsError", "__version__", "convert", "load", "open", "perplexity", "quantize", "set_metadata"]
+
+if TYPE_CHECKING:
+    from quants.errors import GgufToolsError
+
+    from .convert import convert
+    from .edit import set_metadata
+    from .measure import perplexity
+    from .opened import load, open
+    from .quantize import quantize
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "GgufToolsError":
+        return importlib.import_module("quants.errors").GgufToolsError
+    if name not in _API:
+        raise AttributeError(f"module 'gguftools' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gguftools.{_API[name]}"), name)
+    globals()[name] = value  # over the submodule of that name, which the import has bound here
+    return value

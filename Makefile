@@ -1,0 +1,39 @@
+# make demo   install into .venv, convert, quantize and measure a small model
+# make test   install into .venv, run everything a reviewer would: style, types, tests
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin
+
+.PHONY: demo test test-all lint fuzz bench zoo docs clean
+.DEFAULT_GOAL := test
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/pip install --quiet --upgrade pip
+	$(RUN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(RUN)/gguftools demo
+
+lint: $(VENV)/installed
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+
+test: lint
+	$(RUN)/python -m pytest
+
+test-all: lint
+	$(RUN)/python -m pytest -m 'not verify'
+
+fuzz: $(VENV)/installed
+	$(RUN)/python -m tests.fuzz
+
+zoo: $(VENV)/installed
+	$(RUN)/python -m benchmarks.zoo
+
+bench: $(VENV)/installed
+	$(RUN)/python -m benchmarks.formats
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,36 @@
+"""`gguftools perplexity`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def perplexity(
+    model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
+    file: Annotated[Path, Option("--file", "-f", help="Text to measure it on.")],
+    ctx: Annotated[int, Option("--ctx", "-c", help="Tokens of a window.")] = 512,
+    chunks: Annotated[int | None, Option("--chunks", help="Measure the first so many windows only.")] = None,
+    stride: Annotated[int, Option("--stride", help="Let windows overlap, each so many tokens on.")] = 0,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    running: Annotated[bool, Option("--running", help="Print the value after every window.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
+    from ..measure import perplexity as measure
+    from ..ui import print_json, stdout, window_progress
+
+    with window_progress(model.name) as progress:
+        result = measure(model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads, progress=progress)
+    if json:
+        print_json(result.as_json())
+        return
+    console = stdout()
+    if running:
+        for number, value in enumerate(result.chunks, 1):
+            console.print(f"[dim]{number:5d}[/]  {value:.4f}")
+    console.print(f"perplexity  [bold]{result.perplexity:.4f}[/] ± {result.standard_error:.4f}")
+    console.print(
+        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
+        f" (+ {result.compile_seconds:.1f} s to compile kernels)"
+    )

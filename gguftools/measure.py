@@ -1,0 +1,102 @@
+"""Perplexity of a GGUF file on a text, with what it cost to measure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quants.errors import FileError
+
+from .opened import OpenFile, open
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """perplexity ± standard_error; chunks: the running value after each window.
+
+    tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
+    """
+
+    file: str
+    perplexity: float
+    standard_error: float
+    chunks: list[float]
+    tokens: int
+    n_ctx: int
+    tokens_per_second: float
+    compile_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def perplexity(
+    model: str | os.PathLike[str] | OpenFile,
+    text: str | os.PathLike[str],
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    stride: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Measured:
+    """Perplexity of the model on the text in the file `text`, by the reference's protocol.
+
+    n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
+    threads: None for all processors. Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    """
+    from runtime.kernels.threads import set_threads
+    from runtime.model import Model
+    from runtime.perplexity import perplexity as measure
+    from runtime.perplexity import windows
+
+    opened = model if isinstance(model, OpenFile) else open(model)
+    tokenizer = opened.tokenizer
+    tokens = tokenizer.encode(_read(Path(text)), add_special=True)
+    windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
+    set_threads(threads)
+    net = Model(opened.metadata, opened.tensors)
+    compile_seconds = _warm_up(net, tokens[:n_ctx])
+    start = time.perf_counter()
+    result = measure(
+        tokens, net.forward, n_ctx, bos=tokenizer.bos if tokenizer.add_bos else None, chunks=chunks, stride=stride,
+        progress=progress,
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    return Measured(
+        file=str(opened.path),
+        perplexity=result.perplexity,
+        standard_error=result.standard_error,
+        chunks=result.chunks,
+        tokens=result.tokens,
+        n_ctx=n_ctx,
+        tokens_per_second=result.tokens / seconds,
+        compile_seconds=compile_seconds,
+    )
+
+
+def _warm_up(net: Any, tokens: list[int]) -> float:
+    """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
+    from runtime.perplexity import token_losses
+
+    start = time.perf_counter()
+    logits = net.forward(tokens[:16], None, 14)
+    token_losses(logits, np.asarray(tokens[:2], np.int64))
+    return time.perf_counter() - start
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,111 @@
+"""What a user sees: progress on a terminal, tables, errors as one clear line. Results go to stdout, the rest to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from quants.errors import GgufToolsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BytesProgress = Callable[[int, int, str], None]
+StepProgress = Callable[[int, int, float], None]
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_error(error: GgufToolsError) -> None:
+    console = stderr()
+    console.print("[bold red]error:[/] ", end="")
+    console.print(str(error), markup=False)
+    if error.hint:
+        console.print("[cyan]hint:[/] ", end="")
+        console.print(error.hint, markup=False)
+
+
+def note(text: str) -> None:
+    """A remark that is neither result nor error."""
+    stderr().print(text, markup=False, style="yellow" if text.startswith("warning") else None)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
+    """A table; `right` has an "r" for each column that is aligned right ("lrr")."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        align_right = i < len(right) and right[i] == "r"
+        table.add_column(column, justify="right" if align_right else "left", no_wrap=align_right, overflow="fold")
+    for row in rows:
+        table.add_row(*[_escaped(cell) for cell in row])
+    stdout().print(table)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: 1.50 GB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"
+
+
+@contextmanager
+def bytes_progress(title: str) -> Iterator[BytesProgress]:
+    """A bar with rate and time left for work counted in bytes; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, label: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[label]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(title, total=None, label="")
+        yield lambda done, total, label: bar.update(task, completed=done, total=total, label=_escaped(label))
+
+
+@contextmanager
+def window_progress(title: str, value: str = "PPL") -> Iterator[StepProgress]:
+    """A bar for work counted in windows, with the value so far; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, running: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[running]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        task = bar.add_task(title, total=None, running="")
+        yield lambda done, total, running: bar.update(
+            task, completed=done, total=total, running=f"{value} {running:.4f}"
+        )
