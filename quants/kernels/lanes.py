@@ -170,10 +170,16 @@ def every(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return _splat(builder, x, FLOATS)
 
 
-@_lanewise(i32x16, nt.int64)
-def every_int(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+@intrinsic
+def every_int(typing: Any, x: Any) -> Any:
     """An integer scalar, cut to 32 bits, in every lane."""
-    return _splat(builder, builder.trunc(x, WORD), WORDS)
+    if not isinstance(x, nt.Integer):
+        raise TypingError(f"cannot spread {x} over integer lanes")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        return _splat(builder, builder.trunc(args[0], WORD), WORDS)
+
+    return i32x16(nt.int64), codegen
 
 
 @_lanewise(i32x16)
@@ -349,7 +355,7 @@ def load(typing: Any, array: Any, offset: Any) -> Any:
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], bits))
-        value.align = array.dtype.bitwidth // 8
+        value.align = 1
         if bits in (FLOATS, WORDS):
             return value
         return builder.sext(value, WORDS) if array.dtype.signed else builder.zext(value, WORDS)
@@ -367,7 +373,7 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         lanes = args[2] if bits in (FLOATS, WORDS) else builder.trunc(args[2], bits)
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
-        builder.store(lanes, pointer).align = array.dtype.bitwidth // 8
+        builder.store(lanes, pointer).align = 1
         return context.get_dummy_value()
 
     return nt.void(array, nt.intp, value), codegen
@@ -526,11 +532,11 @@ def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any,
         for i in range(LANES):
             start = builder.load(_pointer(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
             row = builder.load(_pointer(context, builder, source, args[0], builder.add(start, args[2]), WORDS))
-            row.align = 4
+            row.align = 1
             rows.append(row)
         for k, column in enumerate(_transposed(builder, rows)):
             at = builder.add(args[4], ir.Constant(INDEX, LANES * k))
-            builder.store(column, _pointer(context, builder, target, args[3], at, WORDS)).align = 4
+            builder.store(column, _pointer(context, builder, target, args[3], at, WORDS)).align = 1
         return context.get_dummy_value()
 
     return nt.void(source, offsets, nt.intp, target, nt.intp), codegen
@@ -550,7 +556,7 @@ def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_a
         for k in range(LANES):
             start = builder.add(args[4], ir.Constant(INDEX, LANES * k))
             column = builder.load(_pointer(context, builder, words, args[3], start, WORDS))
-            column.align = 4
+            column.align = 1
             columns.append(column)
         for i, row in enumerate(_transposed(builder, columns)):
             start = builder.load(_pointer(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))

@@ -1,0 +1,135 @@
+"""Blocks by the sixteen: where they lie, what importance weights they get, and how their bytes are put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .half import from_half
+from .lanes import (
+    LANES,
+    Lanes,
+    every_int,
+    inlined,
+    kernel,
+    load,
+    put_tile,
+    put_words,
+    square_root,
+    store,
+    transpose_tile,
+)
+
+Floats = NDArray[np.float32]
+Words = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """A one-dimensional read-only view of a C-contiguous array: one compiled kernel then serves all arrays."""
+    view = array.reshape(-1)
+    view.flags.writeable = False
+    return view
+
+
+def raw_rows(rows: Floats, size: int, block: np.dtype[Any]) -> NDArray[np.uint8]:
+    """Room for `rows` encoded in blocks of `size` values."""
+    return np.empty((len(rows), rows.shape[1] // size * block.itemsize), np.uint8)
+
+
+def value_rows(raw: NDArray[np.uint8], size: int, block: np.dtype[Any]) -> Floats:
+    """Room for the values of rows of blocks of `size` values."""
+    return np.empty((len(raw), raw.shape[1] // block.itemsize * size), np.float32)
+
+
+def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
+    """At which byte of a block each field starts, in the order of its declaration."""
+    assert block.fields
+    return tuple(block.fields[name][1] for name in block.names or ())
+
+
+@inlined
+def column_offsets(first: int, count: int, size: int, per_row: int, offsets: Offsets) -> None:
+    """offsets[i]: the column at which block first + i starts in its row of `per_row` blocks; see `block_offsets`."""
+    for i in range(LANES):
+        offsets[i] = size * (min(first + i, count - 1) % per_row)
+
+
+@inlined
+def row_values(values: Floats, first: int, count: int, per_row: int, scratch: Floats) -> Lanes:
+    """values[row] of each lane's block."""
+    for i in range(LANES):
+        scratch[i] = values[min(first + i, count - 1) // per_row]
+    return load(scratch, 0)
+
+
+@inlined
+def bytes_to_words(codes: Words, words: Words, count: int) -> None:
+    """Pack every four codes of a lane, each under 256, to a word: words[k] = codes[4k] | codes[4k + 1] << 8 | …"""
+    for k in range(0, count // 4):
+        at = 4 * LANES * k
+        low = load(codes, at) | (load(codes, at + LANES) << 8)
+        high = load(codes, at + 2 * LANES) | (load(codes, at + 3 * LANES) << 8)
+        store(words, LANES * k, low | (high << 16))
+
+
+@inlined
+def load_half(raw: NDArray[Any], at: int) -> Lanes:
+    """The float16 in bytes at, at + 1, in every lane."""
+    return from_half(every_int(raw[at] & 255 | (raw[at + 1] & 255) << 8))
+
+
+@inlined
+def load_word(raw: NDArray[np.uint8], at: int) -> Lanes:
+    """The 32 bits in bytes at … at + 3, in every lane."""
+    return every_int(raw[at] | raw[at + 1] << 8 | raw[at + 2] << 16 | raw[at + 3] << 24)
+
+
+@inlined
+def put_all(out: NDArray[np.uint8], offsets: Offsets, at: int, words: Words, count: int) -> None:
+    """The first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
+    whole = count - count % LANES
+    for k in range(0, whole, LANES):
+        put_tile(out, offsets, at + 4 * k, words, LANES * k)
+    for k in range(whole, count):
+        put_words(out, offsets, at + 4 * k, load(words, LANES * k))
+
+
+@inlined
+def sum_of_squares(x: Floats, at: int, count: int) -> Lanes:
+    """Of `count` values of each lane from at on, first to last."""
+    total = load(x, at) * load(x, at)
+    for i in range(1, count):
+        v = load(x, at + LANES * i)
+        total += v * v
+    return total
+
+
+@inlined
+def weigh(x: Floats, importance: Floats, mean_square: Lanes, count: int, weights: Floats) -> None:
+    """weights = importance * sqrt(mean_square + x * x), for `count` values of each lane."""
+    for i in range(0, LANES * count, LANES):
+        v = load(x, i)
+        store(weights, i, load(importance, i) * square_root(mean_square + v * v))
+
+
+@kernel
+def row_mean_squares(x: Floats, width: int, means: Floats) -> None:
+    """means[r] = mean of the squares of row r, summed first to last. width: a multiple of 16."""
+    count = means.size
+    starts, tile, sums = np.empty(LANES, np.int64), np.empty(LANES * LANES, np.float32), np.empty(LANES, np.float32)
+    for first in range(0, count, LANES):
+        for i in range(LANES):
+            starts[i] = width * min(first + i, count - 1)
+        transpose_tile(x, starts, 0, tile, 0)
+        total = sum_of_squares(tile, 0, LANES)
+        for at in range(LANES, width, LANES):
+            transpose_tile(x, starts, at, tile, 0)
+            for i in range(0, LANES * LANES, LANES):
+                v = load(tile, i)
+                total += v * v
+        store(sums, 0, total / np.float32(width))
+        for i in range(min(LANES, count - first)):
+            means[first + i] = sums[i]
