@@ -54,8 +54,8 @@ class Block:
     rope_period: every `rope_period`-th layer has no rope (0: all have it); rope_windowed_only: layers without a
         window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated.
-    scoring: how the router turns logits into weights; normalize_experts: chosen weights are rescaled to sum to one
-        (the file's `expert_weights_norm` wins); group_score: a group counts as its best expert or its best two.
+    scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
+        weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
     """
@@ -74,7 +74,6 @@ class Block:
     qk_norm_after_rope: bool = False
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
-    group_score: Literal["best", "best_two"] = "best"
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quants.errors import ModelError
+
 from . import ops
 from .matmul import matmul_experts
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from .graph import Layer, Pass
 
 Floats = NDArray[np.float32]
+Choice = tuple[NDArray[np.intp], Floats]
+
+LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
 def experts(run: Pass, layer: Layer, x: Floats) -> Floats:
@@ -29,9 +34,9 @@ def experts(run: Pass, layer: Layer, x: Floats) -> Floats:
         out[token] += y  # a token never chooses an expert twice
     if "ffn_up_shexp.weight" in layer:
         shared = dense(run, layer, x, "_shexp")
-        if "ffn_gate_inp_shexp.weight" in layer:
-            gate = x @ layer.need("ffn_gate_inp_shexp.weight").float32().reshape(-1, x.shape[1]).T
-            shared *= ops.sigmoid(gate)
+        gate = layer.array("ffn_gate_inp_shexp.weight")
+        if gate is not None:
+            shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T)
         out += shared
     return out
 
@@ -54,18 +59,63 @@ def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
     return project("down", gated(activation, project("gate", x), up))
 
 
-def route(run: Pass, layer: Layer, x: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """For each token its experts and their weights: (tokens, used) each."""
-    block, hyper = run.model.architecture.block, run.model.hyper
-    logits = x @ layer.need("ffn_gate_inp.weight").float32().T
-    bias = layer.array("ffn_gate_inp.bias")
+def route(run: Pass, layer: Layer, x: Floats) -> Choice:
+    """For each token its experts and their weights: (tokens, used) each. Raises ModelError without a router."""
+    hyper = run.model.hyper
+    router, bias = layer.array("ffn_gate_inp.weight"), layer.array("ffn_gate_inp.bias")
+    if router is None:
+        raise ModelError(f"the file has no tensor '{layer.prefix}ffn_gate_inp.weight', which its architecture needs")
+    logits = x @ router.T
     if bias is not None:
         logits += bias
-    scores = ops.sigmoid(logits) if block.scoring == "sigmoid" else ops.softmax(logits)
+    if hyper.scoring == "sparsemixer":
+        return sparse_mixer(logits, hyper.experts_used, hyper.router_jitter)
+    scores = _scores(logits, hyper.scoring)
     correction = layer.array("exp_probs_b.bias")
     ranked = scores if correction is None else scores + correction
+    if hyper.expert_groups > 1:
+        ranked = within_best_groups(ranked, hyper.expert_groups, hyper.expert_groups_used, correction is not None)
     chosen = np.argsort(-ranked, axis=1, kind="stable")[:, : hyper.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=1)
-    if hyper.normalize_experts:
-        weights /= weights.sum(axis=1, keepdims=True)
+    if hyper.scoring == "softmax_of_top":
+        weights = ops.softmax(weights)
+    elif hyper.normalize_experts:
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
     return chosen, weights * np.float32(hyper.experts_scale)
+
+
+def _scores(logits: Floats, scoring: str) -> Floats:
+    if scoring == "sigmoid":
+        return ops.sigmoid(logits)
+    return logits if scoring == "softmax_of_top" else ops.softmax(logits)
+
+
+def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> Floats:
+    """Scores (tokens, experts) with -inf outside each token's best groups of neighbouring experts.
+
+    A group counts as its best expert (DeepSeek V2) or, with pairs, as the sum of its best two (V3, whose routers have
+    a correction bias).
+    """
+    each = ranked.reshape(len(ranked), groups, -1)
+    best = np.sort(each, axis=2)[:, :, -2 if pairs else -1 :].sum(axis=2)
+    kept = np.argsort(-best, axis=1, kind="stable")[:, :used]
+    allowed = np.zeros(best.shape, np.bool_)
+    np.put_along_axis(allowed, kept, True, axis=1)
+    return np.where(allowed[:, :, None], each, np.float32(-np.inf)).reshape(ranked.shape)
+
+
+def sparse_mixer(logits: Floats, used: int, jitter: float) -> Choice:
+    """The best expert, then the best of the others, and so on; the weight of each is its softmax over the remaining
+    experts whose logit is relatively near (Liu et al. 2024, "GRIN"; evaluation mode of Phi-3.5-MoE).
+    """
+    left = logits.copy()
+    chosen = np.empty((len(logits), used), np.intp)
+    weights = np.empty((len(logits), used), np.float32)
+    for place in range(used):
+        top = left.max(axis=1, keepdims=True)
+        far = (top - logits) / np.maximum(np.abs(logits), top) > 2 * jitter
+        best = left.argmax(axis=1)[:, None]
+        near = ops.softmax(np.where(far, np.float32(-np.inf), left))
+        chosen[:, place], weights[:, place] = best[:, 0], np.take_along_axis(near, best, axis=1)[:, 0]
+        np.put_along_axis(left, best, np.float32(-np.inf), axis=1)
+    return chosen, weights

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from archs.spec import ACTIVATIONS, Activation, Architecture
+from archs.experts import GATING
+from archs.spec import ACTIVATIONS, Activation, Architecture, Norm, Scoring
 from quants.errors import ModelError
 
 
@@ -66,9 +67,14 @@ class Hyper:
     logit_scale: float
     activation: Activation
     parallel: bool
+    activation_limit: float
     experts_used: int
     experts_scale: float
     normalize_experts: bool
+    scoring: Scoring
+    expert_groups: int
+    expert_groups_used: int
+    router_jitter: float
     layers: tuple[LayerHyper, ...]
 
 
@@ -81,14 +87,13 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
     parallel = keys.get(block.parallel, False) if isinstance(block.parallel, str) else block.parallel
-    eps = "attention.layer_norm_rms_epsilon" if block.norm == "rms" else "attention.layer_norm_epsilon"
     return Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
         key_width=key_width,
         value_width=int(keys.get("attention.value_length", key_width)),
         rope_width=int(keys.get("rope.dimension_count", key_width)),
-        eps=float(keys.need(eps)),
+        eps=_eps(keys, block.norm),
         attention_scale=float(keys.get("attention.scale", key_width**-0.5 if key_width else 1.0)),
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
@@ -97,10 +102,15 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         residual_scale=float(keys.get("residual_scale", 1.0)),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
         activation=_activation(keys, block.activation),
+        activation_limit=float(keys.get("swiglu_limit", 7.0)),
         parallel=bool(parallel),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
         normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
+        scoring=_scoring(keys, block.scoring),
+        expert_groups=int(keys.get("expert_group_count", 1)),
+        expert_groups_used=int(keys.get("expert_group_used_count", 1)),
+        router_jitter=float(keys.get("expert_router_jitter", 0.01)),
         layers=tuple(_layer(architecture, keys, i) for i in range(int(keys.need("block_count")))),
     )
 
@@ -133,6 +143,12 @@ def _windowed(keys: Keys, period: int, layer: int) -> bool:
     return every == 1 or (every > 1 and (layer + 1) % every != 0)
 
 
+def _eps(keys: Keys, norm: Norm) -> float:
+    """The norms' epsilon; Phi-3.5-MoE keeps that of layer norms under the key of RMS norms."""
+    own, other = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")[:: 1 if norm == "rms" else -1]
+    return float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own))
+
+
 def _positive(value: Any) -> float | None:
     return float(value) if value else None
 
@@ -142,3 +158,13 @@ def _activation(keys: Keys, default: Activation) -> Activation:
     if name is not None and name not in ACTIVATIONS:
         raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name] if name else default
+
+
+def _scoring(keys: Keys, default: Scoring) -> Scoring:
+    number = keys.get("expert_gating_func")
+    if number in (None, 0):
+        return default
+    names: dict[int, Scoring] = {value: name for name, value in GATING.items()}  # type: ignore[misc]
+    if number not in names:
+        raise ModelError(f"'{keys.architecture}.expert_gating_func' is {number}; known are {sorted(names)}")
+    return names[number]

@@ -1,0 +1,39 @@
+"""Metadata words of mixtures of experts: how the router scores, what it rescales, which experts all tokens share."""
+
+from __future__ import annotations
+
+from .config import lookup
+from .spec import Computed, Config
+
+# Values of `expert_gating_func`.
+GATING = {"softmax": 1, "sigmoid": 2, "softmax_of_top": 3}
+
+
+def gating(config: Config) -> int | None:
+    """`expert_gating_func` by the config's `scoring_func`."""
+    name = config.get("scoring_func")
+    return GATING["sigmoid" if name == "noaux_tc" else name] if name else None
+
+
+def renormalized(usual: bool) -> Computed:
+    """`expert_weights_norm` where chosen weights are not treated as the architecture usually does (the reference drops it)."""
+    return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual
+
+
+def shared_width(config: Config) -> int | None:
+    """The width of all shared experts together."""
+    width, count = config.get("moe_intermediate_size"), lookup(config, "n_shared_experts|moe_num_shared_experts")
+    return int(width * count) if width and count else None
+
+
+# As DeepSeek V3 and its relatives write them.
+ROUTING: dict[str, str | Computed | None] = {
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "expert_gating_func": gating,
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "leading_dense_block_count": "first_k_dense_replace",
+}

@@ -1,0 +1,39 @@
+"""Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the other by a sparse mixer.
+
+Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key speaks of RMS norms.
+"""
+
+from archs.config import head_dim
+from archs.families.mixtral import MIXTRAL
+from archs.spec import Block, Config
+
+
+def jitter(config: Config) -> float | None:
+    """How far a score may be from the best to take part in the softmax, where it is not 0.01 (the reference drops it)."""
+    noise = float(config["router_jitter_noise"])
+    return noise if noise != 0.01 else None
+
+
+PHIMOE = MIXTRAL.but(
+    name="phimoe",
+    hf_classes=("PhiMoEForCausalLM", "PhimoeForCausalLM"),
+    metadata={
+        "vocab_size": None,
+        "rope.dimension_count": head_dim,
+        "rope.scaling.original_context_length": "original_max_position_embeddings|max_position_embeddings",
+        "attention.sliding_window": "sliding_window",
+        "expert_router_jitter": jitter,
+    },
+    defaults={
+        "intermediate_size": 6400,
+        "max_position_embeddings": 131_072,
+        "num_local_experts": 16,
+        "router_jitter_noise": 0.01,
+        "vocab_size": 32_064,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+    },
+    block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
+)

@@ -1,0 +1,40 @@
+"""Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own.
+
+Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's weights are not rescaled to sum to one.
+"""
+
+from archs.experts import renormalized
+from archs.families.qwen2 import QWEN2
+from archs.spec import Map
+
+QWEN2_MOE = QWEN2.but(
+    name="qwen2moe",
+    hf_classes=("Qwen2MoeForCausalLM",),
+    metadata={
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "expert_weights_norm": renormalized(usual=False),
+    },
+    defaults={
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+    },
+    tensors={
+        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
+        "layers.{i}.mlp.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
+        "layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
+    },
+    layers_vary=True,
+)

@@ -1,0 +1,33 @@
+"""Qwen3-MoE: routed experts without a shared one, and a norm on each q and k head.
+
+Reference: transformers `models/qwen3_moe/modeling_qwen3_moe.py`. Published configs rescale the chosen weights, so files
+without `expert_weights_norm` mean that.
+"""
+
+from archs.experts import renormalized
+from archs.families.qwen2moe import QWEN2_MOE
+from archs.spec import Block
+
+QWEN3_MOE = QWEN2_MOE.but(
+    name="qwen3moe",
+    hf_classes=("Qwen3MoeForCausalLM",),
+    metadata={
+        "expert_shared_feed_forward_length": None,
+        "expert_weights_norm": renormalized(usual=True),
+    },
+    defaults={
+        "intermediate_size": 6144,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 768,
+        "shared_expert_intermediate_size": None,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+    },
+    block=Block(rope="halves", normalize_experts=True),
+)
