@@ -60,6 +60,24 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
     stdout().print(table)
 
 
+def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
+    """The same table as Markdown, to paste into a model card."""
+    if title:
+        print(f"### {title}\n")
+    align = [("---:" if i < len(right) and right[i] == "r" else "---") for i in range(len(columns))]
+    for row in (columns, align, *rows):
+        print("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+    print()
+
+
+def print_value(value: Any, as_json: bool) -> None:
+    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON."""
+    if isinstance(value, str) and not as_json:
+        print(value)
+    else:
+        print(json.dumps(value, ensure_ascii=False))
+
+
 def _escaped(text: str) -> str:
     from rich.markup import escape
 

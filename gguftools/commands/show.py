@@ -1,0 +1,45 @@
+"""`gguftools show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def show(
+    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    key: Annotated[str | None, Option("--key", help="Print the whole value of one key, arrays too.")] = None,
+    tensors: Annotated[str | None, Option("--tensors", help="List tensors whose names match this expression.")] = None,
+    json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    markdown: Annotated[bool, Option("--markdown", help="Print tables as Markdown.")] = False,
+    text: Annotated[bool, Option("--text", help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,
+) -> None:
+    """Show what GGUF files hold: a summary, metadata, tensors."""
+    from .. import describe
+    from ..opened import open
+    from ..ui import print_json, print_markdown, print_table, print_value, size
+
+    opened = [open(path) for path in files]
+    if json and key is None:
+        documents = [describe.as_json(each, describe.selected(each.tensors, tensors)) for each in opened]
+        print_json(documents[0] if len(documents) == 1 else documents)
+        return
+    table = print_markdown if markdown else print_table
+    for each in opened:
+        if key is not None:
+            print_value(describe.full_value(each.metadata, key), json)
+        elif text:
+            for line in describe.as_text(each):
+                print(line)
+        else:
+            if tensors is None:
+                facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
+                table(str(each.path), ("", ""), facts)
+                rows = [(k, describe.type_name(v), describe.brief(v)) for k in each.metadata for v in [each.metadata.value(k)]]
+                table("metadata", ("key", "type", "value"), rows)
+            found = [
+                (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))
+                for t in describe.selected(each.tensors, tensors)
+            ]
+            if found:
+                table("tensors (rows first)", ("name", "type", "shape", "offset", "bytes"), found, "lllrr")

@@ -1,0 +1,62 @@
+"""The whole road on one checkpoint: convert, quantize, measure, so that sizes and quality stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quants.errors import FileError
+
+from .conversion import convert
+from .measure import perplexity
+from .quantization import quantize
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file of the comparison."""
+
+    recipe: str
+    file: Path
+    bytes: int
+    bits_per_weight: float
+    perplexity: float
+    standard_error: float
+    tokens_per_second: float
+
+
+def example(name: str) -> Path:
+    """A file or folder of the examples. Raises FileError where they are not installed."""
+    path = EXAMPLES / name
+    if not path.exists():
+        raise FileError(f"{path} does not exist: the examples come with the source, not with the package",
+                        hint="name a checkpoint and a text: gguftools demo MODEL --file TEXT")  # fmt: skip
+    return path
+
+
+def demo(model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None) -> list[Row]:
+    """Convert `model` and quantize the result by every recipe into `folder`; measure all on `text`.
+
+    step: told what is being done.
+    """
+    tell = step or (lambda what: None)
+    folder.mkdir(parents=True, exist_ok=True)
+    tell(f"convert {model}")
+    outputs = convert(model, folder).outputs
+    tell(f"quantize to {', '.join(recipes)}, in one pass")
+    outputs = [*outputs, *quantize(outputs[0].file, list(recipes), folder).outputs]
+    rows = []
+    for output in outputs:
+        tell(f"measure {output.file}")
+        measured = perplexity(output.file, text)
+        rows.append(
+            Row(output.recipe, Path(output.file), output.bytes, output.bits_per_weight, measured.perplexity,
+                measured.standard_error, measured.tokens_per_second)
+        )  # fmt: skip
+    return rows
