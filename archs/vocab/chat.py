@@ -1,0 +1,48 @@
+"""Chat templates: one, or several with names, from tokenizer_config.json or the files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gguf.constants import Keys
+
+from ..metadata import Metadata, ValueType
+from .files import TokenizerFiles, read_json
+
+__all__ = ["write_templates"]
+
+
+def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
+    """Write the default template to `tokenizer.chat_template` and each named one to `tokenizer.chat_template.NAME`."""
+    found = files.config.get("chat_template") or _from_files(files)
+    templates = {"default": found} if isinstance(found, str) else _named(found)
+    default = templates.pop("default", None)
+    for name, text in templates.items():
+        metadata.set(Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name), text, ValueType.STRING)
+    if templates:
+        metadata.set(Keys.Tokenizer.CHAT_TEMPLATES, list(templates), ValueType.ARRAY, ValueType.STRING)
+    if default is not None:
+        metadata.set(Keys.Tokenizer.CHAT_TEMPLATE, default, ValueType.STRING)
+
+
+def _from_files(files: TokenizerFiles) -> Any:
+    """chat_template.jinja with the named ones of additional_chat_templates, else chat_template.json."""
+    jinja = files.folder / "chat_template.jinja"
+    if not jinja.is_file():
+        return read_json(files.folder / "chat_template.json").get("chat_template")
+    more = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
+    paths = {"default": jinja} | {path.stem: path for path in more}
+    return [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in paths.items()]
+
+
+def _named(templates: Any) -> dict[str, str]:
+    """Templates by name; names keep only letters and digits, as they become part of a key."""
+    if not isinstance(templates, Sequence):
+        return {}
+    return {
+        re.sub("[^A-Za-z0-9]", "_", entry["name"]): entry["template"]
+        for entry in templates
+        if entry.get("name") and entry.get("template") is not None
+    }

@@ -1,0 +1,177 @@
+"""The tokenizer files of a Hugging Face folder, read once: tokenizer.json and what stands beside it.
+
+A folder without tokenizer.json but with the plain files of GPT-2 (vocab.json, merges.txt) or BERT (vocab.txt) is read
+as if it had one; any other slow tokenizer goes through transformers' converters, imported only then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from quants.errors import VocabularyError
+
+__all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json"]
+
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token found in text before the model's own splitting, as tokenizer.json describes it."""
+
+    content: str
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> AddedToken:
+        flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
+        return AddedToken(entry["content"], *(bool(entry.get(flag, False)) for flag in flags))
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """tokenizer: content of tokenizer.json, or its equal; config: of tokenizer_config.json; special_map: of
+    special_tokens_map.json; added_json: of added_tokens.json (token → id). Empty where a file is absent.
+    """
+
+    folder: Path
+    tokenizer: Mapping[str, Any]
+    config: Mapping[str, Any]
+    special_map: Mapping[str, Any]
+    added_json: Mapping[str, int]
+
+    @staticmethod
+    def read(folder: Path) -> TokenizerFiles:
+        """Read a folder's files. Raises VocabularyError for a file that is not JSON."""
+        files = TokenizerFiles(
+            folder,
+            read_json(folder / "tokenizer.json"),
+            read_json(folder / "tokenizer_config.json"),
+            read_json(folder / "special_tokens_map.json"),
+            read_json(folder / "added_tokens.json"),
+        )
+        return files if files.tokenizer else replace(files, tokenizer=_from_plain_files(files))
+
+    def converted(self) -> TokenizerFiles:
+        """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
+        from transformers import AutoTokenizer  # slow to import, and needed for few folders
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), use_fast=True, local_files_only=True)
+            return replace(self, tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()))
+        except Exception as error:  # whatever a tokenizer class raises on files it does not like
+            raise VocabularyError(
+                f"{self.folder} has no tokenizer that can be read: {str(error).splitlines()[0]}",
+                "it should hold tokenizer.json, tokenizer.model, or vocab.json and merges.txt",
+            ) from error
+
+    def role(self, role: str) -> str | None:
+        """The text of the token that plays a role ("bos", "eos", …)."""
+        key = f"{role}_token"
+        entry = self.config[key] if key in self.config else self.special_map.get(key)
+        entry = entry.get("content") if isinstance(entry, Mapping) else entry
+        return entry if isinstance(entry, str) else None
+
+    @cached_property
+    def listed(self) -> dict[int, AddedToken]:
+        """The tokens that tokenizer.json itself lists as added, by id."""
+        return {entry["id"]: AddedToken.of(entry) for entry in self.tokenizer.get("added_tokens", ())}
+
+    @cached_property
+    def configured(self) -> dict[int, AddedToken]:
+        """The tokens that tokenizer_config.json lists as added, by id."""
+        decoder = self.config.get("added_tokens_decoder") or {}
+        return {int(number): AddedToken.of(entry) for number, entry in decoder.items()}
+
+    @cached_property
+    def added(self) -> dict[int, AddedToken]:
+        """All added tokens by id, as transformers sees them: tokenizer_config.json has the last word."""
+        tokens = {number: AddedToken(text) for text, number in self.added_json.items()}
+        tokens |= self.listed | self.configured
+        vocabulary = self.tokenizer.get("model", {}).get("vocab", {})
+        if isinstance(vocabulary, Mapping):
+            known = {token.content for token in tokens.values()}
+            tokens |= {
+                vocabulary[text]: AddedToken(text, special=True)
+                for text in self._special_texts()
+                if text in vocabulary and text not in known
+            }
+        return tokens
+
+    def _special_texts(self) -> Iterator[str]:
+        yield from (text for role in ROLES if (text := self.role(role)))
+        for entry in self.config.get("additional_special_tokens") or ():
+            yield entry["content"] if isinstance(entry, Mapping) else entry
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise VocabularyError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise VocabularyError(f"{path} holds a JSON {type(content).__name__}, not an object")
+    return content
+
+
+def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
+    """The tokenizer.json that GPT-2's or BERT's plain files amount to; empty for other classes."""
+    kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
+    folder = files.folder
+    if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        prefix = bool(files.config.get("add_prefix_space", False))
+        byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
+        model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
+        return _tokenizer_json(files, model, None, byte_level, byte_level)
+    if kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
+        words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
+        normalizer = {
+            "type": "BertNormalizer",
+            "lowercase": files.config.get("do_lower_case", True),
+            "strip_accents": files.config.get("strip_accents"),
+        }
+        first, text, last = _special(files.role("cls") or "[CLS]"), _text("A"), _special(files.role("sep") or "[SEP]")
+        template = {
+            "type": "TemplateProcessing",
+            "single": [first, text, last],
+            "pair": [first, text, last, _text("B"), last],
+        }
+        return _tokenizer_json(files, model, normalizer, {"type": "BertPreTokenizer"}, template)
+    return {}
+
+
+def _merges(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
+
+
+def _special(token: str) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": 0}}
+
+
+def _text(name: str) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": 0}}
+
+
+def _tokenizer_json(files: TokenizerFiles, model: Any, normalizer: Any, cutting: Any, closing: Any) -> dict[str, Any]:
+    specials = replace(files, tokenizer={"model": model}).added
+    return {
+        "model": model,
+        "normalizer": normalizer,
+        "pre_tokenizer": cutting,
+        "post_processor": closing,
+        "added_tokens": [{"id": number, **vars(token)} for number, token in specials.items()],
+    }

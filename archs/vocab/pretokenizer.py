@@ -1,0 +1,196 @@
+"""The GGUF name of a byte-level BPE pre-tokenizer, from the structure of tokenizer.json, and what each name means.
+
+Names and their meaning are data: `pretokenizers.json`. Structures are compared in a canonical form in which the many
+ways to write one regular expression are one. Where several names mean the same, the first in the file is written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from quants.errors import VocabularyError
+
+__all__ = ["PreTokenizer", "Structure", "name_of", "parts", "pre_tokenizer", "structure"]
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
+PUNCTUATION = {"Contiguous": r"[\p{P}\$\+<=>\^~\|`]+", "Isolated": r"[\p{P}!-/:-@\[-`{-~]"}
+SPELLINGS = (  # one meaning, several spellings; canonical is the right one
+    ("\r", r"\r"),
+    ("\n", r"\n"),
+    ("\t", r"\t"),
+    ("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"),
+    ("'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])", "'(?i:[sdmt]|ll|ve|re)"),
+    ("((?=[\\p{L}])([^a-z]))", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"),
+    ("((?=[\\p{L}])([^A-Z]))", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"),
+    (r" ?[^(\s|[.,!?…。，、।۔،])]+", r" ?[^(\s|.,!?…。，、।۔،)]+"),
+    ("?+", "?"),  # possessive where backtracking could not match anyway
+    ("]++", "]+"),
+)
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """What a GGUF name means.
+
+    steps: each cuts the pieces that the one before left: a regular expression whose matches become pieces of their own,
+        or a block of tokenizer.json's `pre_tokenizer`.
+    raw: tokens are plain text, not GPT-2's byte characters; escaped: with spaces as U+2581.
+    """
+
+    name: str
+    steps: tuple[str | Mapping[str, Any], ...]
+    ignore_merges: bool = False
+    normalizer: str | None = None
+    add_bos: bool = False
+    add_sep: bool = False
+    raw: bool = False
+    escaped: bool = False
+    bare: bool = False
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What decides the name: canonical regular expressions and flags of a tokenizer.json.
+
+    normalizer: a Unicode form ("NFC"), None, or the JSON of any other normalizer. prefix_space: a space is put before
+    the text. bare: there is no post-processor.
+    """
+
+    splits: tuple[str, ...]
+    ignore_merges: bool = False
+    normalizer: str | None = None
+    add_bos: bool = False
+    add_sep: bool = False
+    bare: bool = False
+    prefix_space: bool = False
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, PreTokenizer]:
+    """Every name that GGUF knows, in order of preference."""
+    data = json.loads((Path(__file__).parent / "pretokenizers.json").read_text(encoding="utf-8"))
+    return {
+        name: PreTokenizer(name, tuple(data["splits"][entry.pop("splits")]), **entry)
+        for name, entry in data["names"].items()
+    }
+
+
+def pre_tokenizer(name: str) -> PreTokenizer:
+    """What `tokenizer.ggml.pre` = name means. Raises VocabularyError for an unknown name."""
+    if found := table().get(name):
+        return found
+    nearest = difflib.get_close_matches(name, table(), 3, 0.0)
+    raise VocabularyError(
+        f"unknown pre-tokenizer {name!r} in tokenizer.ggml.pre",
+        f"set it to the one that fits, such as {', '.join(map(repr, nearest))}",
+    )
+
+
+def structure(tokenizer: Mapping[str, Any]) -> Structure:
+    """What tokenizer.json says about cutting text (its parsed content)."""
+    processors = parts(tokenizer.get("post_processor"), "processors")
+    blocks = parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    model = tokenizer.get("model", {})
+    escaped = bool(model.get("byte_fallback")) and not any(block["type"] == "ByteLevel" for block in blocks)
+    leading = [
+        p["single"][0]
+        for p in processors
+        if p["type"] == "TemplateProcessing" and len(p.get("single", ())) > 1 and "SpecialToken" in p["single"][0]
+    ]
+    return Structure(
+        splits=(LINES,) if escaped else tuple(regex for block in blocks for regex in _regexes(block)),
+        ignore_merges=bool(model.get("ignore_merges")),
+        normalizer=None if escaped else _normalizer(tokenizer.get("normalizer")),
+        add_bos=bool(leading),
+        add_sep=any(p["type"] == "RobertaProcessing" for p in processors),
+        bare=not processors,
+        prefix_space=any(block.get("add_prefix_space") for block in blocks if block["type"] == "ByteLevel"),
+    )
+
+
+def name_of(found: Structure, where: str) -> str:
+    """The GGUF name of a structure. where: the file, for the error.
+
+    Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
+    """
+    known = {name: _canonical_steps(entry) for name, entry in table().items()}
+    fitting = [name for name, splits in known.items() if splits == found.splits]
+    if fitting:
+        return max(fitting, key=lambda name: _likeness(table()[name], found))  # the first of the best
+    nearest = max(known, key=lambda name: _resemblance(known[name], found.splits))
+    raise VocabularyError(
+        f"{where} has a pre-tokenizer that GGUF has no name for: it cuts by {_shown(found.splits)}; "
+        f"the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
+        f"pass --pre NAME if you know one that fits, such as --pre {nearest}",
+    )
+
+
+def canonical(regex: str) -> str:
+    """One spelling for regular expressions that match the same."""
+    for spelling, right in SPELLINGS:
+        regex = regex.replace(spelling, right)
+    # What only the final alternative matches, a lone space before text, becomes a piece of its own without it too.
+    return regex.removesuffix(r"|\s+") if regex.endswith(r"|\s+(?!\S)|\s+") else regex
+
+
+def parts(block: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+    """The parts of a block that may be a sequence."""
+    if not block:
+        return []
+    return [part for inner in block[key] for part in parts(inner, key)] if block["type"] == "Sequence" else [block]
+
+
+def _regexes(block: Mapping[str, Any]) -> list[str]:
+    """A pre-tokenizer block as regular expressions; as its own JSON where it is none."""
+    match block:
+        case {"type": "ByteLevel"}:
+            return [canonical(GPT2)] if block.get("use_regex", True) else []
+        case {"type": "Digits"}:
+            return [r"\p{N}" if block.get("individual_digits") else r"\p{N}+"]
+        case {"type": "Punctuation"} if block.get("behavior", "Isolated") in PUNCTUATION:
+            return [PUNCTUATION[block.get("behavior", "Isolated")]]
+        case {"type": "WhitespaceSplit"}:
+            return [r"\S+"]
+        case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"}:
+            return [canonical(regex)]
+        case {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}:
+            return [canonical(regex)]  # keeps the matches only, and these regular expressions match everything
+    return [json.dumps(block, ensure_ascii=False)]
+
+
+def _normalizer(block: Mapping[str, Any] | None) -> str | None:
+    found = parts(block, "normalizers")
+    if not found:
+        return None
+    if len(found) == 1 and found[0]["type"] in ("NFC", "NFD", "NFKC", "NFKD"):
+        return str(found[0]["type"])
+    return json.dumps(block, ensure_ascii=False)
+
+
+def _canonical_steps(entry: PreTokenizer) -> tuple[str, ...]:
+    return tuple(
+        regex for step in entry.steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step))
+    )
+
+
+def _likeness(entry: PreTokenizer, found: Structure) -> tuple[bool, ...]:
+    """Agreement of a name's flags with a structure, the most telling first."""
+    return tuple(
+        getattr(entry, flag) == getattr(found, flag)
+        for flag in ("ignore_merges", "normalizer", "add_sep", "add_bos", "bare")
+    )
+
+
+def _resemblance(a: tuple[str, ...], b: tuple[str, ...]) -> float:
+    return difflib.SequenceMatcher(None, " ".join(a), " ".join(b), autojunk=False).ratio()
+
+
+def _shown(splits: tuple[str, ...]) -> str:
+    return ", then ".join(splits) if splits else "nothing"

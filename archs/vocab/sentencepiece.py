@@ -1,0 +1,174 @@
+"""SentencePiece vocabularies: from the model file, or from a tokenizer.json that was made from one.
+
+A BPE model becomes GGUF's "llama" (pieces with scores), a unigram model "t5" (with its normalizer).
+
+Reference: sentencepiece's `sentencepiece_model.proto`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from quants.errors import VocabularyError
+
+from ..metadata import Metadata, ValueType
+from .files import TokenizerFiles
+from .pretokenizer import parts
+from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
+
+__all__ = ["is_sentencepiece", "puts_space_in_front", "user_defined_pieces", "write_sentencepiece"]
+
+MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
+UNIGRAM = 1  # TrainerSpec.ModelType
+USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.TokenType
+
+
+def is_sentencepiece(files: TokenizerFiles) -> bool:
+    """Whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from one."""
+    return _model_file(files) is not None or _is_unigram(files) or _rebuilt_bpe(files)
+
+
+def _is_unigram(files: TokenizerFiles) -> bool:
+    return bool(files.tokenizer.get("model", {}).get("type") == "Unigram")
+
+
+def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, keep_added: bool = True) -> None:
+    """Write tokens, scores, types and what the model's normalizer does to text.
+
+    keep_added: False leaves the added tokens of tokenizer_config.json out of a unigram model's list, as the reference
+    does for T5. Raises VocabularyError for a damaged model file.
+    """
+    path = _model_file(files)
+    if path is not None:
+        _write_model_file(metadata, files, path, rows, keep_added)
+    elif _is_unigram(files):
+        _write_unigram_json(metadata, files, rows)
+    else:
+        _write_bpe_json(metadata, files, rows)
+
+
+def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool) -> None:
+    model = _parse(path)
+    unigram = model.trainer_spec.model_type == UNIGRAM
+    tokens = Tokens.unused(rows)
+    for row, piece in enumerate(model.pieces):
+        # User-defined pieces count as normal here; `write_lost_tokens` keeps what that loses.
+        kind = TokenType.NORMAL if piece.type == USER_DEFINED else piece.type
+        tokens.put(row, piece.piece, kind, piece.score)
+    for text, row in files.added_json.items():
+        tokens.put(row, text, TokenType.USER_DEFINED, ADDED_SCORE)
+    if keep_added or not unigram:
+        for row, token in files.configured.items():
+            tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
+    tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
+    spec = model.normalizer_spec
+    if unigram:
+        _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
+
+
+def puts_space_in_front(files: TokenizerFiles) -> bool:
+    """Whether text is read as if it began with a space: what GGUF assumes of SentencePiece's BPE unless told."""
+    path = _model_file(files)
+    return bool(_parse(path).normalizer_spec.add_dummy_prefix) if path is not None else _has_prefix(files)
+
+
+def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
+    """The pieces of the model file that SentencePiece finds in text before anything else, by id."""
+    path = _model_file(files)
+    pieces = _parse(path).pieces if path is not None else ()
+    return {row: piece.piece for row, piece in enumerate(pieces) if piece.type == USER_DEFINED}
+
+
+def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
+    model = files.tokenizer["model"]
+    tokens = Tokens.unused(rows)
+    for row, (text, score) in enumerate(model["vocab"]):
+        tokens.put(row, text, TokenType.NORMAL, score)
+    for row, token in files.added.items():
+        tokens.put(row, plain_text(token), type_of_added(token), 0.0)
+    if model.get("unk_id") is not None:
+        tokens.put(model["unk_id"], model["vocab"][model["unk_id"]][0], TokenType.UNKNOWN)
+    tokens.write(metadata, "t5", "default", scores=True)
+    normalizers = parts(files.tokenizer.get("normalizer"), "normalizers")
+    charsmap = next((n["precompiled_charsmap"] for n in normalizers if n["type"] == "Precompiled"), None)
+    removes = any(n["type"] in ("Strip", "Replace") for n in normalizers)
+    _write_normalizer(metadata, _has_prefix(files), removes, base64.b64decode(charsmap or ""))
+
+
+def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
+    """A piece's score is minus the rank of the merge that makes it, which orders merges as the model did."""
+    model = files.tokenizer["model"]
+    tokens = Tokens.unused(rows)
+    for text, row in model["vocab"].items():
+        kind = TokenType.BYTE if re.fullmatch("<0x[0-9A-F]{2}>", text) else TokenType.NORMAL
+        tokens.put(row, text, kind, -float(len(model["merges"])))
+    for rank, merge in reversed(list(enumerate(model["merges"]))):
+        text = "".join(merge.split(" ") if isinstance(merge, str) else merge)
+        tokens.put(model["vocab"][text], text, TokenType.NORMAL, -float(rank))
+    for row, token in files.added.items():
+        tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
+    if (unknown := model["vocab"].get(model.get("unk_token"))) is not None:
+        tokens.put(unknown, model["unk_token"], TokenType.UNKNOWN)
+    tokens.write(metadata, "llama", "default", scores=True)
+
+
+def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, charsmap: bytes) -> None:
+    metadata.set(Keys.Tokenizer.ADD_PREFIX, bool(prefix), ValueType.BOOL)
+    metadata.set(Keys.Tokenizer.REMOVE_EXTRA_WS, bool(remove_spaces), ValueType.BOOL)
+    if charsmap:
+        values = np.frombuffer(charsmap, np.uint8)
+        metadata.set(Keys.Tokenizer.PRECOMPILED_CHARSMAP, values, ValueType.ARRAY, ValueType.UINT8)
+
+
+def _has_prefix(files: TokenizerFiles) -> bool:
+    """Whether tokenizer.json puts a space before the text."""
+    normalizers = parts(files.tokenizer.get("normalizer"), "normalizers")
+    blocks = parts(files.tokenizer.get("pre_tokenizer"), "pretokenizers")
+    return any(n["type"] == "Prepend" for n in normalizers) or any(_prepends(block) for block in blocks)
+
+
+def _prepends(block: Mapping[str, Any]) -> bool:
+    default = "always" if block.get("add_prefix_space", True) else "never"  # files older than prepend_scheme
+    return bool(block["type"] == "Metaspace" and block.get("prepend_scheme", default) != "never")
+
+
+def _rebuilt_bpe(files: TokenizerFiles) -> bool:
+    """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
+    model = files.tokenizer.get("model", {})
+    if model.get("type") != "BPE" or not model.get("byte_fallback"):
+        return False
+    blocks = parts(files.tokenizer.get("pre_tokenizer"), "pretokenizers")
+    return not any(block["type"] == "ByteLevel" for block in blocks)
+
+
+def _model_file(files: TokenizerFiles) -> Path | None:
+    return next((files.folder / name for name in MODEL_FILES if _is_model(files.folder / name)), None)
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a file is SentencePiece's: tiktoken's lists of base64 words are also called tokenizer.model."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(1) == b"\n"  # field 1, length-delimited: the first piece
+
+
+@lru_cache(maxsize=1)
+def _parse(path: Path) -> Any:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
+    return model

@@ -1,0 +1,64 @@
+"""The token list of a vocabulary under construction: text, type and score of every row of the embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from ..metadata import Metadata, ValueType
+from .files import AddedToken
+
+__all__ = ["Tokens", "plain_text", "type_of_added"]
+
+UNUSED_SCORE = -10000.0
+ADDED_SCORE = -1000.0
+
+
+@dataclass
+class Tokens:
+    """texts, types (gguf.TokenType), scores: one of each for a row of the embedding."""
+
+    texts: list[str]
+    types: list[int]
+    scores: list[float]
+
+    @staticmethod
+    def unused(rows: int) -> Tokens:
+        """Rows that no token of the vocabulary claims yet."""
+        return Tokens([f"[PAD{i}]" for i in range(rows)], [int(TokenType.UNUSED)] * rows, [UNUSED_SCORE] * rows)
+
+    def put(self, row: int, text: str, type: int, score: float = 0.0) -> None:
+        """Set a row; one past the embedding cannot be reached by any text and is left out."""
+        if row < len(self.texts):
+            self.texts[row], self.types[row], self.scores[row] = text, int(type), score
+
+    def write(self, metadata: Metadata, model: str, pre: str, scores: bool) -> None:
+        metadata.set(Keys.Tokenizer.MODEL, model, ValueType.STRING)
+        metadata.set(Keys.Tokenizer.PRE, pre, ValueType.STRING)
+        metadata.set(Keys.Tokenizer.LIST, self.texts, ValueType.ARRAY, ValueType.STRING)
+        if scores:
+            values = np.array(self.scores, np.float32)
+            metadata.set(Keys.Tokenizer.SCORES, values, ValueType.ARRAY, ValueType.FLOAT32)
+        types = np.array(self.types, np.int32)
+        metadata.set(Keys.Tokenizer.TOKEN_TYPE, types, ValueType.ARRAY, ValueType.INT32)
+
+
+def type_of_added(token: AddedToken) -> TokenType:
+    """Whether an added token controls the model or is text to its user."""
+    return TokenType.CONTROL if token.special or _looks_special(token.content) else TokenType.USER_DEFINED
+
+
+def plain_text(token: AddedToken) -> str:
+    """How an added token's text is stored: as it stands in a text, so with plain spaces unless it is a control token."""
+    return token.content if type_of_added(token) is TokenType.CONTROL else token.content.replace("▁", " ")
+
+
+def _looks_special(text: str) -> bool:
+    """Published tokenizers mark some control tokens as ordinary (command-r, deepseek-coder, gemma)."""
+    wrapped: Mapping[str, str] = {"<|": "|>", "<｜": "｜>", "<unused": ">"}
+    return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
+        text.startswith(start) and text.endswith(end) for start, end in wrapped.items()
+    )

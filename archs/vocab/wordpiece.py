@@ -1,0 +1,45 @@
+"""WordPiece (BERT): words begin with U+2581, continuations have no mark; the other way round than in vocab.txt."""
+
+from __future__ import annotations
+
+from gguf.constants import Keys, TokenType
+
+from ..metadata import Metadata, ValueType
+from .byte_bpe import listed_tokens
+from .files import TokenizerFiles
+
+__all__ = ["is_wordpiece", "write_wordpiece"]
+
+LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
+STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
+
+
+def is_wordpiece(files: TokenizerFiles) -> bool:
+    return bool(files.tokenizer.get("model", {}).get("type") == "WordPiece")
+
+
+def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
+    """Write tokens and types. Raises VocabularyError where a token has no row in the embedding."""
+    prefix = files.tokenizer["model"].get("continuing_subword_prefix", "##")
+    tokens = listed_tokens(files, rows)
+    tokens.texts = [
+        text if type == TokenType.CONTROL else _marked(text, prefix)
+        for text, type in zip(tokens.texts, tokens.types, strict=True)
+    ]
+    tokens.write(metadata, "bert", pre or "default", scores=False)
+
+
+def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
+    """Write how BERT's normalizer treats case and accents."""
+    normalizer = files.tokenizer.get("normalizer") or {}
+    for key, name in ((LOWERCASE, "lowercase"), (STRIP_ACCENTS, "strip_accents")):
+        if isinstance(flag := normalizer.get(name), bool):
+            metadata.set(key, flag, ValueType.BOOL)
+
+
+def write_token_types(metadata: Metadata, count: int) -> None:
+    metadata.set(Keys.Tokenizer.TOKEN_TYPE_COUNT, count, ValueType.UINT32)
+
+
+def _marked(text: str, prefix: str) -> str:
+    return text[len(prefix) :] if text.startswith(prefix) else "▁" + text
