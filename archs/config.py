@@ -73,6 +73,18 @@ def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
     return [rule(layer) for layer in range(config["num_hidden_layers"])]
 
 
+def window_period(usual: int) -> Callable[[Config], int | None]:
+    """Every how many layers one sees everything, where that is not the architecture's `usual` number."""
+
+    def period(config: Config) -> int | None:
+        kinds = config.get("layer_types") or ()
+        said = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0 if kinds else None
+        found = config.get("sliding_window_pattern", usual) if said is None else said
+        return int(found) if found != usual else None
+
+    return period
+
+
 def rope_scaling(config: Config, *keys: str) -> Any:
     """A value of `rope_scaling`, under the first of `keys` that is there."""
     scaling = config.get("rope_scaling") or {}

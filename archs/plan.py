@@ -19,7 +19,7 @@ from .general import general
 from .metadata import Metadata, Value, ValueType
 from .registry import by_hf_class
 from .shapes import check_shapes
-from .spec import ACTIVATIONS, Architecture, Config, Map, Target
+from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
 from .transforms import stacked
 from .vocab import vocabulary
 
@@ -84,7 +84,7 @@ def plan(
     full = normalized(config, architecture.defaults)
     mapped = map_tensors(architecture, full, tensors)
     metadata = general(folder, architecture.name, mapped.tensors.values())
-    for key, value in architecture_metadata(architecture, full).items():
+    for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
         metadata[key] = value
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
@@ -129,11 +129,19 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Mapped:
-    """Tensors by GGUF name, and the source tensors that became none."""
+    """Tensors by GGUF name, those that become metadata (by key and layer), and those that become nothing."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+    def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
+        """The arrays whose numbers are stored as tensors, one a layer."""
+        return {
+            _full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
+            for key, of_layer in self.numbers.items()
+        }
 
 
 def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
@@ -156,6 +164,9 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
             unknown.append(name)
             continue
         target, suffix = rule
+        if isinstance(target, Numbers):
+            result.numbers.setdefault(target.key, {})[numbers[0]] = tensor
+            continue
         for each in _maps(target):
             _place(each, suffix, numbers, tensor, config, result, stacks)
     if unknown:
@@ -183,7 +194,9 @@ def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
 def _maps(target: Target) -> Sequence[Map]:
     if isinstance(target, str):
         return (Map(target),)
-    return target if isinstance(target, tuple) else (target,) if target else ()
+    if isinstance(target, Map):
+        return (target,)
+    return target if isinstance(target, tuple) else ()
 
 
 def _place(

@@ -8,9 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from quants import Tensor, from_array
+from quants.errors import ModelError
 
-from .config import head_dim, rope_scaling
+from .config import head_dim, lookup, rope_scaling
 from .spec import Computed, Config
+
+LONGROPE = ("longrope", "su")
 
 
 def _if_kind(*kinds: str, key: str = "", default: str = "") -> Computed:
@@ -46,7 +49,7 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     if rope_scaling(config, "rope_type") != "llama3":
         return
     one = np.float32(1)
-    dim = int(head_dim(config) * config.get("partial_rotary_factor", 1.0))
+    dim = rotated_width(config)
     factor = np.float32(rope_scaling(config, "factor") or 8)
     low = np.float32(rope_scaling(config, "low_freq_factor") or 1)
     high = np.float32(rope_scaling(config, "high_freq_factor") or 4)
@@ -57,3 +60,48 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     between = one / ((one - smooth) / factor + smooth)
     divisors = np.where(wavelengths < context / high, one, np.where(wavelengths > context / low, factor, between))
     yield from_array("rope_freqs.weight", divisors.astype(np.float32))
+
+
+def rotated_width(config: Config) -> int:
+    """How many values of each head rotate."""
+    return int(head_dim(config) * (lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0))
+
+
+def unusual_base(config: Config) -> float | None:
+    """The rotary base where it is not 10,000: for architectures of which the reference writes none."""
+    base = config.get("rope_theta")
+    return float(base) if base is not None and base != 10_000 else None
+
+
+def scaling_type(config: Config) -> object:
+    """`rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
+    return _if_kind("linear", "yarn", key="rope_type")(config) or "none"
+
+
+def longrope_attention(config: Config) -> float | None:
+    """What longrope multiplies cos and sin by: as given, or by how far the context was stretched."""
+    if rope_scaling(config, "rope_type") not in LONGROPE:
+        return None
+    trained = _trained_context(config)
+    factor = rope_scaling(config, "factor") or config["max_position_embeddings"] / trained
+    given = rope_scaling(config, "attention_factor")
+    return float(given or (math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0))
+
+
+def longrope_factors(config: Config) -> Iterable[Tensor]:
+    """`rope_factors_long.weight` and `_short`: what each frequency is divided by in long texts and in short ones."""
+    if rope_scaling(config, "rope_type") not in LONGROPE:
+        return
+    for kind in ("long", "short"):
+        factors = np.array(rope_scaling(config, f"{kind}_factor"), np.float32)
+        if len(factors) != rotated_width(config) // 2:
+            raise ModelError(
+                f"config.json has {len(factors)} rope_scaling.{kind}_factor; heads that rotate "
+                f"{rotated_width(config)} values need {rotated_width(config) // 2}"
+            )
+        yield from_array(f"rope_factors_{kind}.weight", factors)
+
+
+def _trained_context(config: Config) -> int:
+    found = rope_scaling(config, "original_max_position_embeddings")
+    return int(found or lookup(config, "original_max_position_embeddings|max_position_embeddings"))

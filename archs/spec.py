@@ -36,7 +36,14 @@ class Map:
     stack: bool = False
 
 
-Target = str | Map | tuple[Map, ...] | None
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor of one number a layer that becomes an entry of a metadata array: `key`, as in `Architecture.metadata`."""
+
+    key: str
+
+
+Target = str | Map | tuple[Map, ...] | Numbers | None
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,15 @@ class Block:
     norm: RMS norm or layer norm; norm_weights: False where the norm has none at all (OLMo).
     ffn_norm: the name of the norm before the feed-forward net.
     rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
+    alibi: distance penalties instead of rotation; the name of a metadata key where the file decides. alibi_scaled:
+        they are scaled like q·k, as Falcon does.
     activation: of the feed-forward net; gated: it multiplies a second projection.
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
-        key where the file decides.
-    window_period: with a sliding window, every layer but each `window_period`-th is windowed (1: all layers are),
-        unless the file says so itself; 0: none is.
-    rope_period: every `rope_period`-th layer has no rope (0: all have it); rope_windowed_only: layers without a
-        window have none.
+        key where the file decides (parallel if it has no such key).
+    window_period: with a sliding window, every layer but each `window_period`-th is windowed (0: all layers are),
+        unless the file says so itself. scale_windowed: the rope scaling holds for windowed layers too.
+    rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`;
+        rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated.
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
@@ -64,11 +73,13 @@ class Block:
     norm_weights: bool = True
     ffn_norm: str = "ffn_norm"
     rope: Rope = "adjacent"
-    alibi: bool = False
+    alibi: bool | str = False
+    alibi_scaled: bool = False
     activation: Activation = "silu"
     gated: bool = True
     parallel: bool | str = False
-    window_period: int = 1
+    window_period: int = 0
+    scale_windowed: bool = True
     rope_period: int = 0
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False

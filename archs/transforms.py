@@ -150,6 +150,24 @@ def interleave_rope(heads: str, rotated: Callable[[Config], int] | None = None) 
     return transform
 
 
+def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Transform:
+    """Fused q/k/v rows stored by key-value head (its queries, its key, its value) → all q, all k, all v rows.
+
+    heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
+    """
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        groups = kv_heads(config) if callable(kv_heads) else lookup(config, kv_heads)
+        each = lookup(config, heads) // groups + 2
+        if tensor.shape[0] % (groups * each):
+            raise FormatError(f"{tensor.origin} has {tensor.shape[0]} rows; {groups} groups of {each} don't divide them")
+        rows = np.arange(tensor.shape[0]).reshape(groups, each, -1)
+        kinds = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
+        return take(tensor, np.concatenate([kinds[kind].reshape(-1) for kind in pick]))
+
+    return transform
+
+
 def transpose(tensor: Tensor, config: Config) -> Tensor:
     """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)

@@ -228,13 +228,14 @@ def _head_norm(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
 
 def alibi_slopes(model: Model, heads: int) -> Floats | None:
     """The slope of each head's distance penalty (Press et al. 2021), float32 (heads,); None without ALiBi."""
-    if not model.architecture.block.alibi:
+    largest = model.hyper.alibi
+    if not largest:
         return None
-    largest = float(model.metadata.get(f"{model.architecture.name}.attention.max_alibi_bias") or 8.0)
     power = 1 << (heads.bit_length() - 1)
     steps = np.arange(1, power + 1) / power
     between = (2 * np.arange(heads - power) + 1) / (2 * power)
-    return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
+    scale = model.hyper.attention_scale if model.architecture.block.alibi_scaled else 1.0
+    return (np.exp2(-largest * np.concatenate([steps, between])) * scale).astype(np.float32)
 
 
 def feed_forward(run: Pass, layer: Layer, x: Floats) -> Floats:
@@ -254,7 +255,7 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
         gate = run.project(layer, f"ffn_gate{kind}", x)
     else:  # one fused projection, the gate first
         gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
-    return run.project(layer, f"ffn_down{kind}", gated(activation, gate, up))
+    return run.project(layer, f"ffn_down{kind}", gated(activation, gate, up, run.model.hyper.activation_limit))
 
 
 GATED = {"silu": ops.silu_gated, "gelu": ops.gelu_gated, "gelu_tanh": ops.gelu_tanh_gated}
@@ -266,8 +267,10 @@ def activated(name: str, x: Floats) -> Floats:
     return PLAIN[name](x)
 
 
-def gated(name: str, gate: Floats, up: Floats) -> Floats:
-    """activation(gate) * up, in place."""
+def gated(name: str, gate: Floats, up: Floats, limit: float) -> Floats:
+    """activation(gate) * up, in place; limit: what "swiglu_oai" clamps to."""
+    if name == "swiglu_oai":
+        return ops.swiglu_clamped(gate, up, limit)
     if name in GATED:
         return GATED[name](gate, up)
     return np.multiply(activated(name, gate), up, out=gate)

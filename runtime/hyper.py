@@ -50,7 +50,10 @@ class LayerHyper:
 
 @dataclass(frozen=True)
 class Hyper:
-    """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none."""
+    """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none.
+
+    alibi: the largest exponent of the distance penalties, 0 without them.
+    """
 
     width: int
     context: int
@@ -67,6 +70,7 @@ class Hyper:
     logit_scale: float
     activation: Activation
     parallel: bool
+    alibi: float
     activation_limit: float
     experts_used: int
     experts_scale: float
@@ -86,7 +90,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     key_width = int(keys.get("attention.key_length", width // most_heads if most_heads else 0))
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
-    parallel = keys.get(block.parallel, False) if isinstance(block.parallel, str) else block.parallel
+    parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
     return Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
@@ -104,6 +108,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         activation=_activation(keys, block.activation),
         activation_limit=float(keys.get("swiglu_limit", 7.0)),
         parallel=bool(parallel),
+        alibi=_alibi(keys, block.alibi),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
         normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
@@ -119,7 +124,7 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
     block = architecture.block
     windowed = _windowed(keys, block.window_period, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
-    rotates = block.rope != "none" and not (block.rope_period and (i + 1) % block.rope_period == 0)
+    rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block.rope_period, i)
     if block.rope_windowed_only and keys.get("attention.sliding_window"):
         rotates = rotates and windowed
     heads = int(keys.of_layer("attention.head_count", i, 0))
@@ -129,7 +134,7 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
         window=int(keys.need("attention.sliding_window")) if windowed else None,
         rotates=rotates,
         rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
-        rope_scaled=local_base is None,
+        rope_scaled=local_base is None and (block.scale_windowed or not windowed),
     )
 
 
@@ -140,7 +145,19 @@ def _windowed(keys: Keys, period: int, layer: int) -> bool:
     if hasattr(pattern, "__len__"):
         return bool(pattern[layer])
     every = int(pattern)
-    return every == 1 or (every > 1 and (layer + 1) % every != 0)
+    return every == 0 or (layer + 1) % every != 0
+
+
+def _has_rope(keys: Keys, period: int, layer: int) -> bool:
+    said = keys.get("no_rope_layers")  # an array of 1 for layers with rope, named as in SmolLM3's config
+    return bool(said[layer]) if said is not None else not period or (layer + 1) % period != 0
+
+
+def _alibi(keys: Keys, alibi: bool | str) -> float:
+    """The largest distance penalty's exponent; 0 without ALiBi."""
+    if isinstance(alibi, str):
+        return float(keys.get(alibi, 0.0))
+    return float(keys.get("attention.max_alibi_bias", 8.0)) if alibi else 0.0
 
 
 def _eps(keys: Keys, norm: Norm) -> float:

@@ -6,18 +6,12 @@ by the square root of its width; five of six layers see a window only.
 
 import math
 
+from archs.config import window_period
 from archs.rope import SCALING
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import add_one
 
 PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
-
-
-def period(config: Config) -> int | None:
-    """Every how many layers one sees everything, where it is not six (the reference drops it)."""
-    kinds = config.get("layer_types") or ()
-    found = kinds.index("full_attention") + 1 if "full_attention" in kinds else config["sliding_window_pattern"]
-    return int(found) if found != PERIOD else None
 
 
 def attention_scale(config: Config) -> float | None:
@@ -34,7 +28,7 @@ GEMMA3 = Architecture(
         **COMMON,
         **SCALING,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": period,
+        "attention.sliding_window_pattern": window_period(PERIOD),  # the reference drops it
         "attention.scale": attention_scale,
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
