@@ -16,7 +16,7 @@ def gating(config: Config) -> int | None:
 
 
 def renormalized(usual: bool) -> Computed:
-    """`expert_weights_norm` where chosen weights are not treated as the architecture usually does (the reference drops it)."""
+    """`expert_weights_norm` where it is not what the architecture's name implies (the reference drops it)."""
     return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual
 
 

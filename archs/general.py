@@ -44,7 +44,7 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
     total = shared = of_one_expert = experts = stacks = 0
     for tensor in tensors:
         total += tensor.size
-        if "_exps." not in tensor.name or len(tensor.shape) < (2 if tensor.name.endswith(".bias") else 3):
+        if "_exps." not in tensor.name or len(tensor.shape) < 3:
             shared += tensor.size
             continue
         count = tensor.shape[0]

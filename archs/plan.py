@@ -17,6 +17,7 @@ from quants.errors import ModelError
 from .config import lookup, normalized
 from .general import general
 from .metadata import Metadata, Value, ValueType
+from .packed import joined
 from .registry import by_hf_class
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
@@ -146,6 +147,7 @@ class Mapped:
 
 def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
+    tensors = joined(tensors)
     rules = {NUMBER.sub("#", PLACE.sub("0", pattern)): target for pattern, target in architecture.tensors.items()}
     result, stacks, unknown = Mapped(), Stacks(), []
     for generate in architecture.generated:

@@ -26,6 +26,11 @@ def _if_kind(*kinds: str, key: str = "", default: str = "") -> Computed:
     return value
 
 
+def _kept_whole(config: Config) -> bool | None:
+    """False where yarn's range of pairs is not rounded to whole ones (the reference drops it)."""
+    return False if rope_scaling(config, "truncate") is False else None
+
+
 SCALING: dict[str, str | Computed | None] = {
     # linear and yarn scale by rule, llama3 and longrope by a tensor. The reference has no word for "dynamic": ours is
     # `dynamic_factor`.
@@ -37,6 +42,7 @@ SCALING: dict[str, str | Computed | None] = {
     "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
+    "rope.scaling.yarn_truncate": _kept_whole,
     "rope.scaling.dynamic_factor": _if_kind("dynamic", key="factor"),
 }
 

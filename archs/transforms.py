@@ -202,6 +202,32 @@ def _part_rows(experts: int, rows: int, number: int, parts: int) -> NDArray[np.i
     return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
 
 
+def every_second(first: int) -> Transform:
+    """Rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        if len(tensor.shape) == 2:
+            return transposed(take(transposed(tensor), np.arange(first, tensor.shape[1], 2)))
+        experts, rows, width = tensor.shape
+        flat = take(reshape(tensor, (experts * rows, width)), np.arange(first, experts * rows, 2))
+        return replace(flat, shape=(experts, rows // 2, width))
+
+    return transform
+
+
+def head_rows(heads: str, start: str, stop: str) -> Transform:
+    """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        count = int(config[heads])
+        rows, width = tensor.shape
+        low, high = (sum(int(config[key]) for key in keys.split("+") if key) for keys in (start, stop))
+        each = np.arange(count)[:, None] * (rows // count) + np.arange(low, high)
+        return replace(take(tensor, each.reshape(-1)), shape=(count, high - low, width))
+
+    return transform
+
+
 def chain(*transforms: Transform) -> Transform:
     """One after the other."""
 

@@ -56,7 +56,7 @@ def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
     up = project("up", x)
     if not run.model.architecture.block.gated:
         return project("down", activated(activation, up))
-    return project("down", gated(activation, project("gate", x), up))
+    return project("down", gated(activation, project("gate", x), up, run.model.hyper.activation_limit))
 
 
 def route(run: Pass, layer: Layer, x: Floats) -> Choice:

@@ -138,6 +138,12 @@ def gelu_tanh_gated(gate: Floats, up: Floats) -> Floats:
     return _each(gate, activations.gated_gelu_tanh, up)
 
 
+def swiglu_clamped(gate: Floats, up: Floats, limit: float) -> Floats:
+    """GPT-OSS's gated unit, in `gate`: a quick gelu of the gate times up + 1, both clamped to `limit`."""
+    bound = np.float32(limit)
+    return _each(gate, lambda part, other: activations.gated_swiglu_clamped(part, other, bound), up)
+
+
 def _each(x: Floats, kernel: Callable[..., Any], *others: Floats) -> Floats:
     """kernel over flat parts of x (and of arrays of its shape), shared between threads."""
     if not x.flags.c_contiguous:

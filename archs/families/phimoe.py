@@ -1,6 +1,6 @@
 """Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the other by a sparse mixer.
 
-Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key speaks of RMS norms.
+Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key says RMS.
 """
 
 from archs.config import head_dim
@@ -9,7 +9,7 @@ from archs.spec import Block, Config
 
 
 def jitter(config: Config) -> float | None:
-    """How far a score may be from the best to take part in the softmax, where it is not 0.01 (the reference drops it)."""
+    """How near the best a score must be to take part in the softmax, if not 0.01 (the reference drops it)."""
     noise = float(config["router_jitter_noise"])
     return noise if noise != 0.01 else None
 

@@ -78,3 +78,11 @@ def gated_gelu(gate, up):  # type: ignore[no-untyped-def]
 def gated_gelu_tanh(gate, up):  # type: ignore[no-untyped-def]
     for i in range(gate.size):
         gate[i] = gelu_tanh_of(gate[i]) * up[i]
+
+
+@njit(cache=True, nogil=True)
+def gated_swiglu_clamped(gate, up, limit):  # type: ignore[no-untyped-def]
+    """GPT-OSS: g sigmoid(1.702 g) (u + 1) with g at most `limit` and u within it on both sides."""
+    for i in range(gate.size):
+        g = min(gate[i], limit)
+        gate[i] = g * sigmoid(QUICK * g) * (min(max(up[i], -limit), limit) + ONE)

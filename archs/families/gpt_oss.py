@@ -1,0 +1,85 @@
+"""GPT-OSS: routed experts with biases, a clamped gated unit, attention sinks, windows on every second layer.
+
+Reference: transformers `models/gpt_oss/modeling_gpt_oss.py`. Gate and up rows of the experts alternate; MXFP4 experts
+keep their blocks, bfloat16 ones are stored as (in, out).
+"""
+
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config, Map
+from archs.transforms import chain, every_second, transpose
+from quants import Tensor
+
+PERIOD = 2  # every second layer sees everything
+
+
+def rows_first(tensor: Tensor, config: Config) -> Tensor:
+    """MXFP4 experts are stored with a row per output already."""
+    return tensor if tensor.format.is_quantized else transpose(tensor, config)
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    """Which layers are windowed, where it is not every second one from the first (the reference drops it)."""
+    found = [kind == "sliding_attention" for kind in config.get("layer_types") or ()]
+    usual = [layer % PERIOD == 0 for layer in range(len(found))]
+    return found if found != usual else None
+
+
+def limit(config: Config) -> float | None:
+    """What the gated unit is clamped to, where it is not 7 (the reference drops it)."""
+    return float(config["swiglu_limit"]) if config["swiglu_limit"] != 7 else None
+
+
+GPT_OSS = LLAMA.but(
+    name="gpt-oss",
+    hf_classes=("GptOssForCausalLM",),
+    vocab=("bpe",),
+    metadata={
+        "vocab_size": None,
+        "rope.dimension_count": None,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,
+        "expert_feed_forward_length": "intermediate_size",
+        "swiglu_limit": limit,
+    },
+    defaults={
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150_000.0,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "sliding_window": 128,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "swiglu_limit": 7.0,
+        "vocab_size": 201_088,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mlp.experts.gate_up_proj": (
+            Map("blk.{i}.ffn_gate_exps.weight", chain(rows_first, every_second(0))),
+            Map("blk.{i}.ffn_up_exps.weight", chain(rows_first, every_second(1))),
+        ),
+        "layers.{i}.mlp.experts.gate_up_proj_bias": (
+            Map("blk.{i}.ffn_gate_exps.bias", every_second(0)), Map("blk.{i}.ffn_up_exps.bias", every_second(1)),
+        ),
+        "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", rows_first),
+        "layers.{i}.mlp.experts.down_proj_bias": "blk.{i}.ffn_down_exps.bias",
+    },
+    activation="",
+    block=Block(
+        rope="halves", ffn_norm="post_attention_norm", activation="swiglu_oai", window_period=PERIOD,
+        scoring="softmax_of_top",
+    ),
+)  # fmt: skip
