@@ -118,6 +118,13 @@ def explain_write_error(error: OSError, target: Path, size: int) -> FileError:
     return FileError(f"{target} cannot be written: {error.strerror or error}")
 
 
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """`os.pwrite` until all is written."""
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
 @contextmanager
 def atomic_output(path: Path, mode: str = "wb", overwrite: bool = True) -> Iterator[IO[Any]]:
     """Write a file that appears under `path` when the block ends, and not at all if it raises.

@@ -19,8 +19,17 @@ from archs.metadata import Metadata, Value, ValueType
 from quants import Format
 from quants.errors import FileError
 
-from .atomic import Unnamed, create_unnamed, discard, explain_write_error, publish
-from .gguf_reader import ARRAY_TYPES, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DIMENSIONS, SCALARS, align
+from .atomic import Unnamed, create_unnamed, discard, explain_write_error, publish, write_at
+from .gguf_reader import (
+    ARRAY_TYPES,
+    DEFAULT_ALIGNMENT,
+    MAX_ALIGNMENT,
+    MAX_DIMENSIONS,
+    MAX_NAME_BYTES,
+    SCALARS,
+    STRUCTURAL_KEYS,
+    align,
+)
 from .strings import ORDER_SIGN, StringArray
 
 VERSION = 3
@@ -100,7 +109,7 @@ def plan_file(
         relative.append(end)
         end = align(end + tensor.nbytes, alignment)
     if reserve:
-        metadata = with_reserve(metadata, reserve)
+        metadata = with_reserve(metadata, reserve + RESERVE_OVERHEAD)
     header = encode_header(metadata, tensors, relative, magic, version, byte_order)
     if tensors:  # the reference pads where data follows
         header += bytes(align(len(header), alignment) - len(header))
@@ -140,8 +149,9 @@ def encode_header(
     pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
     for key in metadata:
         value = metadata.value(key)
-        pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
         try:
+            _check_key(key, value)
+            pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
             pieces += _value(value, order)
         except (struct.error, OverflowError, TypeError, ValueError) as error:
             kind = value.type.name if value.element is None else f"array of {value.element.name}"
@@ -153,10 +163,21 @@ def encode_header(
         seen.add(tensor.name)
         if len(tensor.shape) > MAX_DIMENSIONS:
             raise FileError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; GGUF allows {MAX_DIMENSIONS}")
+        if tensor.format.ggml_type < 0:
+            raise FileError(f"tensor {tensor.name!r} is {tensor.format.name}, a type that GGUF files cannot hold")
         n = len(tensor.shape)
         pieces.append(_string(tensor.name, order))
         pieces.append(struct.pack(f"{order}I{n}QIQ", n, *reversed(tensor.shape), tensor.format.ggml_type, offset))
     return b"".join(pieces)
+
+
+def _check_key(key: str, value: Value) -> None:
+    """Refuse what our own reader would."""
+    if not 0 < len(key.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"keys have 1 to {MAX_NAME_BYTES} bytes")
+    allowed = STRUCTURAL_KEYS.get(key)
+    if allowed and value.type not in allowed:
+        raise ValueError(f"this key must be {' or '.join(kind.name for kind in allowed)}")
 
 
 def _string(text: str | bytes, order: str) -> bytes:
@@ -268,13 +289,6 @@ class OpenGguf:
         for tensor, rows in zip(self._layout.tensors, self._written, strict=True):
             if rows < tensor.rows and tensor.nbytes:
                 raise FileError(f"{self._target}: only {rows} of {tensor.rows} rows of {tensor.name!r} were written")
-
-
-def write_at(fd: int, data: memoryview, offset: int) -> None:
-    """`os.pwrite` until all is written."""
-    while data:
-        done = os.pwrite(fd, data, offset)
-        data, offset = data[done:], offset + done
 
 
 @contextmanager

@@ -1,0 +1,232 @@
+"""Changing the metadata of a GGUF file: in place where the new header fits before the data, else by an atomic copy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from archs.metadata import Metadata, Value, ValueType
+from quants.errors import FileError
+
+from .atomic import create_unnamed, discard, explain_write_error, publish, write_at
+from .gguf_reader import GgufFile, align, map_file, open_gguf, shard_paths
+from .gguf_writer import RESERVE_KEY, RESERVE_OVERHEAD, TensorInfo, encode_header, plan_file, with_reserve
+from .journal import overwrite
+
+COPY_STEP = 1 << 28
+CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
+CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What an edit did to the file at `path`: header bytes written in place, or all of a new file."""
+
+    path: Path
+    in_place: bool
+    bytes_written: int
+
+
+def edit_metadata(
+    path: Path,
+    metadata: Metadata,
+    output: Path | None = None,
+    reserve: int = 0,
+    overwrite_output: bool = True,
+    progress: Progress | None = None,
+) -> Edit:
+    """Give a GGUF file new metadata; its tensors stay as they are, byte for byte.
+
+    The file is changed in place if the new header fits before the data; the key `gguftools.reserve` holds the slack.
+    Else, and always where `output` is given, a copy is written that takes the name when it is complete. Of a split set,
+    any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
+    What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
+    reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
+    Raises FileError.
+    """
+    opened = _open_holder(Path(path))
+    metadata = _keep_split_keys(metadata, opened)
+    if _split_count(opened) > 1 and output is not None:
+        raise FileError(f"{path} is part of a split set, which is edited where it is", hint="merge it first")
+    if output is None:
+        if not reserve and _is_same(opened, metadata):
+            return Edit(opened.path, True, 0)
+        header = _fitting_header(opened, metadata, reserve)
+        if header is not None:
+            return _write_in_place(opened, header)
+    target = opened.path if output is None else Path(output)
+    return _write_copy(opened, metadata, target, reserve, overwrite_output or output is None, progress)
+
+
+def planned_in_place(path: Path, metadata: Metadata, reserve: int = 0) -> bool:
+    """Whether `edit_metadata` would change the file in place."""
+    opened = _open_holder(Path(path))
+    metadata = _keep_split_keys(metadata, opened)
+    return (not reserve and _is_same(opened, metadata)) or _fitting_header(opened, metadata, reserve) is not None
+
+
+def _is_same(opened: GgufFile, metadata: Metadata) -> bool:
+    return map_file(opened.path, "GGUF file")[: opened.header_bytes].tobytes() == _encode(opened, metadata)
+
+
+def _split_count(opened: GgufFile) -> int:
+    return int(opened.metadata.get("split.count", 0))
+
+
+def _open_holder(path: Path) -> GgufFile:
+    """The file, or of a split set the shard that holds the metadata."""
+    opened = open_gguf(path, join=False)
+    if _split_count(opened) <= 1:
+        return opened
+    first = shard_paths(opened)[0]
+    return opened if first == path else open_gguf(first, join=False)
+
+
+def _keep_split_keys(metadata: Metadata, opened: GgufFile) -> Metadata:
+    if _split_count(opened) <= 1 or "split.count" in metadata:
+        return metadata
+    kept = metadata.copy()
+    for key in opened.metadata:
+        if key.startswith("split."):
+            kept[key] = opened.metadata.value(key)
+    return kept
+
+
+def _infos(opened: GgufFile) -> list[TensorInfo]:
+    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
+
+
+def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
+    """The header with the tensors where they are."""
+    offsets = [offset - opened.data_offset for offset in opened.offsets.values()]
+    return encode_header(metadata, _infos(opened), offsets, opened.magic, opened.version, opened.byte_order)
+
+
+def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
+    """A header that ends where the old one did, to the byte; None if there is none."""
+    if not opened.tensors or metadata.get("general.alignment", 32) != opened.alignment:
+        return None
+    slack = _slack(metadata) if RESERVE_KEY in metadata else 0
+    header = _encode(opened, metadata)
+    if slack >= reserve and align(len(header), opened.alignment) == opened.data_offset:
+        return header.ljust(opened.data_offset, b"\0")
+    bare = len(header) - (RESERVE_OVERHEAD + slack if RESERVE_KEY in metadata else 0)
+    left = opened.data_offset - bare
+    if left >= max(reserve, RESERVE_OVERHEAD):
+        return _encode(opened, _with_slack(metadata, left))
+    if 0 <= left < opened.alignment and not reserve:
+        without = metadata.copy()
+        without.pop(RESERVE_KEY, None)
+        return _encode(opened, without).ljust(opened.data_offset, b"\0")
+    return None
+
+
+def _slack(metadata: Metadata) -> int:
+    value = metadata.value(RESERVE_KEY)
+    if value.type is not ValueType.ARRAY or value.element is not ValueType.UINT8:
+        raise FileError(f"metadata key {RESERVE_KEY!r} must be an array of UINT8: it holds space for later edits")
+    return len(value.data)
+
+
+def _with_slack(metadata: Metadata, size: int) -> Metadata:
+    """Slack of `size` bytes, where the metadata has it already if it does: what stands before it stays in place."""
+    if RESERVE_KEY not in metadata:
+        return with_reserve(metadata, size)
+    new = metadata.copy()
+    new[RESERVE_KEY] = Value(np.zeros(size - RESERVE_OVERHEAD, np.uint8), ValueType.ARRAY, ValueType.UINT8)
+    return new
+
+
+def _write_in_place(opened: GgufFile, header: bytes) -> Edit:
+    """Overwrite what differs, from the first such byte to the last."""
+    old = map_file(opened.path, "GGUF file")[: opened.data_offset]
+    new = np.frombuffer(header, np.uint8)
+    changed = np.flatnonzero(old != new)
+    if not len(changed):
+        return Edit(opened.path, True, 0)
+    first, last = int(changed[0]), int(changed[-1])
+    overwrite(opened.path, first, header[first : last + 1], opened.data_offset)
+    return Edit(opened.path, True, last + 1 - first)
+
+
+def _write_copy(
+    opened: GgufFile, metadata: Metadata, target: Path, reserve: int, overwrite_target: bool, progress: Progress | None
+) -> Edit:
+    header, moves = _plan_copy(opened, metadata, reserve)
+    total = max([len(header), *(to + size for _, to, size in moves)])
+    try:
+        source = os.open(opened.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
+    try:
+        unnamed = create_unnamed(target, total)
+        try:
+            os.fchmod(unnamed.fd, stat.S_IMODE(os.fstat(source).st_mode))
+            os.ftruncate(unnamed.fd, total)
+            write_at(unnamed.fd, memoryview(header), 0)
+            _copy(source, unnamed.fd, moves, progress)
+            publish(unnamed, target, overwrite_target)
+        except OSError as error:
+            raise explain_write_error(error, target, total) from error
+        finally:
+            discard(unnamed)
+    finally:
+        os.close(source)
+    return Edit(target, False, total)
+
+
+def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """The new header with padding, and what to copy: from, to, bytes."""
+    if reserve:
+        metadata = _with_slack(metadata, reserve + RESERVE_OVERHEAD)
+    alignment = metadata.get("general.alignment", 32)
+    if alignment != opened.alignment:
+        infos = _infos(opened)
+        layout = plan_file(metadata, infos, 32, 0, opened.magic, opened.version, opened.byte_order)
+        moves = [(a, b, i.nbytes) for a, b, i in zip(opened.offsets.values(), layout.offsets, infos, strict=True)]
+        return layout.header.ljust(layout.total, b"\0") if not moves else layout.header, moves
+    header = _encode(opened, metadata)
+    if reserve and opened.tensors:  # data that moves by whole blocks can share them with the old file
+        distance = align(len(header), alignment) - opened.data_offset
+        more = (-distance) % CLONE_BLOCK
+        header = _encode(opened, _with_slack(metadata, _slack(metadata) + RESERVE_OVERHEAD + more))
+    if opened.tensors or opened.file_size > opened.header_bytes or opened.header_bytes == opened.data_offset:
+        header = header.ljust(align(len(header), alignment), b"\0")
+    size = opened.file_size - opened.data_offset
+    return header, [(opened.data_offset, len(header), size)] if size > 0 else []
+
+
+def _copy(source: int, target: int, moves: Sequence[tuple[int, int, int]], progress: Progress | None) -> None:
+    total, done = sum(size for _, _, size in moves), 0
+    for begin, to, size in moves:
+        left = size
+        while left:
+            step = min(left, -begin % CLONE_BLOCK or COPY_STEP)
+            moved = _copy_some(source, target, begin, to, step)
+            begin, to, left, done = begin + moved, to + moved, left - moved, done + moved
+            if progress is not None:
+                progress(done, total)
+
+
+def _copy_some(source: int, target: int, begin: int, to: int, size: int) -> int:
+    """Copy up to `size` bytes, within the kernel or by sharing blocks where that is possible."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            moved = os.copy_file_range(source, target, size, begin, to)
+            if moved:
+                return moved
+        except OSError as error:
+            if error.errno not in CANNOT_COPY_INSIDE:
+                raise
+    data = os.pread(source, min(size, 1 << 23), begin)
+    if not data:
+        raise OSError(errno.EIO, "the source ends before its data does")
+    write_at(target, memoryview(data), to)
+    return len(data)
