@@ -148,6 +148,7 @@ class Mapped:
 def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
     tensors = joined(tensors)
+    count = layer_count(architecture, config)
     rules = {NUMBER.sub("#", PLACE.sub("0", pattern)): target for pattern, target in architecture.tensors.items()}
     result, stacks, unknown = Mapped(), Stacks(), []
     for generate in architecture.generated:
@@ -161,6 +162,9 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
             result.ignored.append(name)
             continue
         numbers = [int(n) for n in NUMBER.findall("." + bare)]
+        if bare.startswith("layers.") and numbers and numbers[0] >= count:
+            result.left_out.append(name)
+            continue
         rule = _rule(rules, bare)
         if rule is None:
             unknown.append(name)
@@ -240,6 +244,12 @@ class Stacks:
             result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
 
 
+def layer_count(architecture: Architecture, config: Config) -> int:
+    """`block_count`; layers of a checkpoint past it (DeepSeek's for predicting several tokens) are left out."""
+    source = architecture.metadata["block_count"]
+    return int((source(config) if callable(source) else lookup(config, source or "")) or 0)
+
+
 def _check_layers(architecture: Architecture, config: Config, result: Mapped) -> None:
     """Every layer there, and (unless layers vary) with the same tensors."""
     if "token_embd.weight" not in result.tensors:
@@ -251,9 +261,8 @@ def _check_layers(architecture: Architecture, config: Config, result: Mapped) ->
         match = re.match(r"blk\.(\d+)\.(.*)", name)
         if match:
             layers.setdefault(int(match[1]), set()).add(match[2])
-    source = architecture.metadata["block_count"]
-    count = source(config) if callable(source) else lookup(config, source or "")
-    missing = sorted(set(range(count or 0)) - set(layers))
+    count = layer_count(architecture, config)
+    missing = sorted(set(range(count)) - set(layers))
     if missing:
         raise ModelError(
             f"config.json says {count} layers; the checkpoint lacks layer {', '.join(map(str, missing[:5]))}"

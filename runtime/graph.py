@@ -22,6 +22,7 @@ from .attention import attend
 from .cache import KVCache
 from .experts import experts
 from .matmul import gather, matmul
+from .mla import latent_attention
 from .rope import apply_rope, rope_table
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ def _norm_if_there(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
 
 def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
+    if "attn_kv_a_mqa.weight" in layer:
+        return latent_attention(run, index, layer, x)
     model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
     own = hyper.layers[index]
     q, k, v = queries_keys_values(run, index, layer, x)

@@ -116,8 +116,13 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         expert_groups=int(keys.get("expert_group_count", 1)),
         expert_groups_used=int(keys.get("expert_group_used_count", 1)),
         router_jitter=float(keys.get("expert_router_jitter", 0.01)),
-        layers=tuple(_layer(architecture, keys, i) for i in range(int(keys.need("block_count")))),
+        layers=tuple(_layer(architecture, keys, i) for i in range(_count(keys))),
     )
+
+
+def _count(keys: Keys) -> int:
+    """How many layers run; the last ones of some models only predict further tokens."""
+    return int(keys.need("block_count")) - int(keys.get("nextn_predict_layers", 0))
 
 
 def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:

@@ -81,6 +81,7 @@ def _scaling(keys: Keys) -> RopeScaling | None:
         return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
     if kind == "none":
         return None
+    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own
     return RopeScaling(
         kind=kind,
         factor=float(keys.get("rope.scaling.factor", 1.0)),
@@ -89,6 +90,8 @@ def _scaling(keys: Keys) -> RopeScaling | None:
         beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
         beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
         truncate=bool(keys.get("rope.scaling.yarn_truncate", True)),
+        mscale=temperature,
+        mscale_all_dim=temperature,
     )
 
 

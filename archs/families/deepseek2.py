@@ -1,0 +1,120 @@
+"""DeepSeek V2 and V3: latent attention, leading dense layers, routed experts in groups, experts that all tokens share.
+
+Reference: transformers `models/deepseek_v2/modeling_deepseek_v2.py`, `models/deepseek_v3/`. The matrix that widens the
+latent is stored in two parts, each with heads in front: keys transposed, so that it can be applied to the query, and
+values. V3's router has a correction bias; its layers for predicting several tokens are left out.
+"""
+
+import math
+
+from archs.config import rope_scaling
+from archs.experts import ROUTING
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config, Map
+from archs.transforms import chain, head_rows, transpose
+
+
+def log_multiplier(config: Config) -> float | None:
+    """How yarn's temperature grows with the logarithm of the factor."""
+    scale = rope_scaling(config, "mscale_all_dim")
+    return 0.1 * scale if scale and rope_scaling(config, "rope_type") == "yarn" else None
+
+
+def attn_factor(config: Config) -> float | None:
+    """What cos and sin are multiplied by, where yarn's two scales differ (the reference drops it)."""
+    scale, scale_all = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
+    if not scale or not scale_all or scale == scale_all:
+        return None
+    steepness = 0.1 * math.log(rope_scaling(config, "factor"))
+    return float((steepness * scale + 1) / (steepness * scale_all + 1))
+
+
+def groups_used(config: Config) -> int | None:
+    """The plain greedy choice looks at all groups."""
+    return config.get("n_group") if config.get("topk_method") == "greedy" else config.get("topk_group")
+
+
+DEEPSEEK_V2 = LLAMA.but(
+    name="deepseek2",
+    hf_classes=("DeepseekV2ForCausalLM",),
+    vocab=("bpe",),
+    metadata={
+        **ROUTING,
+        "attention.head_count_kv": lambda config: 1,  # all heads read the same latent
+        "attention.key_length": lambda config: config["kv_lora_rank"] + config["qk_rope_head_dim"],
+        "attention.value_length": "kv_lora_rank",
+        "attention.key_length_mla": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length_mla": "v_head_dim",
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "expert_group_used_count": groups_used,
+        "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
+        "rope.dimension_count": "qk_rope_head_dim",
+        "rope.scaling.yarn_attn_factor": attn_factor,
+        "rope.scaling.yarn_log_multiplier": log_multiplier,
+    },
+    defaults={
+        "head_dim": None,
+        "first_k_dense_replace": 0,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 1407,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "topk_method": "greedy",
+        "vocab_size": 102_400,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": None,
+        "layers.{i}.self_attn.v_proj": None,
+        "layers.{i}.self_attn.q_a_proj": "blk.{i}.attn_q_a",
+        "layers.{i}.self_attn.q_a_layernorm": "blk.{i}.attn_q_a_norm",
+        "layers.{i}.self_attn.q_b_proj": "blk.{i}.attn_q_b",
+        "layers.{i}.self_attn.kv_a_proj_with_mqa": "blk.{i}.attn_kv_a_mqa",
+        "layers.{i}.self_attn.kv_a_layernorm": "blk.{i}.attn_kv_a_norm",
+        "layers.{i}.self_attn.kv_b_proj": (
+            Map("blk.{i}.attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
+            Map("blk.{i}.attn_v_b",
+                head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
+        ),
+        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mlp.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
+        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+    },
+    layers_vary=True,
+    block=Block(rope="adjacent"),
+)  # fmt: skip
+
+DEEPSEEK_V3 = DEEPSEEK_V2.but(
+    hf_classes=("DeepseekV3ForCausalLM",),
+    defaults={
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "max_position_embeddings": 4096,
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 2048,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "vocab_size": 129_280,
+    },
+)

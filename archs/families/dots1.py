@@ -1,0 +1,53 @@
+"""dots.llm1: Qwen3's attention with DeepSeek V3's routing.
+
+Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, where the config has one, follows
+`layer_types`; the published model has none.
+"""
+
+from archs.config import windowed_layers
+from archs.experts import ROUTING
+from archs.families.deepseek2 import DEEPSEEK_V3
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block, Config
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    """Which layers are windowed, where any is (the reference drops this)."""
+    found = windowed_layers(config, lambda layer: False)
+    return found if any(found) and config.get("sliding_window") else None
+
+
+def window_size(config: Config) -> int | None:
+    return config.get("sliding_window") if window_pattern(config) else None
+
+
+DOTS1 = QWEN2.but(
+    name="dots1",
+    hf_classes=("Dots1ForCausalLM",),
+    metadata={
+        **ROUTING,
+        "attention.sliding_window": window_size,
+        "attention.sliding_window_pattern": window_pattern,
+    },
+    defaults={
+        "hidden_size": 4608,
+        "intermediate_size": 10_944,
+        "num_hidden_layers": 62,
+        "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 0,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "sigmoid",
+        "max_position_embeddings": 2048,
+        "vocab_size": 152_064,
+    },
+    tensors={
+        **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+    },
+    layers_vary=True,
+    block=Block(rope="halves"),
+)

@@ -1,0 +1,50 @@
+"""ERNIE 4.5 MoE: softmax routing with a correction bias, leading dense layers, experts that all tokens share.
+
+Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent pairs rotate, as in ggml.
+"""
+
+from archs.experts import shared_width
+from archs.families.deepseek2 import DEEPSEEK_V3
+from archs.families.llama import LLAMA
+from archs.spec import Block
+
+ERNIE45_MOE = LLAMA.but(
+    name="ernie4_5-moe",
+    hf_classes=("Ernie4_5_MoeForCausalLM",),
+    metadata={
+        "vocab_size": None,
+        "rope.dimension_count": None,
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "moe_num_shared_experts",
+        "expert_shared_feed_forward_length": shared_width,
+        "interleave_moe_layer_step": "moe_layer_interval",
+        "leading_dense_block_count": "moe_layer_start_index",
+    },
+    defaults={
+        "hidden_size": 2560,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "moe_num_experts": 64,
+        "moe_k": 6,
+        "moe_intermediate_size": 1536,
+        "moe_num_shared_experts": 2,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "vocab_size": 103_424,
+    },
+    tensors={
+        **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+    },
+    layers_vary=True,
+    block=Block(rope="adjacent", normalize_experts=True),
+)

@@ -1,0 +1,53 @@
+"""GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
+
+Reference: transformers `models/glm4_moe/modeling_glm4_moe.py`.
+"""
+
+from archs.config import head_dim
+from archs.experts import GATING
+from archs.families.dots1 import DOTS1
+from archs.spec import Block, Config
+
+
+def rotated_width(config: Config) -> int:
+    return int(head_dim(config) * config["partial_rotary_factor"])
+
+
+GLM4_MOE = DOTS1.but(
+    name="glm4moe",
+    hf_classes=("Glm4MoeForCausalLM",),
+    metadata={
+        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
+        "rope.dimension_count": rotated_width,
+        "expert_gating_func": lambda config: GATING["sigmoid"],
+        "nextn_predict_layers": "num_nextn_predict_layers",
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
+    },
+    defaults={
+        "hidden_size": 4096,
+        "num_hidden_layers": 46,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_nextn_predict_layers": 1,
+        "vocab_size": 151_552,
+    },
+    tensors={
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",
+        "layers.{i}.enorm": "blk.{i}.nextn.enorm",
+        "layers.{i}.hnorm": "blk.{i}.nextn.hnorm",
+        "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
+        "layers.{i}.shared_head.norm": "blk.{i}.nextn.shared_head_norm",
+        "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
+    },
+    block=Block(rope="halves", ffn_norm="post_attention_norm"),
+)

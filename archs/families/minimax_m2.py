@@ -1,0 +1,49 @@
+"""MiniMax M2: sigmoid routing with a correction bias, norms over all of q and of k, partial rotation.
+
+Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
+"""
+
+from archs.config import head_dim, lookup
+from archs.experts import gating
+from archs.families.mixtral import MIXTRAL
+from archs.spec import Block, Config
+
+
+def rotated_width(config: Config) -> int:
+    return int(config.get("rotary_dim") or head_dim(config) * (lookup(config, "partial_rotary_factor") or 1.0))
+
+
+MINIMAX_M2 = MIXTRAL.but(
+    name="minimax-m2",
+    hf_classes=("MiniMaxM2ForCausalLM",),
+    vocab=("bpe",),
+    metadata={
+        "vocab_size": None,
+        "rope.dimension_count": rotated_width,
+        "expert_gating_func": gating,
+        "expert_feed_forward_length": "intermediate_size",
+        "attention.sliding_window": None,
+    },
+    defaults={
+        "hidden_size": 3072,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 48,
+        "head_dim": 128,
+        "max_position_embeddings": 196_608,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5_000_000.0,
+        "num_local_experts": 256,
+        "num_experts_per_tok": 8,
+        "scoring_func": "sigmoid",
+        "vocab_size": 200_064,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+    },
+    block=Block(rope="halves", normalize_experts=True),
+)
