@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Floats
-from .lanes import LANES, Lanes, absolute, every, inlined, larger, load, round_even, smaller, where
+from .blocks import Floats, Words
+from .lanes import LANES, Lanes, absolute, any_lane, every, inlined, larger, load, round_even, smaller, store, to_int, where
 
 ZERO, ONE, TENTH = np.float32(0), np.float32(1), np.float32(0.1)
 NOTHING = np.float32(1e-15)  # groups with no larger value are zero
@@ -92,9 +92,9 @@ def scale_and_minimum(
 ) -> Lanes:  # fmt: skip
     """The best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
 
-    Tries inverse scales (first + step * k + top) / spread, each from the lowest value that the best so far gave. Returns
-    scale, minimum, and for the codes that lowest value and the inverse scale; scale and inverse 0 where all values are
-    equal. Errors weigh squared, or as they are.
+    Tries inverse scales (first + step * k + top) / spread, each counting from the lowest value of the best so far.
+    Returns scale, minimum, and for the codes that lowest value and the inverse scale; scale and inverse 0 where all
+    values are equal. Errors count squared, or as they are.
     """
     low = load(x, at)
     high, sum_w = low, load(weights, at)
@@ -139,3 +139,111 @@ def scale_and_minimum(
         best_inverse, low = where(better, inverse, best_inverse), where(better, minimum, low)
         scale, minimum = where(better, new_scale, scale), where(better, new_minimum, minimum)
     return where(empty, ZERO, scale), -minimum, low, where(empty, ZERO, best_inverse)
+
+
+@inlined
+def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> Lanes:
+    """Codes 0 … top in proportion to the largest of `count` values of each lane; returns the scale, largest / top."""
+    peak = every(ZERO)
+    for i in range(0, LANES * count, LANES):
+        peak = larger(load(values, i), peak)
+    inverse = where(peak > ZERO, top / peak, ZERO)
+    for i in range(0, LANES * count, LANES):
+        store(codes, i, byte_codes(round_even(inverse * load(values, i)), top))
+    return peak / top
+
+
+@inlined
+def byte_codes(code: Lanes, top: np.float32) -> Lanes:
+    """As unsigned bytes at most `top`: a negative number wraps first."""
+    return smaller(to_int(code) & 255, to_int(every(top)))
+
+
+@inlined
+def positive_scale(values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words) -> Lanes:
+    """Codes 0 … top for `count` values of each lane that are not negative, by weighted least squares; returns the scale.
+
+    Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds.
+    """
+    peak = every(ZERO)
+    for i in range(0, LANES * count, LANES):
+        peak = larger(peak, load(values, i))
+    best_inverse, best = top / peak, every(ZERO)
+    scale = ONE / best_inverse
+    for i in range(0, LANES * count, LANES):
+        v = load(values, i)
+        error = v - scale * round_even(best_inverse * v)
+        best += load(weights, i) * error * error
+    for step in range(-4, 5):
+        if step == 0:
+            continue
+        inverse, total = (TENTH * np.float32(step) + top) / peak, every(ZERO)
+        scale = ONE / inverse
+        for i in range(0, LANES * count, LANES):
+            v = load(values, i)
+            error = v - scale * smaller(round_even(inverse * v), top)
+            total += load(weights, i) * error * error
+        better = total < best
+        best, best_inverse = where(better, total, best), where(better, inverse, best_inverse)
+    sum_lx, sum_ll = every(ZERO), every(ZERO)
+    for i in range(0, LANES * count, LANES):
+        v, w = load(values, i), load(weights, i)
+        code = smaller(round_even(best_inverse * v), top)
+        store(scratch, i, code)
+        sum_lx += w * v * code
+        sum_ll += w * code * code
+    for _ in range(5):
+        changed = best != best
+        for i in range(0, LANES * count, LANES):
+            v, w, code = load(values, i), load(weights, i), load(scratch, i)
+            rest_lx, rest_ll = sum_lx - w * v * code, sum_ll - w * code * code
+            new = smaller(round_even(v * rest_ll / rest_lx), top)
+            new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
+            better = (rest_lx > ZERO) & (rest_ll > ZERO) & (new != code)
+            better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
+            store(scratch, i, where(better, new, code))
+            sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
+            changed |= better
+        if not any_lane(changed):
+            break
+    empty = peak < NOTHING
+    for i in range(0, LANES * count, LANES):
+        store(codes, i, where(empty, 0, to_int(load(scratch, i)) & 255))
+    return where(empty | ~(sum_ll > ZERO), ZERO, sum_lx / sum_ll)
+
+
+@inlined
+def refined_scale(x: Floats, at: int, count: int, top: np.float32, codes: Floats) -> Lanes:
+    """A scale for codes -top … top - 1 weighted by x * x, single codes moved as long as that helps, in at most 5 rounds.
+
+    The codes, as float, go to the same places as the values; -top for all where all values are below 1e-15.
+    """
+    signed, peak = extreme(x, at, count)
+    inverse = -top / signed
+    sum_lx, sum_ll = every(ZERO), every(ZERO)
+    for i in range(at, at + LANES * count, LANES):
+        v = load(x, i)
+        code, w = signed_codes(v, inverse, top), v * v
+        store(codes, i, code)
+        sum_lx += w * v * code
+        sum_ll += w * code * code
+    for _ in range(5):
+        changed = peak != peak
+        for i in range(at, at + LANES * count, LANES):
+            v, code = load(x, i), load(codes, i)
+            w = v * v
+            rest_lx, rest_ll = sum_lx - w * v * code, sum_ll - w * code * code
+            new = signed_codes(ONE, v * rest_ll / rest_lx, top)
+            new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
+            better = (rest_lx > ZERO) & (new != code) & (new_ll > ZERO)
+            better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
+            store(codes, i, where(better, new, code))
+            sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
+            changed |= better
+        if not any_lane(changed):
+            break
+    empty = peak < NOTHING
+    if any_lane(empty):
+        for i in range(at, at + LANES * count, LANES):
+            store(codes, i, where(empty, -top, load(codes, i)))
+    return where(empty | ~(sum_ll > ZERO), ZERO, sum_lx / sum_ll)

@@ -43,7 +43,8 @@ def is_ordinary(key: str) -> bool:
 def test_formats_agree_with_the_reference_on_sizes():
     for name, facts in FACTS["types"].items():
         form = quants.format_named(name)
-        assert [form.ggml_type, form.block_size, form.block_bytes] == [facts[k] for k in ("ggml_type", "block", "bytes")]
+        ours = {"ggml_type": form.ggml_type, "block": form.block_size, "bytes": form.block_bytes}
+        assert ours.items() <= facts.items(), name
         assert form.needs_importance == facts["library_requires_weights"]
 
 

@@ -1,0 +1,175 @@
+"""What the K formats share: 256 values with one or two half-precision scales, cut into sub-blocks with small scales.
+
+As everywhere in `kernels`, sixteen super-blocks lie side by side, one a lane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
+from .lanes import (
+    LANES,
+    Lanes,
+    absolute,
+    any_lane,
+    every,
+    inlined,
+    larger,
+    load,
+    put_words,
+    round_even,
+    smaller,
+    square_root,
+    store,
+    to_float,
+    to_int,
+    where,
+)
+from .scales import ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+
+SIZE = 256
+
+# Rows of the scratch array `found`: each sub-block's scale, minimum, lowest value, inverse scale, sum of weights; room.
+SCALE, MINIMUM, LOW, INVERSE, WEIGHT, ROOM = range(6)
+
+
+@inlined
+def level_weights(x: Floats, count: int, weights: Floats) -> None:
+    """weights = root mean square of the sub-block + |x|: what Q4_K and Q5_K take for importance without any."""
+    for at in range(0, SIZE * LANES, LANES * count):
+        level = square_root(sum_of_squares(x, at, count) / np.float32(count))
+        for i in range(at, at + LANES * count, LANES):
+            store(weights, i, level + absolute(load(x, i)))
+
+
+@inlined
+def importance_weights(x: Floats, importance: Floats, factor: np.float32, weights: Floats) -> None:
+    """weights = importance * sqrt(factor * mean square of the super-block + x * x)."""
+    weigh(x, importance, factor * sum_of_squares(x, 0, SIZE) / np.float32(SIZE), SIZE, weights)
+
+
+@inlined
+def weight_sums(weights: Floats, count: int, sums: Floats) -> None:
+    """Sum of the weights of each sub-block of `count` values, first to last."""
+    for j in range(SIZE // count):
+        total = every(ZERO)
+        for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
+            total += load(weights, i)
+        store(sums, LANES * j, total)
+
+
+@inlined
+def find_scales_and_minima(
+    x: Floats, weights: Floats, count: int, top: np.float32, first: np.float32, step: np.float32, steps: int,
+    absolute_error: bool, found: Floats,
+) -> None:  # fmt: skip
+    """`scale_and_minimum` of each sub-block of `count` values, into the first four rows of `found`."""
+    for j in range(SIZE // count):
+        results = scale_and_minimum(x, weights, LANES * count * j, count, top, first, step, steps, absolute_error)
+        for row in range(4):
+            store(found[row], LANES * j, results[row])
+
+
+@inlined
+def find_signed_scales(x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats) -> None:
+    """`signed_scale` of each sub-block of `count` values; its codes -top … top - 1, as float, replace the weights."""
+    for j in range(SIZE // count):
+        at = LANES * count * j
+        scale, inverse = signed_scale(x, weights, at, count, top)
+        store(scales, LANES * j, scale)
+        for i in range(at, at + LANES * count, LANES):
+            store(weights, i, where(inverse == ZERO, -top, signed_codes(load(x, i), inverse, top)))
+
+
+@inlined
+def requantize_offset(
+    x: Floats, count: int, top: np.float32, d: Lanes, dmin: Lanes, stored: Words, found: Floats, codes: Words
+) -> None:
+    """Codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d * scale).
+
+    stored: scales and minima as integers. Where a scale is 0 the search's codes stay, which `found` gives.
+    """
+    for j in range(SIZE // count):
+        scale, minimum = d * to_float(load(stored[0], LANES * j)), dmin * to_float(load(stored[1], LANES * j))
+        gone = scale == ZERO
+        at = LANES * count * j
+        for i in range(at, at + LANES * count, LANES):
+            code = larger(smaller(round_even((load(x, i) + minimum) / scale), top), ZERO)
+            store(codes, i, to_int(code))
+        if any_lane(gone):
+            low, inverse = load(found[LOW], LANES * j), load(found[INVERSE], LANES * j)
+            for i in range(at, at + LANES * count, LANES):
+                old = to_int(offset_codes(load(x, i), low, inverse, top))
+                store(codes, i, where(gone, old, load(codes, i)))
+
+
+@inlined
+def requantize_signed(
+    x: Floats, count: int, top: np.float32, d: Lanes, scales: Words, old: Floats, codes: Words
+) -> None:
+    """Codes 0 … 2 * top - 1 of sub-blocks of `count` values, by their stored scales: nearest x / (d * scale), plus top.
+
+    Where a scale is 0 the search's codes stay: `old`, -top … top - 1.
+    """
+    for j in range(SIZE // count):
+        scale = d * to_float(load(scales, LANES * j))
+        gone = scale == ZERO
+        for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
+            code = larger(smaller(round_even(load(x, i) / scale), top - np.float32(1)), -top)
+            store(codes, i, to_int(where(gone, load(old, i), code) + top))
+
+
+@inlined
+def put_six_bits(stored: Words, raw: NDArray[np.uint8], targets: Offsets, at: int) -> None:
+    """Write 8 scales and 8 minima of 6 bits as the 12 bytes of Q4_K and Q5_K.
+
+    Bytes 0-3: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 4-7: so the minima.
+    Bytes 8-11: the lower four bits of scales 4-7, and above them those of minima 4-7.
+    """
+    s0, s1, m0, m1 = four(stored[0], 0), four(stored[0], 4), four(stored[1], 0), four(stored[1], 4)
+    put_words(raw, targets, at, s0 | (((s1 >> 4) & 0x03030303) << 6))
+    put_words(raw, targets, at + 4, m0 | (((m1 >> 4) & 0x03030303) << 6))
+    put_words(raw, targets, at + 8, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
+
+
+@inlined
+def six_bits(raw: NDArray[np.uint8], at: int, j: int) -> tuple[int, int]:
+    """Scale and minimum of sub-block j from the 12 bytes at `at`."""
+    if j < 4:
+        return raw[at + j] & 63, raw[at + j + 4] & 63
+    low = raw[at + j + 4]
+    return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
+
+
+@inlined
+def four(codes: Words, first: int) -> Lanes:
+    """Codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
+    at = LANES * first
+    low = load(codes, at) | (load(codes, at + LANES) << 8)
+    return low | ((load(codes, at + 2 * LANES) | (load(codes, at + 3 * LANES) << 8)) << 16)
+
+
+@inlined
+def nibble_words(packed: Words, words: Words) -> None:
+    """32 words of 256 codes of 4 bits, from codes packed four to a word.
+
+    Byte l of 32 carries codes l and l + 32 of 64: lower and upper four bits.
+    """
+    for k in range(32):
+        low, high = load(packed, LANES * (16 * (k // 8) + k % 8)), load(packed, LANES * (16 * (k // 8) + k % 8 + 8))
+        store(words, LANES * k, (low & 0x0F0F0F0F) | ((high & 0x0F0F0F0F) << 4))
+
+
+@inlined
+def pair_words(packed: Words, words: Words) -> None:
+    """16 words of 256 codes of 2 bits, from codes packed four to a word.
+
+    Byte l of 32 carries codes l, l + 32, l + 64, l + 96 of 128, from the lowest bits up.
+    """
+    for k in range(16):
+        at = LANES * (32 * (k // 8) + k % 8)
+        low = (load(packed, at) & 0x03030303) | ((load(packed, at + 8 * LANES) & 0x03030303) << 2)
+        high = (load(packed, at + 16 * LANES) & 0x03030303) | ((load(packed, at + 24 * LANES) & 0x03030303) << 2)
+        store(words, LANES * k, low | (high << 4))
