@@ -1,0 +1,233 @@
+"""Files that are written in several sittings: what is there already, and whether it is what was written.
+
+    NAME.gguf.partial            the file, at its full size, with holes
+    NAME.gguf.partial.journal    one JSON line that says what the file is made of and from, then one for every row range
+                                 that was written: [tensor, first row, end row, crc32 of the bytes, error figures]
+
+A range is noted only after its bytes were handed to the system, so a process can be killed at any moment; and every
+range is read back and compared before it is believed, so a machine can lose power. The final name appears at the end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import FileError, GgufToolsError
+
+from .files.atomic import check_space, explain_write_error, sync_folder, write_at
+from .files.gguf_writer import Layout
+
+READ_BACK = 1 << 24  # bytes verified at a time
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What writing a row range cost: sum of squared errors, largest error, seconds."""
+
+    squares: float = 0.0
+    largest: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Range:
+    """Rows `start` … `stop` of a tensor, written."""
+
+    start: int
+    stop: int
+    figures: Figures
+
+
+def identity(paths: Sequence[Path]) -> list[list[Any]]:
+    """Name, size and time of change of each file: what must be the same when a run is taken up again."""
+    found = []
+    for path in paths:
+        info = path.stat()
+        found.append([path.name, info.st_size, info.st_mtime_ns])
+    return found
+
+
+def partial_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial")
+
+
+def journal_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial.journal")
+
+
+class PartialGguf:
+    """A GGUF file while it is written: like `files.OpenGguf`, and it knows which rows it has already."""
+
+    def __init__(self, target: Path, layout: Layout, fd: int) -> None:
+        self.target = target
+        self.layout = layout
+        self.ranges: dict[int, list[Range]] = {}
+        self._fd = fd
+        self._journal = -1
+        self._lock = threading.Lock()
+
+    def covered(self, index: int, start: int, stop: int) -> Figures | None:
+        """The figures of rows start … stop of tensor `index` if exactly they are there already."""
+        found = (r.figures for r in self.ranges.get(index, ()) if (r.start, r.stop) == (start, stop))
+        return next(found, None)
+
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures | None = None) -> None:
+        """Write rows of tensor `index`, uint8 (rows, bytes of a row), and note them. Raises FileError."""
+        data = np.ascontiguousarray(raw).reshape(-1).data
+        try:
+            write_at(self._fd, data, self.layout.row_offset(index, first_row))
+            self._note(index, first_row, first_row + len(raw), zlib.crc32(data), figures or Figures())
+        except OSError as error:
+            raise explain_write_error(error, self.target, self.layout.total) from error
+
+    def _note(self, index: int, start: int, stop: int, crc: int, figures: Figures) -> None:
+        line = json.dumps([index, start, stop, crc, figures.squares, figures.largest, figures.seconds]) + "\n"
+        with self._lock:
+            os.write(self._journal, line.encode())
+
+    def begin(self, contents: dict[str, Any]) -> None:
+        """Start from nothing."""
+        journal = journal_path(self.target)
+        journal.unlink(missing_ok=True)  # first: while there is a journal, the file is what it says
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, self.layout.total)
+        write_at(self._fd, memoryview(self.layout.header), 0)
+        self._journal = os.open(journal, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        os.write(self._journal, json.dumps(contents).encode() + b"\n")
+
+    def take_up(self, lines: Sequence[Any]) -> None:
+        """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
+        for index, start, stop, crc, *numbers in lines:
+            if self._crc(index, start, stop) == crc:
+                self.ranges.setdefault(index, []).append(Range(start, stop, Figures(*numbers)))
+        write_at(self._fd, memoryview(self.layout.header), 0)
+        self._journal = os.open(journal_path(self.target), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        size = os.fstat(self._journal).st_size
+        if size and os.pread(self._journal, 1, size - 1) != b"\n":
+            os.write(self._journal, b"\n")  # ends a line that was cut off
+
+    def _crc(self, index: int, start: int, stop: int) -> int:
+        position, end = self.layout.row_offset(index, start), self.layout.row_offset(index, stop)
+        crc = 0
+        while position < end:
+            data = os.pread(self._fd, min(READ_BACK, end - position), position)
+            if not data:
+                return -1
+            crc = zlib.crc32(data, crc)
+            position += len(data)
+        return crc
+
+    def publish(self) -> None:
+        os.fsync(self._fd)
+        partial_path(self.target).replace(self.target)
+        journal_path(self.target).unlink(missing_ok=True)
+        sync_folder(self.target.parent)
+
+    def close(self) -> None:
+        for fd in (self._fd, self._journal):
+            if fd >= 0:
+                os.close(fd)
+
+
+@contextmanager
+def resumable_gguf(
+    target: Path, layout: Layout, plan: str, sources: list[list[Any]], resume: bool
+) -> Iterator[PartialGguf]:
+    """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
+
+    plan: a digest of everything but the source's values that decides the bytes. sources: `identity` of the files read.
+    resume: go on from what an earlier run left; where there is nothing, start.
+    Raises FileError where sources or plan are not those of the earlier run, or another process writes this file.
+    """
+    _check_folder(target)
+    partial = partial_path(target)
+    contents = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
+    earlier = _read_journal(target, contents) if resume and partial.is_file() else None
+    check_space(target, layout.total - (_blocks(partial) if partial.is_file() else 0))
+    try:
+        fd = os.open(partial, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise explain_write_error(error, target, layout.total) from error
+    output = PartialGguf(target, layout, fd)
+    try:
+        _claim(fd, target)
+        try:
+            if earlier is None:
+                output.begin(contents)
+            else:
+                output.take_up(earlier)
+            yield output
+            output.publish()
+        except OSError as error:
+            raise explain_write_error(error, target, layout.total) from error
+        except GgufToolsError as error:
+            if not isinstance(error.__cause__, OSError):  # nothing that another try with this source could mend
+                partial.unlink(missing_ok=True)
+                journal_path(target).unlink(missing_ok=True)
+            raise
+    finally:
+        output.close()
+
+
+def _check_folder(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
+    if target.is_dir():
+        raise FileError(f"{target} is a folder; the name of a file to write was expected")
+
+
+def _blocks(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def _claim(fd: int, target: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise FileError(f"another run is writing {target}") from error
+
+
+def _read_journal(target: Path, contents: dict[str, Any]) -> list[Any] | None:
+    """The ranges an earlier run noted. None where there is no journal."""
+    journal = journal_path(target)
+    try:
+        lines = journal.read_text().splitlines()
+        head = json.loads(lines[0]) if lines else None
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    if not isinstance(head, dict):
+        return None
+    anew = "run it without --resume to start anew"
+    if head.get("sources") != contents["sources"]:
+        raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)
+    if head != contents:
+        raise FileError(f"{target} was begun with another recipe, other options or another matrix", hint=anew)
+    return [entry for entry in map(_parsed, lines[1:]) if entry is not None]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return None  # the line that was being written when the process died
+    return entry if isinstance(entry, list) and len(entry) == 7 else None
+
+
+def _changed(before: Any, now: list[list[Any]]) -> str:
+    old = {name: numbers for name, *numbers in before or ()}
+    for name, *numbers in now:
+        if old.get(name) != numbers:
+            return f"{name} was changed" if name in old else f"{name} was not among the sources"
+    return "the sources were changed"
