@@ -100,9 +100,7 @@ def _write_configured_prefix(metadata: Metadata, files: TokenizerFiles) -> None:
         metadata.set(Keys.Tokenizer.ADD_PREFIX, prefix, ValueType.BOOL)
 
 
-def _write_rest(
-    metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], kind: str, extra: Extra
-) -> None:
+def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], kind: str, extra: Extra) -> None:
     """What comes after special tokens and templates."""
     if kind == "wordpiece":
         write_normalizer(metadata, files)

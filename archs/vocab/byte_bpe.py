@@ -53,7 +53,7 @@ def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> 
 
 
 def write_lost_structure(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write what tokenizer.json says and the pre-tokenizer's name does not: normalizer, ignored merges, a space first."""
+    """Write what tokenizer.json says and the pre-tokenizer's name does not: normalizer, ignored merges, first space."""
     found = structure(files.tokenizer)
     implied = table().get(metadata[Keys.Tokenizer.PRE])
     if implied is None or implied.escaped or implied.normalizer == found.normalizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +40,7 @@ class PreTokenizer:
     """What a GGUF name means.
 
     steps: each cuts the pieces that the one before left: a regular expression whose matches become pieces of their own,
-        or a block of tokenizer.json's `pre_tokenizer`.
+        or a block of tokenizer.json's `pre_tokenizer`. also: other steps that tokenizers were published with.
     raw: tokens are plain text, not GPT-2's byte characters; escaped: with spaces as U+2581.
     """
 
@@ -53,6 +53,7 @@ class PreTokenizer:
     raw: bool = False
     escaped: bool = False
     bare: bool = False
+    also: tuple[tuple[str | Mapping[str, Any], ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,12 @@ class Structure:
 def table() -> dict[str, PreTokenizer]:
     """Every name that GGUF knows, in order of preference."""
     data = json.loads((Path(__file__).parent / "pretokenizers.json").read_text(encoding="utf-8"))
-    return {
-        name: PreTokenizer(name, tuple(data["splits"][entry.pop("splits")]), **entry)
-        for name, entry in data["names"].items()
-    }
+    return {name: _entry(data, name, **entry) for name, entry in data["names"].items()}
+
+
+def _entry(data: Mapping[str, Any], name: str, splits: str, **flags: Any) -> PreTokenizer:
+    also = tuple(tuple(steps) for steps in data["also"].get(splits, ()))
+    return PreTokenizer(name, tuple(data["splits"][splits]), also=also, **flags)
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:
@@ -120,10 +123,14 @@ def name_of(found: Structure, where: str) -> str:
 
     Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
     """
-    known = {name: _canonical_steps(entry) for name, entry in table().items()}
-    fitting = [name for name, splits in known.items() if splits == found.splits]
+    fitting = [
+        name
+        for name, entry in table().items()
+        if any(_canonical_steps(steps) == found.splits for steps in (entry.steps, *entry.also))
+    ]
     if fitting:
         return max(fitting, key=lambda name: _likeness(table()[name], found))  # the first of the best
+    known = {name: _canonical_steps(entry.steps) for name, entry in table().items()}
     nearest = max(known, key=lambda name: _resemblance(known[name], found.splits))
     raise VocabularyError(
         f"{where} has a pre-tokenizer that GGUF has no name for: it cuts by {_shown(found.splits)}; "
@@ -174,10 +181,8 @@ def _normalizer(block: Mapping[str, Any] | None) -> str | None:
     return json.dumps(block, ensure_ascii=False)
 
 
-def _canonical_steps(entry: PreTokenizer) -> tuple[str, ...]:
-    return tuple(
-        regex for step in entry.steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step))
-    )
+def _canonical_steps(steps: Iterable[str | Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(regex for step in steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step)))
 
 
 def _likeness(entry: PreTokenizer, found: Structure) -> tuple[bool, ...]:

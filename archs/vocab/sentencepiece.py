@@ -70,7 +70,7 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
             tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
     tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
     spec = model.normalizer_spec
-    if unigram:
+    if unigram or spec.remove_extra_whitespaces or spec.precompiled_charsmap:
         _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
 
 

@@ -52,7 +52,7 @@ def type_of_added(token: AddedToken) -> TokenType:
 
 
 def plain_text(token: AddedToken) -> str:
-    """How an added token's text is stored: as it stands in a text, so with plain spaces unless it is a control token."""
+    """How an added token's text is stored: as in a text, so with plain spaces unless it is a control token."""
     return token.content if type_of_added(token) is TokenType.CONTROL else token.content.replace("▁", " ")
 
 

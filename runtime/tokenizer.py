@@ -1,0 +1,118 @@
+"""A tokenizer rebuilt from GGUF metadata alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from gguf.constants import Keys, TokenType
+
+from archs.vocab import ADDED_TOKENS
+from archs.vocab.files import AddedToken
+from quants.errors import VocabularyError
+
+from .tokenizers.bpe import BytePairs
+from .tokenizers.model import TokenizerModel, Tokens
+from .tokenizers.pieces import Pieces
+from .tokenizers.special import Splitter
+from .tokenizers.wordpiece import WordPieces
+
+__all__ = ["Tokenizer", "tokenizer_from_metadata"]
+
+MODELS: dict[str, Callable[[Tokens], TokenizerModel]] = {
+    "gpt2": BytePairs,
+    "gemma4": BytePairs,
+    "llama": lambda tokens: Pieces(tokens, unigram=False),
+    "t5": lambda tokens: Pieces(tokens, unigram=True),
+    "bert": WordPieces,
+}
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], model: TokenizerModel, tokens: Tokens) -> None:
+        self._model = model
+        self._tokens = tokens
+        self._splitter = cache(self._build_splitter)
+        self.bos = _first(tokens, Keys.Tokenizer.BOS_ID, "tokenizer.ggml.cls_token_id")
+        self.eos = _first(tokens, Keys.Tokenizer.EOS_ID, Keys.Tokenizer.SEP_ID)
+        self.add_bos = tokens.flag(Keys.Tokenizer.ADD_BOS, model.add_bos) and self.bos is not None
+        self.add_eos = tokens.flag(Keys.Tokenizer.ADD_EOS, model.add_eos) and self.eos is not None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokens.size
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text.
+
+        add_special: put the tokens around it that the model expects. parse_special: control tokens written in the text
+        become those tokens; user-defined ones always do.
+        """
+        ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
+        for part in self._splitter(parse_special).split(text):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids.extend(self._model.encode(part[1], start=part[0] == 0))
+        if add_special and self.add_eos and self.eos is not None:
+            ids.append(self.eos)
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of token ids; bytes that are no UTF-8 become U+FFFD. skip_special: leave control tokens out.
+
+        Raises VocabularyError for an id that is no token.
+        """
+        numbers = [int(number) for number in ids]
+        if wrong := [number for number in numbers if not 0 <= number < self.vocab_size]:
+            raise VocabularyError(f"{wrong[0]} is no token: the vocabulary has {self.vocab_size}")
+        if skip_special:
+            numbers = [number for number in numbers if self._tokens.types[number] != TokenType.CONTROL]
+        return self._model.decode(numbers)
+
+    def text(self, number: int) -> str:
+        """A token as the file writes it."""
+        return self._tokens.texts[number]
+
+    def _build_splitter(self, parse_special: bool) -> Splitter:
+        return Splitter(
+            (number, token) for number, token in self._special_tokens() if parse_special or not token.special
+        )
+
+    def _special_tokens(self) -> Iterable[tuple[int, AddedToken]]:
+        """The tokens that are found in text: by their type, and those that types cannot describe."""
+        kinds = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
+        types = self._tokens.types
+        found = {
+            int(number): AddedToken(self._tokens.texts[number], special)
+            for kind, special in kinds.items()
+            for number in (types == kind).nonzero()[0]
+        }
+        for entry in json.loads(self._tokens.metadata.get(ADDED_TOKENS, "[]")):
+            found[entry["id"]] = AddedToken.of(entry)
+        return found.items()
+
+
+def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
+    """A tokenizer from a file's metadata. The vocabulary is decoded when it is first used.
+
+    metadata: key → value, arrays as (lazy) sequences or numpy arrays. Raises VocabularyError where there is no
+    vocabulary, or of a kind that is not known.
+    """
+    name = metadata.get(Keys.Tokenizer.MODEL)
+    if name not in MODELS:
+        what = f"of an unknown kind: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
+        raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
+    tokens = Tokens(metadata)
+    return Tokenizer(metadata, MODELS[name](tokens), tokens)
+
+
+def _first(tokens: Tokens, *keys: str) -> int | None:
+    return next((number for key in keys if (number := tokens.id(key)) is not None), None)

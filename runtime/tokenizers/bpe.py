@@ -1,0 +1,141 @@
+"""Byte-level BPE, on the `tokenizers` library.
+
+Reference: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+from gguf.constants import Keys, TokenType
+
+from archs.vocab.pretokenizer import PreTokenizer, pre_tokenizer
+from quants.errors import VocabularyError
+
+from .model import Tokens, as_text
+
+__all__ = ["BytePairs"]
+
+
+class BytePairs:
+    """Model "gpt2": byte characters, and "gemma4": plain text with spaces as U+2581 and byte tokens."""
+
+    add_eos = False
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.kind = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or "default")
+        self.add_bos = self.kind.add_bos
+        self._bytes_of = cache(self._bytes)
+        # A whole tokenizer.json adds the space itself.
+        whole = Keys.Tokenizer.HF_JSON in tokens.metadata
+        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, False) and not whole
+
+    def encode(self, text: str, start: bool) -> list[int]:
+        if self.prefix_space and not text.startswith(" "):
+            text = " " + text
+        ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
+
+    def _bytes(self, number: int) -> bytes:
+        text, type = self.tokens.texts[number], self.tokens.types[number]
+        if type == TokenType.BYTE:
+            return bytes([int(text[3:-1], 16)])
+        if type != TokenType.NORMAL:
+            return text.encode()
+        if self.kind.raw:
+            return (text.replace("▁", " ") if self.kind.escaped else text).encode()
+        values = byte_values()
+        return b"".join(bytes([values[c]]) if c in values else c.encode() for c in text)
+
+    @cached_property
+    def _library(self) -> Any:
+        """The library's tokenizer, without any special tokens. Building takes most of its time for the merges."""
+        from tokenizers import Tokenizer
+
+        if whole := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
+            content = json.loads(whole) | {"added_tokens": [], "post_processor": None, "truncation": None}
+            return Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+        tokenizer = Tokenizer(self._merging())
+        tokenizer.normalizer = _normalizer(self.tokens.metadata, self.kind)
+        tokenizer.pre_tokenizer = _cutting(self.kind)
+        return tokenizer
+
+    def _merging(self) -> Any:
+        from tokenizers import models
+
+        ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.kind.ignore_merges)
+        merges = [_pair(as_text(merge)) for merge in self.tokens.merges()]
+        vocabulary = {text: number for number, text in enumerate(self.tokens.texts)}
+        if ignore_merges:
+            # A whole word is looked up in the vocabulary: it must not be one of the tokens that text cannot make.
+            made = {left + right for left, right in merges}
+            for number in (self.tokens.types != TokenType.NORMAL).nonzero()[0]:
+                if self.tokens.types[number] != TokenType.BYTE and self.tokens.texts[number] not in made:
+                    vocabulary.pop(self.tokens.texts[number], None)
+        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID) if self.kind.raw else None
+        try:
+            return models.BPE(
+                vocabulary,
+                merges,
+                ignore_merges=ignore_merges,
+                byte_fallback=self.kind.raw,
+                fuse_unk=self.kind.raw,
+                unk_token=None if unknown is None else self.tokens.texts[unknown],
+            )
+        except Exception as error:  # the library raises Exception itself
+            raise VocabularyError(f"the file's merges do not fit its tokens: {error}") from error
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    cut = merge.find(" ", 1)
+    return merge[:cut], merge[cut + 1 :]
+
+
+def _normalizer(metadata: Mapping[str, Any], kind: PreTokenizer) -> Any:
+    from tokenizers import Tokenizer, normalizers
+
+    if kind.escaped:
+        return normalizers.Replace(" ", "▁")
+    if block := metadata.get("tokenizer.huggingface.normalizer"):
+        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": json.loads(block)}
+        return Tokenizer.from_str(json.dumps(empty)).normalizer
+    composed = metadata.get("tokenizer.ggml.normalizer.nfc", kind.normalizer == "NFC")
+    return normalizers.NFC() if composed else None
+
+
+def _cutting(kind: PreTokenizer) -> Any:
+    """The steps of a name as the library's pre-tokenizers; byte characters are made where no step does."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split, WhitespaceSplit
+
+    if kind.name == "whitespace":
+        return WhitespaceSplit()
+    steps: list[Any] = []
+    for step in kind.steps:
+        match step:
+            case str():
+                steps.append(Split(Regex(step), "isolated"))
+            case {"type": "Punctuation"}:
+                steps.append(Punctuation(step["behavior"].lower()))
+            case {"type": "Digits"}:
+                steps.append(Digits(step["individual_digits"]))
+            case {"type": "ByteLevel"}:
+                steps.append(ByteLevel(add_prefix_space=False, use_regex=step["use_regex"]))
+    if not kind.raw and not any(isinstance(step, ByteLevel) for step in steps):
+        steps.append(ByteLevel(add_prefix_space=False, use_regex=False))
+    return Sequence(steps)
+
+
+@lru_cache(maxsize=1)
+def byte_values() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -1,0 +1,88 @@
+"""What every kind of vocabulary is made of and has to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+from numpy.typing import NDArray
+
+from quants.errors import VocabularyError
+
+__all__ = ["TokenizerModel", "Tokens"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The token list of a file.
+
+    metadata: all keys of the file; arrays may be lazy sequences or numpy arrays.
+    """
+
+    metadata: Mapping[str, Any]
+
+    @cached_property
+    def size(self) -> int:
+        return len(self._array(Keys.Tokenizer.LIST))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [as_text(item) for item in self._array(Keys.Tokenizer.LIST)]
+
+    @cached_property
+    def types(self) -> NDArray[np.int32]:
+        """gguf.TokenType of each token; all NORMAL where the file does not say."""
+        found = self.metadata.get(Keys.Tokenizer.TOKEN_TYPE)
+        types = np.full(len(self.texts), TokenType.NORMAL, np.int32) if found is None else np.asarray(found, np.int32)
+        if len(types) != len(self.texts):
+            raise VocabularyError(f"the file has {len(self.texts)} tokens, but types for {len(types)}")
+        return types
+
+    @cached_property
+    def scores(self) -> NDArray[np.float32]:
+        scores = np.asarray(self._array(Keys.Tokenizer.SCORES), np.float32)
+        if len(scores) != len(self.texts):
+            raise VocabularyError(f"the file has {len(self.texts)} tokens, but scores for {len(scores)}")
+        return scores
+
+    def _array(self, key: str) -> Sequence[Any]:
+        if key not in self.metadata:
+            raise VocabularyError(f"the file's vocabulary lacks {key}")
+        array: Sequence[Any] = self.metadata[key]
+        return array
+
+    def merges(self) -> Sequence[Any]:
+        return self._array(Keys.Tokenizer.MERGES)
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.metadata.get(key, default))
+
+    def id(self, key: str) -> int | None:
+        """A token id from the metadata; None where absent or past the vocabulary."""
+        number = self.metadata.get(key)
+        return int(number) if number is not None and 0 <= int(number) < self.size else None
+
+
+class TokenizerModel(Protocol):
+    """Text to ids and back, for one kind of vocabulary.
+
+    add_bos, add_eos: whether tokens go around a text where the file does not say.
+    """
+
+    add_bos: bool
+    add_eos: bool
+
+    def encode(self, text: str, start: bool) -> list[int]:
+        """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids in a row; control tokens as they are written."""
+
+
+def as_text(item: Any) -> str:
+    """A string of the file, which may hold bytes that are not UTF-8."""
+    return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")

@@ -1,0 +1,90 @@
+"""SentencePiece's BPE and unigram, on the `sentencepiece` library: its model file is rebuilt from tokens and scores.
+
+Reference: sentencepiece's `sentencepiece_model.proto`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from quants.errors import VocabularyError
+
+from .model import Tokens
+
+__all__ = ["Pieces"]
+
+UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
+
+
+class Pieces:
+    """Model "llama" (BPE) and, with unigram, "t5"."""
+
+    def __init__(self, tokens: Tokens, unigram: bool) -> None:
+        self.tokens = tokens
+        self.unigram = unigram
+        self.add_bos = not unigram
+        self.add_eos = unigram
+        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, True)
+        self._bytes_of = cache(self._bytes)
+        self._processor = cache(self._build)
+
+    def encode(self, text: str, start: bool) -> list[int]:
+        """BPE models have a space put in front of the whole text only, unigram models before each piece of it."""
+        prefix = self.prefix_space and (start or self.unigram)
+        ids: list[int] = self._processor(prefix).encode(text)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
+        begins = bool(ids) and self.tokens.types[ids[0]] == TokenType.NORMAL
+        return text[1:] if self.prefix_space and begins and text.startswith(" ") else text
+
+    def _bytes(self, number: int) -> bytes:
+        text, type = self.tokens.texts[number], self.tokens.types[number]
+        if type == TokenType.BYTE:
+            return bytes([int(text[3:-1], 16)])
+        return (text.replace("▁", " ") if type == TokenType.NORMAL else text).encode()
+
+    def _build(self, prefix_space: bool) -> Any:
+        """The library's processor. Only pieces that text can become keep their type; the others are control pieces."""
+        import sentencepiece
+        from sentencepiece import sentencepiece_model_pb2
+
+        model = sentencepiece_model_pb2.ModelProto()
+        kinds = self._kinds()
+        seen: set[str] = set()
+        for number, (text, score, kind) in enumerate(zip(self.tokens.texts, self.tokens.scores, kinds, strict=True)):
+            if not text or text in seen:  # the library wants unique pieces; this one no text can become anyway
+                text, kind = f"<duplicate {number}>", TokenType.CONTROL
+            seen.add(text)
+            model.pieces.add(piece=text, score=float(score), type=int(kind))
+        model.trainer_spec.model_type = UNIGRAM if self.unigram else BPE
+        model.trainer_spec.byte_fallback = bool((kinds == TokenType.BYTE).any())
+        spec = model.normalizer_spec
+        spec.name = "gguf"
+        spec.add_dummy_prefix = prefix_space
+        spec.remove_extra_whitespaces = self.tokens.flag(Keys.Tokenizer.REMOVE_EXTRA_WS, False)
+        charsmap = self.tokens.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP)
+        spec.precompiled_charsmap = b"" if charsmap is None else np.asarray(charsmap).astype(np.uint8).tobytes()
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+        except (RuntimeError, OSError) as error:
+            raise VocabularyError(f"the file's vocabulary is not a valid SentencePiece model: {error}") from error
+
+    def _kinds(self) -> Any:
+        types = self.tokens.types
+        plain = np.isin(types, [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED])
+        kinds = np.where(plain, types, TokenType.CONTROL)
+        if (kinds == TokenType.BYTE).sum() != 256:  # the library falls back to bytes only where it has them all
+            kinds[kinds == TokenType.BYTE] = TokenType.CONTROL
+        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
+        if unknown is None:
+            marked = (types == TokenType.UNKNOWN).nonzero()[0]
+            unknown = int(marked[0]) if len(marked) else 0
+        kinds[unknown] = TokenType.UNKNOWN
+        return kinds
