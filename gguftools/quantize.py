@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor, format_named
@@ -44,6 +45,9 @@ from .pipeline import (
 from .report import OutputReport, QuantizeReport, tensor_report
 from .resume import partial_path
 
+if TYPE_CHECKING:
+    from .conversion import Converted
+
 QUANTIZATION_VERSION = 2
 GUESSED = 1024  # added to a file type that no one stated
 PROVENANCE_BYTES = 127  # longest string of provenance that the reference writes
@@ -56,7 +60,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Input:
-    """What is quantized. files: all that its tensors' values come from. shards: tensor names of each."""
+    """What is quantized. files: all that its tensors' values come from. shards: tensor names of each.
+
+    mapped: the tensors that views of the files can be had from, where `tensors` are made from others.
+    """
 
     path: Path
     metadata: Metadata
@@ -65,6 +72,7 @@ class Input:
     shards: Sequence[Sequence[str]] = ()
     magic: bytes = b"GGUF"
     alignment: int = DEFAULT_ALIGNMENT
+    mapped: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class Layers:
 
 
 def quantize(
-    source: PathLike,
+    source: PathLike | Input,
     recipes: str | Sequence[str],
     output: PathLike | None = None,
     *,
@@ -133,7 +141,7 @@ def quantize(
     chosen = list(dict.fromkeys(recipe_named(name) for name in names))
     if not chosen:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
-    opened = open_input(Path(source))
+    opened = source if isinstance(source, Input) else open_input(Path(source))
     paths = output_paths(opened.path, chosen, None if output is None else Path(output))
     warnings: list[str] = []
     matrix = None
@@ -163,7 +171,7 @@ def quantize(
             f"{planned[0].files[0].path.parent} has {free:,} bytes free; {sum(p.nbytes for p in planned):,} are needed",
             hint="free some space, or write elsewhere",
         )
-    release = page_releaser(opened.tensors.values())
+    release = page_releaser((opened.mapped or opened.tensors).values())
     if check_tensors:
         scan(layers.tensors.values(), threads=threads, progress=progress, release=release)
     outcome = write_files(
@@ -177,14 +185,22 @@ def quantize(
 def open_input(path: Path) -> Input:
     """A GGUF file, a split set or a Hugging Face folder, ready to be quantized. Raises FileError, ModelError."""
     if path.is_dir():
-        from .conversion import open_converted, with_file_type
+        from .conversion import open_converted
 
-        converted = open_converted(path)
-        metadata = with_file_type(converted.metadata, "F16")  # the keys' places; their values are set later
-        return Input(path, metadata, converted.tensors, converted.files)
+        return converted_input(open_converted(path))
     file = open_gguf(path)
     shards = [list(part.tensors) for part in file.parts]
     return Input(file.path, file.metadata, file.tensors, file.shards, shards, file.magic, file.alignment)
+
+
+def converted_input(converted: Converted) -> Input:
+    """A checkpoint that is being converted, ready to be quantized without a file between."""
+    from .conversion import with_file_type
+
+    metadata = with_file_type(converted.metadata, "F16")  # the keys' places; their values are set later
+    return Input(
+        converted.checkpoint.folder, metadata, converted.tensors, converted.files, mapped=converted.checkpoint.tensors
+    )
 
 
 def output_paths(source: Path, recipes: Sequence[Recipe], output: Path | None) -> list[Path]:
