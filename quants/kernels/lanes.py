@@ -299,23 +299,40 @@ def shift_right(builder: ir.IRBuilder, a: ir.Value, count: ir.Value) -> ir.Value
     return builder.lshr(a, count)
 
 
-def _largest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The greatest lane, in four halving steps; for floats as `larger` of pairs does it."""
-    undefined = ir.Constant(a.type, ir.Undefined)
-    for half in (8, 4, 2, 1):
-        b = builder.shuffle_vector(a, undefined, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
-        more = builder.fcmp_ordered(">", a, b) if a.type is FLOATS else builder.icmp_signed(">", a, b)
-        a = builder.select(more, a, b)
-    return builder.extract_element(a, ir.Constant(WORD, 0))
+def _extreme(sign: str) -> Emit:
+    """The emitter of the extreme lane, in four halving steps; for floats as `larger` or `smaller` of pairs does it."""
+
+    def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+        undefined = ir.Constant(a.type, ir.Undefined)
+        for half in (8, 4, 2, 1):
+            b = builder.shuffle_vector(a, undefined, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
+            first = builder.fcmp_ordered(sign, a, b) if a.type is FLOATS else builder.icmp_signed(sign, a, b)
+            a = builder.select(first, a, b)
+        return builder.extract_element(a, ir.Constant(WORD, 0))
+
+    return emit
 
 
 @_lanewise(nt.float32, f32x16)
 def largest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
     """The greatest of the sixteen, a scalar of f32x16 (float32) or i32x16 (int32); some value where a lane is NaN."""
-    return _largest(builder, a)
+    return _extreme(">")(builder, a)
 
 
-_define(largest_lane, _largest, nt.int32, i32x16)
+@_lanewise(nt.float32, f32x16)
+def smallest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """The least of the sixteen, a scalar of f32x16 (float32) or i32x16 (int32); some value where a lane is NaN."""
+    return _extreme("<")(builder, a)
+
+
+_define(largest_lane, _extreme(">"), nt.int32, i32x16)
+_define(smallest_lane, _extreme("<"), nt.int32, i32x16)
+
+
+@_lanewise(nt.int32, nt.int32)
+def lowest_bit(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """Number of the lowest bit that is set, so the first lane of `mask_bits`; 32 of 0."""
+    return builder.cttz(bits, ir.Constant(BIT, 0))
 
 
 @_lanewise(nt.float32, f32x16, nt.Integer)
@@ -423,10 +440,10 @@ def gather(typing: Any, table: Any, index: Any) -> Any:
     return (f32x16 if bits is FLOATS else i32x16)(table, i32x16), codegen
 
 
-def _has_byte_shuffle(context: Any) -> bool:
-    """The machine compiled for is an x86 with SSSE3 (by its own features, or by those that include them)."""
-    triple, _, features = context.codegen().magic_tuple()
-    return triple.startswith("x86_64") and any(f"+{f}" in features.split(",") for f in ("ssse3", "avx", "avx2"))
+def _has(context: Any, *features: str) -> bool:
+    """The processor compiled for is an x86 with one of these features (name those that imply the one you need)."""
+    triple, _, known = context.codegen().magic_tuple()
+    return triple.startswith("x86_64") and not {f"+{f}" for f in features}.isdisjoint(known.split(","))
 
 
 @intrinsic
@@ -439,7 +456,7 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
         entries = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], BYTES))
         entries.align = 1
         numbers = builder.trunc(args[2], BYTES)
-        if _has_byte_shuffle(context):
+        if _has(context, "ssse3", "avx", "avx2"):
             kind = ir.FunctionType(BYTES, [BYTES, BYTES])
             shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.ssse3.pshuf.b.128")
             return builder.sext(builder.call(shuffle, [entries, numbers]), WORDS)
@@ -450,6 +467,46 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
         return builder.sext(found, WORDS)
 
     return i32x16(table, nt.intp, i32x16), codegen
+
+
+def _pick(entries: int) -> Any:
+    """Signature and code of table[index % entries] in each lane, where `table` repeats every `entries` lanes."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        table, index = args
+        wide = {4: "avx512.vpermilvar.ps.512", 8: "avx512.permvar.sf.512"}[entries]
+        half = {4: "avx.vpermilvar.ps.256", 8: "avx2.permps"}[entries]
+        if _has(context, "avx512f"):
+            kind = ir.FunctionType(FLOATS, [FLOATS, WORDS])
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}"), args)
+        if _has(context, "avx2"):
+            eight = [ir.Constant(ir.VectorType(WORD, 8), list(range(i, i + 8))) for i in (0, 8)]
+            kind = ir.FunctionType(ir.VectorType(FLOAT, 8), [ir.VectorType(FLOAT, 8), ir.VectorType(WORD, 8)])
+            shuffle = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{half}")
+            halves = [builder.call(shuffle, [builder.shuffle_vector(a, a, pick) for a in args]) for pick in eight]
+            return builder.shuffle_vector(*halves, ir.Constant(WORDS, list(range(LANES))))
+        found = [_splat(builder, builder.extract_element(table, ir.Constant(WORD, i)), FLOATS) for i in range(entries)]
+        bit = 1
+        while len(found) > 1:
+            masked = builder.and_(index, ir.Constant(WORDS, [bit] * LANES))
+            odd = builder.icmp_signed("!=", masked, ir.Constant(WORDS, [0] * LANES))
+            found = [builder.select(odd, b, a) for a, b in zip(found[::2], found[1::2], strict=True)]
+            bit *= 2
+        return found[0]
+
+    return f32x16(f32x16, i32x16), codegen
+
+
+@intrinsic
+def pick_of_four(typing: Any, table: Any, index: Any) -> Any:
+    """table[index % 4] in each lane, for an f32x16 that repeats every four lanes."""
+    return _pick(4)
+
+
+@intrinsic
+def pick_of_eight(typing: Any, table: Any, index: Any) -> Any:
+    """table[index % 8] in each lane, for an f32x16 that repeats every eight lanes."""
+    return _pick(8)
 
 
 def _put(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
