@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _API = {
     # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
-    "convert": "convert",
+    "convert": "conversion",
     "load": "opened",
     "open": "opened",
     "perplexity": "measure",
@@ -24,7 +24,7 @@ __all__ = ["GgufToolsError", "__version__", "convert", "load", "open", "perplexi
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
-    from .convert import convert
+    from .conversion import convert
     from .edit import set_metadata
     from .measure import perplexity
     from .opened import load, open

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from archs.metadata import Metadata
 from archs.plan import Plan, plan, stays_float32
+from archs.spec import COMMON
 from archs.transforms import computed
 from quants import Format, Tensor, format_named
 from quants.errors import FileError
+from quants.recipes import recipe_named
 
+from .files.atomic import check_space
 from .files.checkpoint import Checkpoint, open_checkpoint
+from .pipeline import DEFAULT_MEMORY, FilePlan, Item, Progress, page_releaser, write_files
+from .quantize import PathLike, converted_input, quantize
+from .report import OutputReport, QuantizeReport, tensor_report
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # outtypes of a conversion: `general.file_type`
 QUANTIZATION_VERSION = 2  # of the block formats, GGUF's `general.quantization_version`
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Converted:
         return self.checkpoint.files
 
 
-def open_converted(folder: str | os.PathLike[str], pre: str | None = None) -> Converted:
+def open_converted(folder: PathLike, pre: str | None = None) -> Converted:
     """Plan the conversion of a checkpoint folder.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell.
@@ -76,21 +80,27 @@ def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = ()) -
 
 
 def with_file_type(metadata: Metadata, outtype: str) -> Metadata:
-    """A copy that says which type the file is of, before the vocabulary as the reference has it."""
+    """A copy that says which type the file is of, in the places where the reference says so."""
     new = Metadata()
     pending = {"general.file_type": FILE_TYPES[outtype], "general.quantization_version": QUANTIZATION_VERSION}
     for key in metadata:
+        if "general.file_type" in pending and not key.startswith("general.") and not _is_common(key):
+            new["general.file_type"] = pending.pop("general.file_type")
         if key.startswith("tokenizer.") and pending:
-            for name, number in pending.items():
-                new[name] = number
-            pending = {}
+            new["general.quantization_version"] = pending.pop("general.quantization_version")
         new[key] = metadata.value(key)
     for name, number in pending.items():
         new[name] = number
     return new
 
 
-def target_path(output: str | os.PathLike[str] | None, folder: Path, outtype: str) -> Path:
+def _is_common(key: str) -> bool:
+    """Whether every family may write the key; what a family adds stands behind the file type."""
+    own = key.partition(".")[2]
+    return own in COMMON or own.startswith("rope.scaling.")
+
+
+def target_path(output: PathLike | None, folder: Path, outtype: str) -> Path:
     """Where a conversion goes: the file named, or NAME-OUTTYPE.gguf in the folder named (or the current one).
 
     Raises FileError where the folder of a named file does not exist.
@@ -104,3 +114,48 @@ def target_path(output: str | os.PathLike[str] | None, folder: Path, outtype: st
     if not path.parent.is_dir():
         raise FileError(f"{path.parent} does not exist: {path.name} cannot be written there", hint="create the folder first")
     return path
+
+
+def convert(
+    folder: PathLike,
+    output: PathLike | None = None,
+    outtype: str = "auto",
+    *,
+    pre: str | None = None,
+    reserve: int = 0,
+    threads: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+    **quantizing: Any,
+) -> QuantizeReport:
+    """Convert a Hugging Face checkpoint to GGUF.
+
+    output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
+    recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
+    does not tell. reserve: bytes of slack for later edits. memory: bytes that running tasks may hold.
+    quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
+    Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
+    """
+    wanted = outtype.upper()
+    if wanted not in ("AUTO", *FILE_TYPES):
+        recipe_named(wanted)  # a mistyped one is found before anything is read
+    source = open_converted(folder, pre)
+    wanted = own_type(source) if wanted == "AUTO" else wanted
+    path = target_path(output, source.checkpoint.folder, wanted)
+    if wanted not in FILE_TYPES or quantizing:
+        return quantize(
+            converted_input(source), wanted, path, reserve=reserve, threads=threads, memory=memory, progress=progress,
+            **quantizing,
+        )  # fmt: skip
+    keep = source.plan.architecture.float32
+    items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
+    file = FilePlan(path, with_file_type(source.metadata, wanted), items, reserve=reserve)
+    check_space(path, file.layout.total)
+    free = shutil.disk_usage(path.resolve().parent).free
+    release = page_releaser(source.checkpoint.tensors.values())
+    outcome = write_files([file], threads=threads, memory=memory, progress=progress, release=release)
+    tensors = tuple(tensor_report(item, written=w) for item, w in zip(items, outcome.files[0], strict=True))
+    return QuantizeReport(
+        (OutputReport(wanted, path, (path,), file.layout.total, tensors),), False, outcome.source_bytes, free,
+        seconds=outcome.seconds, compile_seconds=outcome.compile_seconds,
+    )  # fmt: skip

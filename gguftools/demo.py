@@ -10,7 +10,7 @@ from quants.errors import FileError
 
 from .conversion import convert
 from .measure import perplexity
-from .quantization import quantize
+from .quantize import quantize
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")
@@ -56,7 +56,7 @@ def demo(model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES
         tell(f"measure {output.file}")
         measured = perplexity(output.file, text)
         rows.append(
-            Row(output.recipe, Path(output.file), output.bytes, output.bits_per_weight, measured.perplexity,
+            Row(output.recipe, Path(output.file), output.nbytes, output.bits_per_weight, measured.perplexity,
                 measured.standard_error, measured.tokens_per_second)
         )  # fmt: skip
     return rows

@@ -67,9 +67,14 @@ def perplexity(
     compile_seconds = _warm_up(net, tokens[:n_ctx])
     start = time.perf_counter()
     result = measure(
-        tokens, net.forward, n_ctx, bos=tokenizer.bos if tokenizer.add_bos else None, chunks=chunks, stride=stride,
+        tokens,
+        lambda ids, first: net.forward(ids, None, first),
+        n_ctx,
+        bos=tokenizer.bos if tokenizer.add_bos else None,
+        chunks=chunks,
+        stride=stride,
         progress=progress,
-    )  # fmt: skip
+    )
     seconds = time.perf_counter() - start
     return Measured(
         file=str(opened.path),

@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quants.errors import GgufToolsError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from .report import QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -36,6 +38,12 @@ def print_error(error: GgufToolsError) -> None:
     if error.hint:
         console.print("[cyan]hint:[/] ", end="")
         console.print(error.hint, markup=False)
+
+
+def usage(message: str, hint: str) -> NoReturn:
+    """End the program as a wrong call: exit code 2."""
+    print_error(GgufToolsError(message, hint))
+    sys.exit(2)
 
 
 def note(text: str) -> None:
@@ -68,6 +76,30 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
     for row in (columns, align, *rows):
         print("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
     print()
+
+
+def print_report(report: QuantizeReport, as_json: bool) -> None:
+    """What conversion or quantization did: for each output its types, then file, size, bits per weight, time."""
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    if report.without_importance:
+        note(f"warning: the importance matrix has nothing on {', '.join(report.without_importance)}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    for output in report.outputs:
+        for tensor in output.fallbacks:
+            note(f"{output.recipe}: {tensor.name} becomes {tensor.format}: {tensor.fallback}")
+        types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
+        print_table(None, ("type", "tensors", "bytes"), types, "lrr")
+        verb = "would be" if report.dry_run else "is"
+        print(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
+    if report.dry_run:
+        enough = "enough" if report.fits else "NOT enough"
+        print(f"{size(report.free_bytes)} free on the disk: {enough}")
+        return
+    rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
+    print(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
 
 
 def print_value(value: Any, as_json: bool) -> None:

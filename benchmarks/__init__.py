@@ -1,0 +1,1 @@
+"""Measurements beside the reference, in one run. None is a test."""

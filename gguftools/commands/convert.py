@@ -1,0 +1,35 @@
+"""`gguftools convert`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def convert(
+    model: Annotated[Path, Argument(help="Hugging Face folder: config.json, weights, tokenizer.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="File to write, or folder for NAME-OUTTYPE.gguf; the current one.")
+    ] = None,
+    outtype: Annotated[
+        str, Option("--outtype", help="f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), or auto: as the checkpoint.")
+    ] = "auto",
+    pre: Annotated[str | None, Option("--pre", help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
+    imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
+    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
+    from ..conversion import convert as run
+    from ..quantize import parse_size
+    from ..ui import bytes_progress, print_report
+
+    extra = {} if imatrix is None else {"imatrix": imatrix}
+    with bytes_progress(f"convert {model.name}") as progress:
+        report = run(
+            model, output, outtype, pre=pre, reserve=parse_size(reserve) if reserve else 0, threads=threads,
+            memory=parse_size(memory), progress=progress, **extra,
+        )  # fmt: skip
+    print_report(report, json)

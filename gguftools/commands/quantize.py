@@ -1,0 +1,103 @@
+"""`gguftools quantize`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def quantize(
+    source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,
+    recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="File, or folder for MODEL-RECIPE.gguf; default beside the source.")
+    ] = None,
+    imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")] = None,
+    include_weights: Annotated[
+        list[str] | None, Option("--include-weights", help="Use the matrix for names with this part only.")
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None, Option("--exclude-weights", help="Ignore the matrix for names with this part.")
+    ] = None,
+    allow_missing_experts: Annotated[
+        bool, Option("--allow-missing-experts", help="Go on where the matrix never saw many experts.")
+    ] = False,
+    tensor_type: Annotated[
+        list[str] | None, Option("--tensor-type", help="REGEX=TYPE: format of the tensors whose name matches.")
+    ] = None,
+    tensor_type_file: Annotated[
+        Path | None, Option("--tensor-type-file", help="Such rules from a file, one a line.")
+    ] = None,
+    output_tensor_type: Annotated[
+        str | None, Option("--output-tensor-type", help="Format of output.weight.")
+    ] = None,
+    token_embedding_type: Annotated[
+        str | None, Option("--token-embedding-type", help="Format of token_embd.weight.")
+    ] = None,
+    pure: Annotated[bool, Option("--pure", help="The recipe's main format for every tensor.")] = False,
+    leave_output_tensor: Annotated[
+        bool, Option("--leave-output-tensor", help="Keep output.weight as it is.")
+    ] = False,
+    prune_layers: Annotated[
+        list[int] | None, Option("--prune-layers", help="Leave a layer out (may be repeated); the rest is renumbered.")
+    ] = None,
+    override_kv: Annotated[
+        list[str] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
+    ] = None,
+    keep_split: Annotated[bool, Option("--keep-split", help="As many shards as the source.")] = False,
+    split_max_size: Annotated[
+        str | None, Option("--split-max-size", help="Split the output: size of a shard, as 2G.")
+    ] = None,
+    split_max_tensors: Annotated[
+        int | None, Option("--split-max-tensors", help="Split the output: tensors of a shard.")
+    ] = None,
+    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    allow_requantize: Annotated[
+        bool, Option("--allow-requantize", help="Quantize tensors that are quantized already; quality suffers.")
+    ] = False,
+    no_fallback: Annotated[
+        bool, Option("--no-fallback", help="Fail where a tensor cannot have the format of its recipe.")
+    ] = False,
+    check_tensors: Annotated[
+        bool, Option("--check-tensors", help="Look for NaN and infinity everywhere before writing.")
+    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, exactly, and write nothing.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    statistics: Annotated[
+        bool, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
+    ] = False,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
+    list_recipes: Annotated[bool, Option("--list-recipes", help="List the recipes and leave.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Write a model in smaller formats: one or more recipes, in one pass over the source."""
+    from quants.recipes import RECIPES, Options
+
+    from ..quantize import parse_override, parse_rule, parse_size, read_rules
+    from ..quantize import quantize as run
+    from ..ui import bytes_progress, print_report, print_table, usage
+
+    if list_recipes:
+        rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
+        print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+        return
+    if source is None or not recipes:
+        usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+    rules = [parse_rule(rule) for rule in tensor_type or ()]
+    options = Options(
+        pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
+        leave_output=leave_output_tensor, rules=(*rules, *(read_rules(tensor_type_file) if tensor_type_file else ())),
+    )  # fmt: skip
+    with bytes_progress(f"quantize {source.name}") as progress:
+        report = run(
+            source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
+            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
+            prune_layers=prune_layers or (),
+            override_kv=dict(map(parse_override, override_kv or ())), keep_split=keep_split,
+            split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
+            reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
+            check_tensors=check_tensors, dry_run=dry_run, resume=resume, statistics=statistics or json,
+            threads=threads, memory=parse_size(memory), progress=progress,
+        )  # fmt: skip
+    print_report(report, json)
