@@ -280,7 +280,8 @@ def test_split_by_size(tmp_path: Path) -> None:
 
 
 def test_sizes() -> None:
-    assert [parse_size(text) for text in ("5", "500M", "2G", "1k", "3 GB")] == [5, 5 * 10**8, 2 * 10**9, 1000, 3 * 10**9]
+    given = ("5", "500M", "2G", "1k", "3 GB")
+    assert [parse_size(text) for text in given] == [5, 5 * 10**8, 2 * 10**9, 1000, 3 * 10**9]
     for wrong in ("", "M", "0", "-1G", "1.5G", "2X"):
         with pytest.raises(OptionError):
             parse_size(wrong)
