@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +16,23 @@ from .kernels.softmax import attention_weights
 from .kernels.threads import run, spans
 
 Floats = NDArray[np.float32]
+Places = NDArray[np.int64]
 
-BLOCK = 1 << 18  # scores of a block
+BLOCK = 1 << 20  # scores of a block: 4 MB
 MOST_QUERIES = 128  # of one head in a block: a causal block computes the scores of keys after its first query too
 WORTH_A_THREAD = 1 << 18  # multiplications
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Queries start … stop - 1 and the keys begin … end - 1 that any of them sees; each sees its first … last - 1."""
+
+    start: int
+    stop: int
+    begin: int
+    end: int
+    first: Places
+    last: Places
 
 
 def attend(
@@ -33,59 +47,53 @@ def attend(
     window: a key at distance >= window is hidden. softcap: scores become c tanh(score / c). alibi: float32 (heads,),
     slopes of the distance penalty. sinks: float32 (heads,), logits that take part in the sum alone.
     bias: float32 (heads, n, m), added to the scores. sequences: q, k, v are so many equally long texts one after the
-    other, which do not see each other.
+    other, which do not see each other; positions and bias are those of one text.
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     n, m = len(q) // sequences, len(k) // sequences
     group = heads // kv_heads
-    positions = np.broadcast_to(np.asarray(q_positions, np.int64).reshape(-1, n), (sequences, n))
     sink = np.full(heads, -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
-    out = np.empty((len(q), heads, v.shape[2]), np.float32)
+    slopes = None if alibi is None else np.asarray(alibi, np.float32)
+    at = np.asarray(q_positions, np.int64)
+    cap, factor = np.float32(softcap or 0), np.float32(scale)
     queries = max(1, min(MOST_QUERIES, BLOCK // (group * max(1, m))))
+    blocks = [_block(start, stop, at[start:stop], m, window, causal) for start, stop in spans(n, queries)]
+    out = np.empty((len(q), heads, v.shape[2]), np.float32)
 
-    def block(sequence: int, g: int, start: int, stop: int) -> None:
-        at = positions[sequence, start:stop]
-        first, last = _visible(at, m, window, causal)
-        begin, end = int(first.min()), max(int(last.max()), int(first.min()) + 1)
-        keys = slice(sequence * m + begin, sequence * m + end)
-        rows = slice(sequence * n + start, sequence * n + stop)
+    def attend_block(sequence: int, g: int, block: _Block) -> None:
+        rows = slice(sequence * n + block.start, sequence * n + block.stop)
+        keys = slice(sequence * m + block.begin, sequence * m + block.end)
         mine = slice(g * group, (g + 1) * group)
-        # rows of scores: the group's heads of the first query, of the second, …
-        asked = np.ascontiguousarray(q[rows, mine]).reshape(-1, q.shape[2])
-        scores = asked @ k[keys, g].T
-        factor = np.float32(scale)
-        if alibi is not None or bias is not None:
-            np.multiply(scores, factor, out=scores)
-            factor = np.float32(1)
-            each = scores.reshape(stop - start, group, -1)
-            if bias is not None:
-                each += bias[mine, start:stop, begin:end].transpose(1, 0, 2)
-            if alibi is not None:
-                distance = np.abs(np.arange(begin, end)[None] - at[:, None]).astype(np.float32)
-                each -= np.asarray(alibi, np.float32)[mine][None, :, None] * distance[:, None]
-        attention_weights(
-            scores, np.repeat(first - begin, group), np.repeat(last - begin, group), factor,
-            np.float32(softcap or 0), np.tile(sink[mine], stop - start),
-        )  # fmt: skip
-        out[rows, mine] = (scores @ v[keys, g]).reshape(stop - start, group, -1)
+        scores = (q[rows, mine] * factor).reshape(-1, q.shape[2]) @ k[keys, g].T
+        each = scores.reshape(block.stop - block.start, group, -1)
+        if bias is not None:
+            each += bias[mine, block.start : block.stop, block.begin : block.end].transpose(1, 0, 2)
+        if slopes is not None:
+            distance = np.abs(np.arange(block.begin, block.end) - at[block.start : block.stop, None])
+            each -= slopes[mine, None] * distance[:, None].astype(np.float32)
+        share = np.empty((len(scores), 1), np.float32)
+        attention_weights(scores, block.first, block.last, cap, sink[mine], share.reshape(-1))
+        mixed = scores @ v[keys, g]
+        np.multiply(mixed, share, out=mixed)
+        out[rows, mine] = mixed.reshape(block.stop - block.start, group, -1)
 
-    parts = itertools.product(range(sequences), range(kv_heads), spans(n, queries))
-    blocks = [(sequence, g, *span) for sequence, g, span in parts]
-    small = math.prod(q.shape) * m < WORTH_A_THREAD
+    # long blocks first, so that no thread begins one when the others are done
+    parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, key=lambda b: b.begin - b.end)))
 
-    def several(begin: int, end: int) -> None:
-        for which in blocks[begin:end]:
-            block(*which)
+    def attend_parts(begin: int, end: int) -> None:
+        for sequence, g, block in parts[begin:end]:
+            attend_block(sequence, g, block)
 
-    run(several, spans(len(blocks), len(blocks) if small else 1))
+    run(attend_parts, spans(len(parts), len(parts) if math.prod(q.shape) * m < WORTH_A_THREAD else 1))
     return out.reshape(len(q), -1)
 
 
-def _visible(
-    at: NDArray[np.int64], keys: int, window: int | None, causal: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First key that each query sees, and the one after its last."""
+def _block(start: int, stop: int, at: Places, keys: int, window: int | None, causal: bool) -> _Block:
+    """at: positions of the queries start … stop - 1."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
     if causal:
-        return first, np.clip(at + 1, 0, keys)
-    return first, np.full_like(at, keys) if window is None else np.clip(at + window, 0, keys)
+        last = np.clip(at + 1, 0, keys)
+    else:
+        last = np.full_like(at, keys) if window is None else np.clip(at + window, 0, keys)
+    begin, end = int(first.min()), int(last.max())
+    return _Block(start, stop, begin, max(begin, end), first - begin, np.maximum(last, first) - begin)

@@ -1,9 +1,12 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
-Tiles are independent, so each thread decodes and multiplies its own, with BLAS on one thread.
+With few rows of input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work,
+and BLAS is faster on wide tiles: all threads decode one tile together and then share the rows of the input.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,40 +14,82 @@ from numpy.typing import NDArray
 from quants import Tensor
 
 from .kernels import blas
-from .kernels.threads import run, set_threads, spans, threads
+from .kernels.threads import Span, run, set_threads, spans, threads
 
-__all__ = ["gather", "matmul", "matmul_experts", "set_threads"]
+__all__ = ["decoded_tiles", "gather", "matmul", "matmul_experts", "set_threads", "times_tile"]
 
 Floats = NDArray[np.float32]
 
-TILE = 1 << 18  # weights decoded at a time: 1 MB of float32, half of a usual second-level cache
+TILE = 1 << 20  # weights of a tile that all threads share: 4 MB of float32
+OWN_TILE = 1 << 18  # of a tile that one thread decodes and multiplies
+PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is in its tile
+MANY = 256  # rows of input for each thread that make it worth while to share them
 WORTH_A_THREAD = 1 << 17  # weights: decoding fewer than that takes less time than starting a thread
-ROUND = 16  # rows of a tile are a multiple of this, which suits BLAS kernels
+ROUND = 16  # tiles have a multiple of this many rows, which suits BLAS
 
 
 def matmul(x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | None = None) -> Floats:
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
-    Memory: one tile of the weight a thread. out: where to put the result, float32 (n, rows).
+    Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows).
     """
     first, last, _ = (rows or slice(None)).indices(weight.rows)
     values = np.ascontiguousarray(x, np.float32)
     product = np.empty((len(values), last - first), np.float32) if out is None else out
+    if len(values) >= MANY * threads() or not blas.controllable():
+        for start, tile in decoded_tiles(weight, first, last, TILE):
+            times_tile(values, tile, product[:, start - first : start - first + len(tile)])
+        return product
 
     def multiply(start: int, stop: int) -> None:
         np.matmul(values, _decoded(weight, first + start, first + stop).T, out=product[:, start:stop])
 
-    run(multiply, _tiles(last - first, weight.width))
+    run(multiply, _own_tiles(last - first, weight.width))
     return product
 
 
-def _tiles(rows: int, width: int) -> list[tuple[int, int]]:
-    """Tiles of about TILE weights; as many for every thread, where there is work for several."""
-    pieces = -(-rows * width // TILE)
-    if threads() > 1 and blas.controllable() and rows * width >= WORTH_A_THREAD:
+def decoded_tiles(weight: Tensor, first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
+    """(number of its first row, tile) for tiles of at most about `size` values that make up rows first … last - 1.
+
+    Each tile is float32 (rows, width), read-only, and gone when the next is asked for. All threads decode it.
+    """
+    step = _round(size // max(1, weight.width))
+    tile = np.empty((0 if weight.format.name == "F32" else min(step, last - first), weight.width), np.float32)
+    for start, stop in spans(last - first, step):
+        if weight.format.name == "F32":
+            yield first + start, _decoded(weight, first + start, first + stop)
+            continue
+        begin = first + start
+
+        def decode(start: int, stop: int, begin: int = begin) -> None:
+            tile[start:stop] = _decoded(weight, begin + start, begin + stop)
+
+        run(decode, spans(stop - start, _round(PIECE // max(1, weight.width))))
+        yield begin, tile[: stop - start]
+
+
+def times_tile(x: Floats, tile: Floats, out: Floats) -> None:
+    """out = x @ tile.T, the rows of x shared between threads."""
+    pieces: list[Span] = [(0, len(x))]
+    if threads() > 1 and blas.controllable():
+        pieces = spans(len(x), max(MANY, -(-len(x) // (2 * threads()))))  # two each, lest one thread be held up
+    run(lambda start, stop: _multiply(x[start:stop], tile, out[start:stop]), pieces)
+
+
+def _multiply(x: Floats, tile: Floats, out: Floats) -> None:
+    np.matmul(x, tile.T, out=out)
+
+
+def _own_tiles(rows: int, width: int) -> list[Span]:
+    """Tiles of about OWN_TILE weights; equally many for every thread, where there is work for several."""
+    pieces = -(-rows * width // OWN_TILE)
+    if rows * width >= WORTH_A_THREAD:
         pieces = -(-pieces // threads()) * threads()
-    step = -(-rows // max(1, pieces))
-    return spans(rows, max(ROUND, -(-step // ROUND) * ROUND))
+    return spans(rows, _round(-(-rows // max(1, pieces))))
+
+
+def _round(rows: int) -> int:
+    return max(ROUND, -(-rows // ROUND) * ROUND)
 
 
 def _decoded(weight: Tensor, start: int, stop: int) -> Floats:

@@ -14,7 +14,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from quants.kernels.lanes import LANES, larger, largest_lane, load
+
 f32 = np.float32
+SHORT = 512
 LOWEST, HIGHEST = f32(-87.3), f32(88)  # 1e-38 and 2e38: past them float32 has no normal number for the result
 LOG2_E = f32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = f32(0.693359375), f32(-2.12194440e-4)  # their sum is ln 2; n * LN2_HIGH is exact
@@ -105,19 +108,32 @@ def erfc(x):  # type: ignore[no-untyped-def]
     return TWO - tail if x < ZERO else tail
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
+@njit(cache=True, nogil=True)
 def largest(row):  # type: ignore[no-untyped-def]
-    """The largest of some float32; whether a NaN counts is undefined."""
-    top = row[0]
-    for i in range(row.size):
+    """The largest of some float32 (1-D, C order, not empty); whether a NaN counts is undefined."""
+    top, whole = row[0], row.size - row.size % (2 * LANES)
+    if whole:
+        a, b = load(row, 0), load(row, LANES)
+        for i in range(2 * LANES, whole, 2 * LANES):
+            a, b = larger(load(row, i), a), larger(load(row, i + LANES), b)
+        top = largest_lane(larger(a, b))
+    for i in range(whole, row.size):
         top = row[i] if row[i] > top else top
     return top
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def sum_of_exp(row, top):  # type: ignore[no-untyped-def]
-    """Sum of e^(row - top) in float64."""
-    total = 0.0
+def short_sum_of_exp(row, top):  # type: ignore[no-untyped-def]
+    total = ZERO
     for i in range(row.size):
         total += exp(row[i] - top)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def sum_of_exp(row, top):  # type: ignore[no-untyped-def]
+    """Sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
+    total = 0.0
+    for i in range(0, row.size, SHORT):
+        total += np.float64(short_sum_of_exp(row[i : i + SHORT], top))
     return total

@@ -5,51 +5,53 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .exponential import ONE, exp, largest, sum_of_exp, tanh
+from .activations import each_softcap
+from .exponential import SHORT, ZERO, exp, largest, sum_of_exp
 
 f32 = np.float32
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def attention_weights(scores, first, last, scale, cap, sink):  # type: ignore[no-untyped-def]
-    """scores (rows, keys) → probabilities, in place; 0 outside the keys first[r] … last[r] - 1.
+def attention_weights(scores, first, last, cap, sinks, scale):  # type: ignore[no-untyped-def]
+    """scores → e^(score - largest), in place, and in `scale` (rows,) what makes each row's weights sum to one.
 
-    cap: 0, or the bound c of c * tanh(score / c); sink[r]: a logit that takes probability and gives none (-inf: none).
+    scores (queries * heads, keys): for each query all heads in turn. 0 outside the keys first[q] … last[q] - 1.
+    cap: 0, or the bound c of c * tanh(score / c). sinks (heads,): logits that take weight and give none (-inf: none).
     """
-    inverse_cap = ONE / cap if cap > f32(0) else ONE
+    heads = sinks.size
     for r in range(scores.shape[0]):
-        row, seen = scores[r], scores[r, first[r] : last[r]]
-        row[: first[r]] = f32(0)
-        row[last[r] :] = f32(0)
+        begin, end = first[r // heads], last[r // heads]
+        scores[r, :begin] = ZERO
+        scores[r, end:] = ZERO
+        seen = scores[r, begin:end]
+        scale[r] = ZERO
         if seen.size == 0:
             continue
-        if cap > f32(0):
-            for i in range(seen.size):
-                seen[i] = cap * tanh(seen[i] * scale * inverse_cap)
-        elif scale != ONE:
-            for i in range(seen.size):
-                seen[i] = seen[i] * scale
-        normalize(seen, sink[r])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def normalize(seen, sink):  # type: ignore[no-untyped-def]
-    top = max(largest(seen), sink)
-    for i in range(seen.size):
-        seen[i] = exp(seen[i] - top)
-    total = total_of(seen)
-    if sink > -np.inf:
-        total += np.float64(exp(sink - top))
-    inverse = f32(1.0 / total)
-    for i in range(seen.size):
-        seen[i] = seen[i] * inverse
+        if cap > ZERO:
+            each_softcap(seen, cap)
+        sink = sinks[r % heads]
+        top = max(largest(seen), sink)
+        total = exp_and_sum(seen, top)
+        if sink > -np.inf:
+            total += np.float64(exp(sink - top))
+        scale[r] = f32(1.0 / total)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def total_of(row):  # type: ignore[no-untyped-def]
-    total = 0.0
+def short_exp_and_sum(row, top):  # type: ignore[no-untyped-def]
+    total = ZERO
     for i in range(row.size):
-        total += np.float64(row[i])
+        row[i] = exp(row[i] - top)
+        total += row[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def exp_and_sum(row, top):  # type: ignore[no-untyped-def]
+    """row = e^(row - top); their sum as in `sum_of_exp`."""
+    total = 0.0
+    for i in range(0, row.size, SHORT):
+        total += np.float64(short_exp_and_sum(row[i : i + SHORT], top))
     return total
 
 
@@ -59,6 +61,23 @@ def negative_log_likelihoods(logits, targets, out, start, stop):  # type: ignore
     for r in range(start, stop):
         top = largest(logits[r])
         out[r] = np.log(sum_of_exp(logits[r], top)) + np.float64(top) - np.float64(logits[r, targets[r]])
+
+
+@njit(cache=True, nogil=True)
+def fold_tile(logits, targets, first, state):  # type: ignore[no-untyped-def]
+    """Take the logits of tokens first, first + 1, … into state (rows, 3), float64.
+
+    state[r]: the largest logit so far, the sum of e^(logit - largest), the logit of targets[r].
+    """
+    for r in range(logits.shape[0]):
+        top, so_far = np.float64(largest(logits[r])), state[r, 0]
+        if top > so_far:
+            state[r, 0] = top
+            state[r, 1] *= np.exp(so_far - top)
+        state[r, 1] += sum_of_exp(logits[r], f32(state[r, 0]))
+        column = targets[r] - first
+        if 0 <= column < logits.shape[1]:
+            state[r, 2] = np.float64(logits[r, column])
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})

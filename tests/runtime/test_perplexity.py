@@ -89,7 +89,7 @@ def test_only_scored_positions_are_asked_for():
     [
         (31, 16, {}), (0, 16, {}), (100, 2, {}), (100, 16, {"stride": 16}), (17, 16, {"stride": 4}),
         (99, 16, {"chunks": 0}),
-    ],  # fmt: skip
+    ],
 )
 def test_refused(tokens, n_ctx, options):
     with pytest.raises(OptionError):
