@@ -61,8 +61,10 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     high = np.float32(rope_scaling(config, "high_freq_factor") or 4)
     context = np.float32(rope_scaling(config, "original_max_position_embeddings") or 8192)
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    wavelengths = np.float32(2 * math.pi) / (one / np.float32(config["rope_theta"]) ** exponents)
-    smooth = (context / wavelengths - low) / (high - low)
+    powers = np.power(float(config["rope_theta"]), exponents.astype(np.float64)).astype(np.float32)
+    # As torch divides a number by a tensor: by its reciprocal, which is rounded first.
+    wavelengths = one / (one / powers) * np.float32(2 * math.pi)
+    smooth = (one / wavelengths * context - low) / (high - low)
     between = one / ((one - smooth) / factor + smooth)
     divisors = np.where(wavelengths < context / high, one, np.where(wavelengths > context / low, factor, between))
     yield from_array("rope_freqs.weight", divisors.astype(np.float32))

@@ -38,7 +38,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A tensor of one number a layer that becomes an entry of a metadata array: `key`, as in `Architecture.metadata`."""
+    """A tensor of one number a layer that becomes an entry of the metadata array `key`."""
 
     key: str
 

@@ -160,7 +160,7 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
         groups = kv_heads(config) if callable(kv_heads) else lookup(config, kv_heads)
         each = lookup(config, heads) // groups + 2
         if tensor.shape[0] % (groups * each):
-            raise FormatError(f"{tensor.origin} has {tensor.shape[0]} rows; {groups} groups of {each} don't divide them")
+            raise FormatError(f"{tensor.origin} has {tensor.shape[0]} rows; {groups} groups of {each} don't fit")
         rows = np.arange(tensor.shape[0]).reshape(groups, each, -1)
         kinds = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
         return take(tensor, np.concatenate([kinds[kind].reshape(-1) for kind in pick]))
@@ -237,3 +237,14 @@ def chain(*transforms: Transform) -> Transform:
         return tensor
 
     return transform
+
+
+def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
+    """Rows scaled to length one, for configs that mean that."""
+
+    def normalize(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        lengths = np.linalg.norm(x, axis=1, keepdims=True).astype(np.float32)
+        scaled: NDArray[np.float32] = x / np.maximum(lengths, np.float32(1e-12))
+        return scaled
+
+    return lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor

@@ -11,9 +11,13 @@ LEAST_ROOM = 64  # tokens
 
 
 class KVCache:
-    """Grows by doubling; `length` is the number of tokens of which every layer has been appended."""
+    """Grows by doubling; `length` is the number of tokens of which every layer has been appended.
+
+    tokens: the ids seen so far, int64, for models that may have to compute everything anew.
+    """
 
     def __init__(self) -> None:
+        self.tokens: NDArray[np.int64] = np.empty(0, np.int64)
         self._layers: dict[int, tuple[Floats, Floats]] = {}
         self._lengths: dict[int, int] = {}
 
@@ -37,6 +41,7 @@ class KVCache:
     def reset(self) -> None:
         """Forget every token; the memory is kept for the next ones."""
         self._lengths.clear()
+        self.tokens = self.tokens[:0]
 
 
 def _grown(old: Floats | None, seen: int, like: Floats, room: int) -> Floats:

@@ -48,6 +48,10 @@ class Layer:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
+    @property
+    def index(self) -> int:
+        return int(self.prefix.split(".")[-2])
+
     def array(self, name: str) -> Floats | None:
         """A small tensor (norm, bias) in float32, decoded once; None where there is none."""
         if name not in self.tensors:
@@ -101,11 +105,19 @@ class Pass:
         """cos and sin of each token's position, computed once for all layers that share a base."""
         if (base, scaled) not in self._tables:
             model = self.model
-            factors = model.whole.array("rope_freqs.weight") if scaled else None
+            factors = self._frequency_factors() if scaled else None
             scaling = model.scaling if scaled else None
             cos, sin = rope_table(model.hyper.rope_width, base, scaling, factors, self.positions)
             self._tables[base, scaled] = (np.tile(cos, (self.texts, 1)), np.tile(sin, (self.texts, 1)))
         return self._tables[base, scaled]
+
+    def _frequency_factors(self) -> Floats | None:
+        """Divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
+        whole, scaling = self.model.whole, self.model.scaling
+        if scaling is None or scaling.kind != "longrope":
+            return whole.array("rope_freqs.weight")
+        long = self.positions[-1] >= scaling.original_context
+        return whole.array(f"rope_factors_{'long' if long else 'short'}.weight")
 
 
 def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
@@ -252,6 +264,8 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
     """down(activation(gate x) * up x); kind: "" or "_shexp" (a shared expert)."""
     up = run.project(layer, f"ffn_up{kind}", x)
     activation = run.model.hyper.activation
+    if activation == "xielu":
+        return run.project(layer, f"ffn_down{kind}", ops.xielu(up, *run.model.hyper.xielu[layer.index]))
     if not run.model.architecture.block.gated:
         return run.project(layer, f"ffn_down{kind}", activated(activation, up))
     if f"ffn_gate{kind}.weight" in layer:

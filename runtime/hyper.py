@@ -52,7 +52,8 @@ class LayerHyper:
 class Hyper:
     """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none.
 
-    alibi: the largest exponent of the distance penalties, 0 without them.
+    alibi: the largest exponent of the distance penalties, 0 without them. xielu: each layer's alpha_n, alpha_p, beta
+    and eps of the trained activation.
     """
 
     width: int
@@ -71,6 +72,7 @@ class Hyper:
     activation: Activation
     parallel: bool
     alibi: float
+    xielu: tuple[tuple[float, ...], ...]
     activation_limit: float
     experts_used: int
     experts_scale: float
@@ -109,6 +111,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         activation_limit=float(keys.get("swiglu_limit", 7.0)),
         parallel=bool(parallel),
         alibi=_alibi(keys, block.alibi),
+        xielu=_xielu(metadata) if block.activation == "xielu" else (),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
         normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
@@ -169,6 +172,11 @@ def _eps(keys: Keys, norm: Norm) -> float:
     """The norms' epsilon; Phi-3.5-MoE keeps that of layer norms under the key of RMS norms."""
     own, other = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")[:: 1 if norm == "rms" else -1]
     return float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own))
+
+
+def _xielu(metadata: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+    arrays = [Keys("xielu", metadata).need(key) for key in ("alpha_n", "alpha_p", "beta", "eps")]
+    return tuple(tuple(float(x) for x in of_layer) for of_layer in zip(*arrays, strict=True))
 
 
 def _positive(value: Any) -> float | None:

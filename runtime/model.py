@@ -37,7 +37,7 @@ class Model:
         self.hyper: Hyper = hyper(self.architecture, metadata)
         self.layers = tuple(Layer.of(i, tensors) for i in range(len(self.hyper.layers)))
         self.whole = Layer("", {n: t for n, t in tensors.items() if not n.startswith("blk.")})
-        self.scaling = _scaling(Keys(name, metadata))
+        self.scaling = _scaling(Keys(name, metadata), self.whole)
         self.observe: Observe | None = None
         if "token_embd.weight" not in self.whole:
             raise ModelError("the file has no tensor 'token_embd.weight': it is not a model that can run")
@@ -67,6 +67,14 @@ class Model:
         if ids.min() < 0 or ids.max() >= self.vocabulary_size:
             raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
         texts = ids.reshape(-1, ids.shape[-1])
+        if cache is not None and self.scaling is not None and self.scaling.kind == "longrope":
+            seen, cache.tokens = cache.length, np.concatenate([cache.tokens, texts[0]])
+            if 0 < seen <= self.scaling.original_context < len(cache.tokens):
+                # The text grows past the short factors: all of it is computed anew with the long ones, as transformers
+                # does when it generates.
+                again = cache.tokens
+                cache.reset()
+                return self.forward(again, cache, seen + first)
         run = Pass(self, len(texts), texts.shape[1], cache)
         x = decode(run, embed(run, texts.reshape(-1)))
         wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
@@ -74,11 +82,13 @@ class Model:
         return result.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
 
 
-def _scaling(keys: Keys) -> RopeScaling | None:
+def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:
     kind = keys.get("rope.scaling.type", "none")
     context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
     if keys.get("rope.scaling.dynamic_factor"):
         return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
+    if "rope_factors_long.weight" in whole:
+        return RopeScaling("longrope", 1.0, context, float(keys.get("rope.scaling.attn_factor", 1.0)))
     if kind == "none":
         return None
     temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own

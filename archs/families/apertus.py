@@ -1,0 +1,43 @@
+"""Apertus: Llama's layers with a norm on each head of q and k, and an ungated activation that was trained (xIELU).
+
+Reference: transformers `models/apertus/modeling_apertus.py`. The activation's numbers go into metadata.
+"""
+
+from archs.config import head_dim
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block, Numbers
+
+SCALING = {
+    "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}  # fmt: skip
+
+APERTUS = QWEN2.but(
+    name="apertus",
+    hf_classes=("ApertusForCausalLM", "ApertusModel"),
+    vocab=("bpe",),
+    metadata={"vocab_size": "vocab_size", "rope.dimension_count": head_dim},
+    defaults={
+        "intermediate_size": 14_336,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 65_536,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 12_000_000.0,
+        "rope_scaling": SCALING,
+        "vocab_size": 131_072,
+    },
+    tensors={
+        "layers.{i}.input_layernorm": None,
+        "layers.{i}.post_attention_layernorm": None,
+        "layers.{i}.attention_layernorm": "blk.{i}.attn_norm",
+        "layers.{i}.feedforward_layernorm": "blk.{i}.ffn_norm",
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.mlp.gate_proj": None,
+        "layers.{i}.mlp.act_fn.alpha_n": Numbers("xielu.alpha_n"),
+        "layers.{i}.mlp.act_fn.alpha_p": Numbers("xielu.alpha_p"),
+        "layers.{i}.mlp.act_fn.beta": Numbers("xielu.beta"),
+        "layers.{i}.mlp.act_fn.eps": Numbers("xielu.eps"),
+    },
+    block=Block(rope="halves", activation="xielu", gated=False),
+)

@@ -1,0 +1,48 @@
+"""Baichuan and Baichuan 2: Llama's layers with q/k/v fused; the 13B models have ALiBi instead of rope.
+
+Reference: the `modeling_baichuan.py` that its checkpoints bring along. Baichuan 2 scales the head's rows to length one
+before use. The reference does not, and knows the 13B by its 40 layers; ours adds `attention.max_alibi_bias`.
+"""
+
+from archs.config import head_dim
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config, Map
+from archs.transforms import chain, interleave_rope, part, unit_rows_if
+
+
+def largest_bias(config: Config) -> float | None:
+    """The largest distance penalty's exponent for the 13B models, whose config has no `max_position_embeddings`."""
+    return 8.0 if config.get("max_position_embeddings") is None else None
+
+
+def is_second(config: Config) -> bool:
+    return "z_loss_weight" in config
+
+
+BAICHUAN = LLAMA.but(
+    name="baichuan",
+    hf_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
+    vocab=("sentencepiece",),
+    metadata={
+        "tensor_data_layout": lambda config: "Meta AI original pth",
+        "context_length": "max_position_embeddings|model_max_length",
+        "attention.head_count_kv": None,
+        "attention.max_alibi_bias": largest_bias,
+        "rope.dimension_count": head_dim,
+        "rope.freq_base": None,
+        "vocab_size": None,
+    },
+    defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
+    tensors={
+        "layers.{i}.self_attn.q_proj": None,
+        "layers.{i}.self_attn.k_proj": None,
+        "layers.{i}.self_attn.v_proj": None,
+        "layers.{i}.self_attn.W_pack": (
+            Map("blk.{i}.attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
+            Map("blk.{i}.attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
+            Map("blk.{i}.attn_v", part(2, 3)),
+        ),
+        "lm_head": Map("output", unit_rows_if(is_second)),
+    },
+    block=Block(alibi="attention.max_alibi_bias"),
+)

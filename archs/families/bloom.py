@@ -1,0 +1,39 @@
+"""BLOOM: ALiBi, layer norms (one on the embedding too), q/k/v fused head by head, tanh GELU.
+
+Reference: transformers `models/bloom/modeling_bloom.py`.
+"""
+
+from archs.config import lookup
+from archs.spec import COMMON, Architecture, Block, Map
+from archs.transforms import ungroup
+
+HEADS = "n_head|num_attention_heads"
+WIDTH = "hidden_size|n_embed"
+
+BLOOM = Architecture(
+    name="bloom",
+    hf_classes=("BloomForCausalLM", "BloomModel"),
+    metadata={
+        **COMMON,
+        "context_length": f"seq_length|{WIDTH}",  # the model has no limit; the reference's stand-in
+        "embedding_length": WIDTH,
+        "feed_forward_length": lambda config: 4 * lookup(config, WIDTH),
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": HEADS,
+    },
+    defaults={"layer_norm_epsilon": 1e-5, "vocab_size": 250_880},
+    tensors={
+        "word_embeddings": "token_embd",
+        "word_embeddings_layernorm": "token_embd_norm",
+        "h.{i}.input_layernorm": "blk.{i}.attn_norm",
+        "h.{i}.self_attention.query_key_value": Map("blk.{i}.attn_qkv", ungroup(HEADS, HEADS)),
+        "h.{i}.self_attention.dense": "blk.{i}.attn_output",
+        "h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+        "h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
+        "h.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
+        "ln_f": "output_norm",
+        "lm_head": "output",
+    },
+    activation="",
+    block=Block(norm="layer", rope="none", alibi=True, activation="gelu_tanh", gated=False),
+)

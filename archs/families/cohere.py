@@ -1,0 +1,39 @@
+"""Command R and R+: layer norms without biases, feed-forward net beside attention, a scale on the logits; R+ also has a
+norm of its own for each head of q and k.
+
+Reference: transformers `models/cohere/modeling_cohere.py`. Adjacent pairs rotate in HF too.
+"""
+
+from archs.families.qwen2 import QWEN2
+from archs.rope import scaling_type
+from archs.spec import Block
+
+COHERE = QWEN2.but(
+    name="command-r",
+    hf_classes=("CohereForCausalLM", "CohereModel"),
+    vocab=("bpe",),
+    metadata={
+        "context_length": "model_max_length|max_position_embeddings",
+        "logit_scale": "logit_scale",
+        "rope.scaling.type": scaling_type,
+    },
+    defaults={
+        "hidden_size": 8192,
+        "intermediate_size": 22_528,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 64,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": None,
+        "layer_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "logit_scale": 0.0625,
+        "vocab_size": 256_000,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.post_attention_layernorm": None,
+    },
+    block=Block(norm="layer", parallel=True),
+)

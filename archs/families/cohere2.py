@@ -1,0 +1,24 @@
+"""Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth.
+
+Reference: transformers `models/cohere2/modeling_cohere2.py`.
+"""
+
+from archs.config import head_dim, window_period
+from archs.families.cohere import COHERE
+from archs.spec import Block
+
+PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
+
+COHERE2 = COHERE.but(
+    name="cohere2",
+    hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
+    metadata={
+        "context_length": "max_position_embeddings",
+        "rope.dimension_count": head_dim,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_period(PERIOD),
+        "vocab_size": "vocab_size",
+    },
+    defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
+    block=Block(norm="layer", parallel=True, window_period=PERIOD, rope_windowed_only=True),
+)

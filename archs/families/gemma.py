@@ -1,0 +1,33 @@
+"""Gemma: Llama's layers with a tanh GELU, norm weights stored minus one, the embedding scaled by the root of its width.
+
+Reference: transformers `models/gemma/modeling_gemma.py`, where "gelu" as the old configs' `hidden_act` means tanh too.
+"""
+
+from archs.families.qwen2 import QWEN2
+from archs.rope import unusual_base
+from archs.spec import Block, Map
+from archs.transforms import add_one
+
+GEMMA = QWEN2.but(
+    name="gemma",
+    hf_classes=("GemmaForCausalLM", "GemmaModel"),
+    vocab=("sentencepiece", "bpe"),
+    metadata={"rope.freq_base": unusual_base},
+    defaults={
+        "hidden_size": 3072,
+        "intermediate_size": 24_576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "vocab_size": 256_000,
+    },
+    tensors={
+        "layers.{i}.input_layernorm": Map("blk.{i}.attn_norm", add_one),
+        "layers.{i}.post_attention_layernorm": Map("blk.{i}.ffn_norm", add_one),
+        "norm": Map("output_norm", add_one),
+    },
+    activation="hidden_activation",
+    block=Block(rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width"),
+)

@@ -1,0 +1,41 @@
+"""Gemma 2: Gemma with norms after each part too, softcapped scores and logits, and a window in every second layer.
+
+Reference: transformers `models/gemma2/modeling_gemma2.py`.
+"""
+
+from archs.config import window_period
+from archs.families.gemma import GEMMA
+from archs.families.gemma3 import attention_scale
+from archs.spec import Block, Map
+from archs.transforms import add_one
+
+PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
+
+GEMMA2 = GEMMA.but(
+    name="gemma2",
+    hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_period(PERIOD),
+        "attention.scale": attention_scale,
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    defaults={
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    tensors={
+        "layers.{i}.post_attention_layernorm": Map("blk.{i}.post_attention_norm", add_one),
+        "layers.{i}.pre_feedforward_layernorm": Map("blk.{i}.ffn_norm", add_one),
+        "layers.{i}.post_feedforward_layernorm": Map("blk.{i}.post_ffw_norm", add_one),
+    },
+    block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
+)

@@ -1,0 +1,48 @@
+"""GPT-NeoX and Pythia: layer norms, partly rotating heads, attention beside the feed-forward net or before it.
+
+Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
+"""
+
+from archs.rope import SCALING, rotated_width, unusual_base
+from archs.spec import COMMON, Architecture, Block, Map
+from archs.transforms import ungroup
+
+GPTNEOX = Architecture(
+    name="gptneox",
+    hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
+    metadata={
+        **COMMON,
+        **SCALING,
+        "rope.dimension_count": rotated_width,
+        "rope.freq_base": unusual_base,
+        "use_parallel_residual": "use_parallel_residual",
+    },
+    defaults={
+        "hidden_size": 6144,
+        "intermediate_size": 24_576,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5,
+        "rope_theta": lambda config: config.get("rotary_emb_base"),
+        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25),
+        "use_parallel_residual": True,
+        "vocab_size": 50_432,
+    },
+    tensors={
+        "embed_in": "token_embd",
+        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+        "layers.{i}.attention.query_key_value": Map(
+            "blk.{i}.attn_qkv", ungroup("num_attention_heads", "num_attention_heads")
+        ),
+        "layers.{i}.attention.dense": "blk.{i}.attn_output",
+        "layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+        "layers.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
+        "layers.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
+        "final_layer_norm": "output_norm",
+        "embed_out": "output",
+    },
+    ignored=("layers.*.attention.bias",),
+    prefixes=("gpt_neox",),
+    block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
+)

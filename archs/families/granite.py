@@ -1,0 +1,27 @@
+"""Granite: Llama's layers with scales on embedding, attention, residual and logits.
+
+Reference: transformers `models/granite/modeling_granite.py`.
+"""
+
+from archs.families.llama import LLAMA
+from archs.spec import Block
+
+GRANITE = LLAMA.but(
+    name="granite",
+    hf_classes=("GraniteForCausalLM", "GraniteModel"),
+    vocab=("bpe",),
+    metadata={
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+    defaults={
+        "head_dim": None,
+        "attention_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    },
+    block=Block(logit_scale="divide"),
+)

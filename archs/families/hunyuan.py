@@ -1,0 +1,49 @@
+"""Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated.
+
+Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. Its rope scaling "dynamic" with an
+`alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to.
+"""
+
+from typing import Any
+
+from archs.config import head_dim, rope_scaling
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block, Computed, Config
+
+STRETCHED = 256 * 1024  # tokens
+
+
+def base(config: Config) -> float:
+    alpha, width = rope_scaling(config, "alpha"), head_dim(config)
+    return float(config["rope_theta"] * (alpha ** (width / (width - 2)) if alpha else 1.0))
+
+
+def if_stretched(value: Any, otherwise: str = "") -> Computed:
+    return lambda config: value if rope_scaling(config, "alpha") else config.get(otherwise)
+
+
+HUNYUAN_DENSE = QWEN2.but(
+    name="hunyuan-dense",
+    hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
+    vocab=("bpe",),
+    metadata={
+        "context_length": if_stretched(STRETCHED, "max_position_embeddings"),
+        "rope.freq_base": base,
+        "rope.scaling.type": if_stretched("none"),
+        "rope.scaling.factor": if_stretched(1.0),
+        "rope.scaling.original_context_length": if_stretched(STRETCHED),
+        "rope.scaling.dynamic_factor": None,
+    },
+    defaults={
+        "intermediate_size": 11_008,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 290_943,
+    },
+    tensors={
+        "layers.{i}.self_attn.query_layernorm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.key_layernorm": "blk.{i}.attn_k_norm",
+    },
+    block=Block(rope="halves", qk_norm_after_rope=True),
+)

@@ -1,0 +1,34 @@
+"""InternLM2: Llama's layers under other names, q/k/v fused by key-value head.
+
+Reference: the `modeling_internlm2.py` that its checkpoints bring along.
+"""
+
+from archs.families.llama import LLAMA
+from archs.spec import Map
+from archs.transforms import chain, interleave_rope, ungroup
+
+HEADS, KV_HEADS = "num_attention_heads", "num_key_value_heads"
+
+INTERNLM2 = LLAMA.but(
+    name="internlm2",
+    hf_classes=("InternLM2ForCausalLM",),
+    metadata={"vocab_size": None, "rope.dimension_count": None},
+    defaults={"head_dim": None, "vocab_size": 103_168},
+    tensors={
+        **dict.fromkeys(LLAMA.tensors),
+        "tok_embeddings": "token_embd",
+        "layers.{i}.attention_norm": "blk.{i}.attn_norm",
+        "layers.{i}.attention.wqkv": (
+            Map("blk.{i}.attn_q", chain(ungroup(HEADS, KV_HEADS, "q"), interleave_rope(HEADS))),
+            Map("blk.{i}.attn_k", chain(ungroup(HEADS, KV_HEADS, "k"), interleave_rope(KV_HEADS))),
+            Map("blk.{i}.attn_v", ungroup(HEADS, KV_HEADS, "v")),
+        ),
+        "layers.{i}.attention.wo": "blk.{i}.attn_output",
+        "layers.{i}.ffn_norm": "blk.{i}.ffn_norm",
+        "layers.{i}.feed_forward.w1": "blk.{i}.ffn_gate",
+        "layers.{i}.feed_forward.w2": "blk.{i}.ffn_down",
+        "layers.{i}.feed_forward.w3": "blk.{i}.ffn_up",
+        "norm": "output_norm",
+        "output": "output",
+    },
+)

@@ -1,0 +1,28 @@
+"""Jais 2: layer norms, biases everywhere, an ungated squared ReLU.
+
+Reference: transformers `models/jais2/modeling_jais2.py`.
+"""
+
+from archs.config import head_dim
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block
+
+JAIS2 = QWEN2.but(
+    name="jais2",
+    hf_classes=("Jais2ForCausalLM", "Jais2Model"),
+    vocab=("bpe",),
+    metadata={"rope.dimension_count": head_dim},
+    defaults={
+        "hidden_size": 3328,
+        "intermediate_size": 26_624,
+        "num_attention_heads": 26,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "head_dim": head_dim,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": None,
+        "layer_norm_eps": 1e-5,
+        "vocab_size": 150_272,
+    },
+    tensors={"layers.{i}.mlp.gate_proj": None},
+    block=Block(norm="layer", rope="halves", activation="relu2", gated=False),
+)

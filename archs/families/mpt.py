@@ -1,0 +1,48 @@
+"""MPT: ALiBi, layer norms without biases, fused q/k/v that may be clipped.
+
+Reference: transformers `models/mpt/modeling_mpt.py`.
+"""
+
+from archs.config import lookup
+from archs.spec import COMMON, Architecture, Block, Config
+
+
+def largest_bias(config: Config) -> float:
+    """The largest distance penalty's exponent, 0 without ALiBi."""
+    if lookup(config, "attn_config.alibi") is False:
+        return 0.0
+    return float(lookup(config, "attn_config.alibi_bias_max") or 8)
+
+
+MPT = Architecture(
+    name="mpt",
+    hf_classes=("MPTForCausalLM", "MptForCausalLM", "MptModel"),
+    metadata={
+        **COMMON,
+        "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],
+        "attention.head_count_kv": "attn_config.kv_n_heads",
+        "attention.clamp_kqv": "attn_config.clip_qkv",
+        "attention.max_alibi_bias": largest_bias,
+        "attention.scale": "attn_config.softmax_scale",
+    },
+    defaults={
+        "d_model": 2048, "n_heads": 16, "n_layers": 24, "expansion_ratio": 4, "max_seq_len": 2048,
+        "layer_norm_epsilon": 1e-5, "vocab_size": 50_368,
+    },
+    tensors={
+        "wte": "token_embd",
+        "wpe": "position_embd",
+        "blocks.{i}.norm_1": "blk.{i}.attn_norm",
+        "blocks.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
+        "blocks.{i}.attn.q_ln": "blk.{i}.attn_q_norm",
+        "blocks.{i}.attn.k_ln": "blk.{i}.attn_k_norm",
+        "blocks.{i}.attn.out_proj": "blk.{i}.attn_output",
+        "blocks.{i}.norm_2": "blk.{i}.ffn_norm",
+        "blocks.{i}.ffn.up_proj": "blk.{i}.ffn_up",
+        "blocks.{i}.ffn.down_proj": "blk.{i}.ffn_down",
+        "norm_f": "output_norm",
+        "lm_head": "output",
+    },
+    activation="",
+    block=Block(norm="layer", rope="none", alibi="attention.max_alibi_bias", activation="gelu", gated=False),
+)  # fmt: skip

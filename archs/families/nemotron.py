@@ -1,0 +1,46 @@
+"""Nemotron and Minitron: layer norms whose weights are stored minus one, squared ReLU, partly rotating heads.
+
+Reference: transformers `models/nemotron/modeling_nemotron.py`.
+"""
+
+from archs.config import head_dim
+from archs.families.qwen2 import QWEN2
+from archs.rope import rotated_width, scaling_type
+from archs.spec import Block, Map, Target
+from archs.transforms import add_one
+
+
+def norm(source: str, name: str) -> dict[str, Target]:
+    return {f"{source}.weight": Map(f"{name}.weight", add_one), f"{source}.bias": f"{name}.bias", source: None}
+
+
+NEMOTRON = QWEN2.but(
+    name="nemotron",
+    hf_classes=("NemotronForCausalLM", "NemotronModel"),
+    vocab=("sentencepiece", "bpe"),
+    metadata={
+        "attention.layer_norm_epsilon": "norm_eps",
+        "rope.dimension_count": rotated_width,
+        "rope.scaling.type": scaling_type,
+        "vocab_size": "vocab_size",
+    },
+    defaults={
+        "hidden_size": 6144,
+        "intermediate_size": 24_576,
+        "num_attention_heads": 48,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "head_dim": head_dim,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": None,
+        "norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "vocab_size": 256_000,
+    },
+    tensors={
+        **norm("layers.{i}.input_layernorm", "blk.{i}.attn_norm"),
+        **norm("layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"),
+        **norm("norm", "output_norm"),
+        "layers.{i}.mlp.gate_proj": None,
+    },
+    block=Block(norm="layer", rope="halves", activation="relu2", gated=False),
+)

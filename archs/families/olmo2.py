@@ -1,0 +1,41 @@
+"""OLMo 2 and 3: norms after attention and feed-forward net only, and over all heads of q and k; OLMo 3 has windows.
+
+Reference: transformers `models/olmo2/modeling_olmo2.py`, `models/olmo3/modeling_olmo3.py`. Rope scaling is for the
+layers that see everything.
+"""
+
+from archs.config import windowed_layers
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block, Config
+
+OLMO2 = QWEN2.but(
+    name="olmo2",
+    hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
+    vocab=("bpe",),
+    defaults={
+        "intermediate_size": 11_008,
+        "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 50_304,
+    },
+    tensors={
+        "layers.{i}.input_layernorm": None,
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
+    },
+    block=Block(rope="halves", window_period=4, scale_windowed=False),
+)
+
+
+def window_pattern(config: Config) -> list[bool]:
+    return windowed_layers(config, lambda layer: (layer + 1) % 4 != 0)
+
+
+OLMO3 = OLMO2.but(
+    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
+    metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
+    defaults={"sliding_window": 4096, "rope_theta": 500_000.0},
+)

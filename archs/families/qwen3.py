@@ -1,0 +1,17 @@
+"""Qwen3: Qwen2's layers without biases, with a norm on each head of q and k, and heads of a width of their own.
+
+Reference: transformers `models/qwen3/modeling_qwen3.py`.
+"""
+
+from archs.families.qwen2 import QWEN2
+
+QWEN3 = QWEN2.but(
+    name="qwen3",
+    hf_classes=("Qwen3ForCausalLM", "Qwen3Model"),
+    vocab=("bpe",),
+    defaults={"head_dim": 128},
+    tensors={
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+    },
+)

@@ -1,0 +1,24 @@
+"""Seed-OSS: Qwen2's layers with heads of a width of their own; GGUF names the second norm otherwise.
+
+Reference: transformers `models/seed_oss/modeling_seed_oss.py`.
+"""
+
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block
+
+SEED_OSS = QWEN2.but(
+    name="seed_oss",
+    hf_classes=("SeedOssForCausalLM", "SeedOssModel"),
+    vocab=("bpe",),
+    defaults={
+        "intermediate_size": 27_648,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 80,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 524_288,
+        "vocab_size": 155_136,
+    },
+    tensors={"layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
+    block=Block(rope="halves", ffn_norm="post_attention_norm"),
+)

@@ -1,0 +1,57 @@
+"""SmolLM3: Llama's layers, every fourth of them without rope.
+
+Reference: transformers `models/smollm3/modeling_smollm3.py`.
+"""
+
+from archs.config import windowed_layers
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config
+
+PERIOD = 4  # what files without `no_rope_layers` mean
+
+
+def rope_layers(config: Config) -> list[int]:
+    """1 for each layer that has rope, 0 for the others."""
+    every = config["no_rope_layer_interval"]
+    return config.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(config["num_hidden_layers"])]
+
+
+def unusual_rope_layers(config: Config) -> list[int] | None:
+    """The same where it is not every fourth layer that has none (the reference drops it)."""
+    layers = rope_layers(config)
+    return layers if layers != [int((i + 1) % PERIOD != 0) for i in range(len(layers))] else None
+
+
+def window(config: Config) -> int | None:
+    return config.get("sliding_window") if any(window_pattern(config) or []) else None
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    """Windows, where there are any, are in the layers without rope (the reference drops them)."""
+    if not config.get("use_sliding_window") or not config.get("sliding_window"):
+        return None
+    return windowed_layers(config, lambda layer: not rope_layers(config)[layer])
+
+
+SMOLLM3 = LLAMA.but(
+    name="smollm3",
+    hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
+    vocab=("bpe",),
+    metadata={
+        "no_rope_layers": unusual_rope_layers,
+        "attention.sliding_window": window,
+        "attention.sliding_window_pattern": window_pattern,
+    },
+    defaults={
+        "hidden_size": 2048,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": None,
+        "max_position_embeddings": 32_768,
+        "rope_theta": 2_000_000.0,
+        "no_rope_layer_interval": PERIOD,
+        "vocab_size": 128_256,
+    },
+    block=Block(rope_period=PERIOD),
+)

@@ -1,0 +1,36 @@
+"""StableLM 2 and 3B: Llama's layers with layer norms and partly rotating heads; the 12B has the feed-forward net beside
+attention, and norms of their own for each head of q and k.
+
+Reference: transformers `models/stablelm/modeling_stablelm.py`.
+"""
+
+from archs.families.qwen2 import QWEN2
+from archs.rope import rotated_width, unusual_base
+from archs.spec import Block, Map
+
+STABLELM = QWEN2.but(
+    name="stablelm",
+    hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
+    vocab=("bpe",),
+    metadata={
+        "rope.dimension_count": rotated_width,
+        "rope.freq_base": unusual_base,
+        "use_parallel_residual": "use_parallel_residual",
+    },
+    defaults={
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": None,
+        "layer_norm_eps": lambda config: config.get("norm_eps", 1e-5),
+        "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25),
+        "use_parallel_residual": False,
+        "vocab_size": 50_304,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_layernorm.norms.{e}": Map("blk.{i}.attn_q_norm", stack=True),
+        "layers.{i}.self_attn.k_layernorm.norms.{e}": Map("blk.{i}.attn_k_norm", stack=True),
+    },
+    block=Block(norm="layer", rope="halves", parallel="use_parallel_residual"),
+)

@@ -1,0 +1,35 @@
+"""StarCoder2: layer norms, biases, an ungated tanh GELU; a window in every layer.
+
+Reference: transformers `models/starcoder2/modeling_starcoder2.py`. The reference drops the window.
+"""
+
+from archs.families.llama import window
+from archs.families.qwen2 import QWEN2
+from archs.spec import Block
+
+STARCODER2 = QWEN2.but(
+    name="starcoder2",
+    hf_classes=("Starcoder2ForCausalLM", "Starcoder2Model"),
+    vocab=("bpe",),
+    metadata={"attention.sliding_window": window},
+    defaults={
+        "hidden_size": 3072,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": None,
+        "norm_epsilon": 1e-5,
+        "sliding_window": None,
+        "vocab_size": 49_152,
+    },
+    tensors={
+        "layers.{i}.mlp.gate_proj": None,
+        "layers.{i}.mlp.up_proj": None,
+        "layers.{i}.mlp.down_proj": None,
+        "layers.{i}.mlp.c_fc": "blk.{i}.ffn_up",
+        "layers.{i}.mlp.c_proj": "blk.{i}.ffn_down",
+    },
+    block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False),
+)
