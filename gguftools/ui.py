@@ -13,7 +13,7 @@ from quants.errors import GgufToolsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .report import QuantizeReport
+    from .report import OutputReport, QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -88,8 +88,7 @@ def print_report(report: QuantizeReport, as_json: bool) -> None:
         print_json(report.as_dict())
         return
     for output in report.outputs:
-        for tensor in output.fallbacks:
-            note(f"{output.recipe}: {tensor.name} becomes {tensor.format}: {tensor.fallback}")
+        _note_fallbacks(output)
         types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
         print_table(None, ("type", "tensors", "bytes"), types, "lrr")
         verb = "would be" if report.dry_run else "is"
@@ -100,6 +99,16 @@ def print_report(report: QuantizeReport, as_json: bool) -> None:
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
+
+
+def _note_fallbacks(output: OutputReport) -> None:
+    """One line for all tensors that became another format than the recipe's for the same reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for tensor in output.fallbacks:
+        reasons.setdefault((tensor.format, tensor.fallback or ""), []).append(tensor.name)
+    for (form, reason), names in reasons.items():
+        who = names[0] if len(names) == 1 else f"{len(names)} tensors ({names[0]}, …)"
+        note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
 
 
 def print_value(value: Any, as_json: bool) -> None:
