@@ -303,10 +303,11 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
 
 def _alive(mean: Floats) -> Floats:
     for row in mean:
+        least = row[row > 0].min() if row.any() else 1
         for start in range(0, len(row), DEAD_COLUMNS):
             group = row[start : start + DEAD_COLUMNS]
             if not group.any():
-                group[:] = row[row > 0].min(initial=np.float32(1))
+                group[:] = least
     return mean
 
 
