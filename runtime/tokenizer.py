@@ -36,7 +36,7 @@ class Tokenizer:
     bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], model: TokenizerModel, tokens: Tokens) -> None:
+    def __init__(self, model: TokenizerModel, tokens: Tokens) -> None:
         self._model = model
         self._tokens = tokens
         self._splitter = cache(self._build_splitter)
@@ -111,7 +111,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         what = f"of an unknown kind: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = Tokens(metadata)
-    return Tokenizer(metadata, MODELS[name](tokens), tokens)
+    return Tokenizer(MODELS[name](tokens), tokens)
 
 
 def _first(tokens: Tokens, *keys: str) -> int | None:

@@ -1,7 +1,8 @@
 """The tokenizer files of a Hugging Face folder, read once: tokenizer.json and what stands beside it.
 
-A folder without tokenizer.json but with the plain files of GPT-2 (vocab.json, merges.txt) or BERT (vocab.txt) is read
-as if it had one; any other slow tokenizer goes through transformers' converters, imported only then.
+A folder without tokenizer.json but with the plain files of GPT-2 (vocab.json, merges.txt) or BERT (vocab.txt), with
+tekken.json or a tiktoken file is read as if it had one; any other slow tokenizer goes through transformers' converters,
+imported only then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from quants.errors import VocabularyError
+
+from .ranks import from_ranked_files
 
 __all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json"]
 
@@ -127,7 +130,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
-    """The tokenizer.json that GPT-2's or BERT's plain files amount to; empty for other classes."""
+    """The tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
     folder = files.folder
     if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -135,6 +138,8 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
         byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
         model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
         return _tokenizer_json(files, model, None, byte_level, byte_level)
+    if ranked := from_ranked_files(folder, read_json(folder / "tekken.json"), files.config):
+        return ranked
     if kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
         words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}

@@ -16,7 +16,7 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
-__all__ = ["PreTokenizer", "Structure", "name_of", "parts", "pre_tokenizer", "structure"]
+__all__ = ["PreTokenizer", "Structure", "byte_characters", "name_of", "parts", "pre_tokenizer", "structure"]
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
@@ -94,6 +94,13 @@ def pre_tokenizer(name: str) -> PreTokenizer:
         f"unknown pre-tokenizer {name!r} in tokenizer.ggml.pre",
         f"set it to the one that fits, such as {', '.join(map(repr, nearest))}",
     )
+
+
+def byte_characters() -> dict[int, str]:
+    """GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def structure(tokenizer: Mapping[str, Any]) -> Structure:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 from gguf.constants import Keys, TokenType
 
-from archs.vocab.pretokenizer import PreTokenizer, pre_tokenizer
+from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
 from quants.errors import VocabularyError
 
 from .model import Tokens, as_text
 
 __all__ = ["BytePairs"]
+
+BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 
 
 class BytePairs:
@@ -51,8 +53,7 @@ class BytePairs:
             return text.encode()
         if self.kind.raw:
             return (text.replace("▁", " ") if self.kind.escaped else text).encode()
-        values = byte_values()
-        return b"".join(bytes([values[c]]) if c in values else c.encode() for c in text)
+        return b"".join(bytes([BYTE_VALUES[c]]) if c in BYTE_VALUES else c.encode() for c in text)
 
     @cached_property
     def _library(self) -> Any:
@@ -131,11 +132,3 @@ def _cutting(kind: PreTokenizer) -> Any:
     if not kind.raw and not any(isinstance(step, ByteLevel) for step in steps):
         steps.append(ByteLevel(add_prefix_space=False, use_regex=False))
     return Sequence(steps)
-
-
-@lru_cache(maxsize=1)
-def byte_values() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable bytes stand for themselves, the others follow from U+0100."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -6,7 +6,7 @@ Reference: sentencepiece's `sentencepiece_model.proto`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Pieces:
         """BPE models have a space put in front of the whole text only, unigram models before each piece of it."""
         prefix = self.prefix_space and (start or self.unigram)
         ids: list[int] = self._processor(prefix).encode(text)
-        return ids
+        return [number if number < self.tokens.size else self._unknown for number in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         text = b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
@@ -64,7 +64,11 @@ class Pieces:
             seen.add(text)
             model.pieces.add(piece=text, score=float(score), type=int(kind))
         model.trainer_spec.model_type = UNIGRAM if self.unigram else BPE
-        model.trainer_spec.byte_fallback = bool((kinds == TokenType.BYTE).any())
+        if (kinds == TokenType.BYTE).any():
+            model.trainer_spec.byte_fallback = True
+            # The library wants all 256; Gemma's fast tokenizer has a tab in place of one.
+            for text in sorted({f"<0x{byte:02X}>" for byte in range(256)} - seen):
+                model.pieces.add(piece=text, type=int(TokenType.BYTE))
         spec = model.normalizer_spec
         spec.name = "gguf"
         spec.add_dummy_prefix = prefix_space
@@ -80,11 +84,13 @@ class Pieces:
         types = self.tokens.types
         plain = np.isin(types, [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED])
         kinds = np.where(plain, types, TokenType.CONTROL)
-        if (kinds == TokenType.BYTE).sum() != 256:  # the library falls back to bytes only where it has them all
-            kinds[kinds == TokenType.BYTE] = TokenType.CONTROL
-        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
-        if unknown is None:
-            marked = (types == TokenType.UNKNOWN).nonzero()[0]
-            unknown = int(marked[0]) if len(marked) else 0
-        kinds[unknown] = TokenType.UNKNOWN
+        kinds[self._unknown] = TokenType.UNKNOWN
         return kinds
+
+    @cached_property
+    def _unknown(self) -> int:
+        """The token for what the vocabulary cannot spell."""
+        if (number := self.tokens.id(Keys.Tokenizer.UNK_ID)) is not None:
+            return number
+        marked = (self.tokens.types == TokenType.UNKNOWN).nonzero()[0]
+        return int(marked[0]) if len(marked) else 0

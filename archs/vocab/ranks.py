@@ -1,0 +1,116 @@
+"""Vocabularies of byte strings with ranks (tiktoken files, Mistral's tekken.json), as the tokenizer.json they equal.
+
+Two neighbouring strings merge where the joined string has a rank, the lowest first; so a string's own merge is the pair
+that is left when it is put together by lower ranks alone. A word that has a rank is taken whole: `ignore_merges`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quants.errors import VocabularyError
+
+from .pretokenizer import byte_characters, pre_tokenizer
+
+__all__ = ["from_ranked_files"]
+
+# A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
+PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2"}
+TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
+)  # fmt: skip
+
+
+def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of tokenizer.json; empty where the folder has no such file.
+
+    tekken: content of tekken.json; config: of tokenizer_config.json, which names a tiktoken file's special tokens.
+    Raises VocabularyError for a damaged file.
+    """
+    if tekken:
+        return _from_tekken(tekken)
+    for path in [*sorted(folder.glob("*.tiktoken")), folder / "tokenizer.model"]:
+        if path.is_file() and (ranks := _read_tiktoken(path)):
+            name = PRE_TOKENIZERS.get(str(config.get("tokenizer_class", "")))
+            steps = pre_tokenizer(name).steps if name else ()
+            added = [
+                {"id": int(number), **token} for number, token in (config.get("added_tokens_decoder") or {}).items()
+            ]
+            normalizer = {"type": "NFC"} if name == "qwen2" else None
+            return _tokenizer_json(ranks, 0, [str(step) for step in steps], added, normalizer)
+    return {}
+
+
+def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
+    settings = tekken["config"]
+    count = int(settings["default_num_special_tokens"])
+    listed = tekken.get("special_tokens") or [
+        {"rank": rank, "token_str": text} for rank, text in enumerate(TEKKEN_SPECIAL[:count])
+    ]
+    names = {entry["rank"]: entry["token_str"] for entry in listed}
+    control = {entry["rank"]: bool(entry.get("is_control", True)) for entry in listed}
+    added = [
+        {"id": rank, "content": names.get(rank, f"<SPECIAL_{rank}>"), "special": control.get(rank, True)}
+        for rank in range(count)
+    ]
+    kept = tekken["vocab"][: int(settings["default_vocab_size"]) - count]
+    ranks = {base64.b64decode(entry["token_bytes"]): int(entry["rank"]) for entry in kept}
+    begins = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [begins, {"Sequence": {"id": "A", "type_id": 0}}]}
+    return _tokenizer_json(ranks, count, [settings["pattern"]], added) | {"post_processor": template}
+
+
+def _read_tiktoken(path: Path) -> dict[bytes, int]:
+    """Lines of a base64 byte string and its rank. Empty for a file of another kind."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_bytes().splitlines()):
+        text, _, rank = line.partition(b" ")
+        try:
+            ranks[base64.b64decode(text, validate=True)] = int(rank)
+        except (binascii.Error, ValueError) as error:
+            if not number:
+                return {}
+            raise VocabularyError(f"{path} is damaged: line {number + 1} is no base64 string and rank") from error
+    return ranks
+
+
+def _tokenizer_json(
+    ranks: Mapping[bytes, int], offset: int, splits: list[str], added: list[Any], normalizer: Any = None
+) -> dict[str, Any]:
+    """offset: the id of rank 0."""
+    character = byte_characters()
+    texts = {word: "".join(character[byte] for byte in word) for word in ranks}
+    ordered = sorted((rank, word) for word, rank in ranks.items() if len(word) > 1)
+    pairs = [pair for rank, word in ordered if len(pair := _parts_below(ranks, word, rank)) == 2]
+    blocks = [{"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"} for regex in splits]
+    return {
+        "model": {
+            "type": "BPE",
+            "vocab": {texts[word]: rank + offset for word, rank in ranks.items()},
+            "merges": [[texts[left], texts[right]] for left, right in pairs],
+            "ignore_merges": True,
+        },
+        "normalizer": normalizer,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [*blocks, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}],
+        },
+        "post_processor": None,
+        "added_tokens": added,
+    }
+
+
+def _parts_below(ranks: Mapping[bytes, int], word: bytes, limit: int) -> list[bytes]:
+    """What is left of a word when pairs are merged by ranks below a limit."""
+    parts = [word[i : i + 1] for i in range(len(word))]
+    while len(parts) > 2:
+        rank, place = min((ranks.get(parts[i] + parts[i + 1], limit), i) for i in range(len(parts) - 1))
+        if rank >= limit:
+            break
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return parts
