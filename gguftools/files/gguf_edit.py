@@ -44,7 +44,7 @@ def edit_metadata(
 ) -> Edit:
     """Give a GGUF file new metadata; its tensors stay as they are, byte for byte.
 
-    The file is changed in place if the new header fits before the data; the key `gguftools.reserve` holds the slack.
+    The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
     Else, and always where `output` is given, a copy is written that takes the name when it is complete. Of a split set,
     any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
     What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
@@ -113,18 +113,17 @@ def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes
     """A header that ends where the old one did, to the byte; None if there is none."""
     if not opened.tensors or metadata.get("general.alignment", 32) != opened.alignment:
         return None
-    slack = _slack(metadata) if RESERVE_KEY in metadata else 0
-    header = _encode(opened, metadata)
-    if slack >= reserve and align(len(header), opened.alignment) == opened.data_offset:
+    bare = metadata.copy()
+    bare.pop(RESERVE_KEY, None)
+    header = _encode(opened, bare)
+    if RESERVE_KEY not in metadata and not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
         return header.ljust(opened.data_offset, b"\0")
-    bare = len(header) - (RESERVE_OVERHEAD + slack if RESERVE_KEY in metadata else 0)
-    left = opened.data_offset - bare
-    if left >= max(reserve, RESERVE_OVERHEAD):
-        return _encode(opened, _with_slack(metadata, left))
-    if 0 <= left < opened.alignment and not reserve:
-        without = metadata.copy()
-        without.pop(RESERVE_KEY, None)
-        return _encode(opened, without).ljust(opened.data_offset, b"\0")
+    # Where the old end can be kept, slack before large arrays keeps these where they are.
+    for end in (opened.header_bytes, opened.data_offset):
+        if end - len(header) >= reserve + RESERVE_OVERHEAD:
+            return _encode(opened, _with_slack(metadata, end - len(header))).ljust(opened.data_offset, b"\0")
+    if not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
+        return header.ljust(opened.data_offset, b"\0")
     return None
 
 

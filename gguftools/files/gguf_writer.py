@@ -23,6 +23,7 @@ from .atomic import Unnamed, create_unnamed, discard, explain_write_error, publi
 from .gguf_reader import (
     ARRAY_TYPES,
     DEFAULT_ALIGNMENT,
+    INTEGERS,
     MAX_ALIGNMENT,
     MAX_DIMENSIONS,
     MAX_NAME_BYTES,
@@ -33,8 +34,9 @@ from .gguf_reader import (
 from .strings import ORDER_SIGN, StringArray
 
 VERSION = 3
-# Slack for later edits in place is an array of zero bytes under this key, which any reader of GGUF skips.
-RESERVE_KEY = "gguftools.reserve"
+# Slack for later edits in place is an array of zero bytes under this key, which any reader of GGUF skips. Eight letters
+# make the pair 32 bytes long at least, so that at the usual alignment a header can be made to end anywhere.
+RESERVE_KEY = "gguf.pad"
 RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
 
 
@@ -180,7 +182,9 @@ def _check_key(key: str, value: Value) -> None:
         raise ValueError(f"this key must be {' or '.join(kind.name for kind in allowed)}")
 
 
-def _string(text: str | bytes, order: str) -> bytes:
+def _string(text: Any, order: str) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise TypeError(f"{text!r} is not a string")
     raw = text if isinstance(text, bytes) else text.encode()
     return struct.pack(f"{order}Q", len(raw)) + raw
 
@@ -189,8 +193,6 @@ def _value(value: Value, order: str) -> Iterable[bytes]:
     if value.type is ValueType.ARRAY:
         return _array(value, order)
     if value.type is ValueType.STRING:
-        if not isinstance(value.data, (str, bytes)):
-            raise TypeError(f"{value.data!r} is not a string")
         return [_string(value.data, order)]
     if value.type is ValueType.BOOL and value.data not in (0, 1):
         raise ValueError(f"{value.data!r} is neither true nor false")
@@ -217,29 +219,37 @@ def _array(value: Value, order: str) -> Iterator[bytes]:
 def numbers(data: Any, element: ValueType) -> NDArray[Any]:
     """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
     wanted = np.dtype(ARRAY_TYPES[element])
-    given = np.asarray(data)
-    if given.ndim != 1:
-        raise ValueError(f"a list of numbers was expected, not shape {given.shape}")
-    if not given.size:
+    if not len(data):
         return np.empty(0, wanted)
+    if element in INTEGERS and not isinstance(data, np.ndarray):
+        # numpy would turn a list of small and very large integers into floats
+        if not all(isinstance(item, (int, np.integer)) for item in data):
+            raise ValueError("an item is not an integer")
+        _check_limits(min(data), max(data), wanted)
+        return np.array(data, wanted)
+    given = np.asarray(data)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise ValueError(f"a list of numbers was expected, not {given.dtype} of shape {given.shape}")
     if element is ValueType.BOOL:
-        if given.dtype != np.bool_ and not np.isin(given, (0, 1)).all():
+        if not np.isin(given, (0, 1)).all():
             raise ValueError("an item is neither true nor false")
-        return given.astype(wanted)
-    if wanted.kind == "f":
-        if given.dtype.kind not in "fiu":
-            raise ValueError(f"items of type {given.dtype} are not numbers")
-        with np.errstate(over="ignore", invalid="ignore"):
-            floats = given.astype(wanted)
-        if (np.isinf(floats) & np.isfinite(given)).any():
+    elif element in INTEGERS:
+        if given.dtype.kind not in "iu":
+            raise ValueError(f"items of type {given.dtype} are not integers")
+        _check_limits(given.min(), given.max(), wanted)
+    else:
+        with np.errstate(over="ignore"):
+            stored = given.astype(wanted)
+        if (np.isinf(stored) & np.isfinite(given)).any():
             raise ValueError(f"an item is too large for {element.name}")
-        return floats
-    limits = np.iinfo(wanted)
-    if given.dtype.kind not in "iu" and not all(isinstance(item, int) for item in data):
-        raise ValueError(f"items of type {given.dtype} are not integers")
-    if int(given.min()) < limits.min or int(given.max()) > limits.max:
-        raise ValueError(f"an item is outside {limits.min} … {limits.max}")
+        return stored
     return given.astype(wanted)
+
+
+def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
+    limits = np.iinfo(wanted)
+    if int(least) < limits.min or int(greatest) > limits.max:
+        raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
 
 
 class OpenGguf:

@@ -64,14 +64,15 @@ class StringArray(Sequence[Any]):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each string."""
-        ends = np.append(self._starts[1:], len(self._body))
-        return ends - self._starts - 8
+        if not len(self):
+            return self._starts
+        return np.append(self._starts[1:], len(self._body)) - self._starts - 8
 
     def tolist(self) -> list[str | bytes]:
         """All strings, decoded at once."""
         body = self._body.tobytes()
         starts = (self._starts + 8).tolist()
-        stops = [*self._starts[1:].tolist(), len(body)]
+        stops = np.append(self._starts[1:], len(body)).tolist() if starts else []
         try:
             return [body[a:b].decode() for a, b in zip(starts, stops, strict=True)]
         except UnicodeDecodeError:
