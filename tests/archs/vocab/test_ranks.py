@@ -69,3 +69,12 @@ def test_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "qwen.tiktoken").write_text("IQ== 0\nI?== 1\n")
     with pytest.raises(VocabularyError, match=r"qwen\.tiktoken is damaged: line 2"):
         vocabulary(tmp_path, ("bpe",), {}, 600)
+
+
+def test_a_word_that_no_merges_make_has_none(tmp_path: Path) -> None:
+    words = [b"a", b"b", b"c", b"abc", b"bc"]  # "bc" comes too late to make "abc"
+    lines = [f"{base64.b64encode(word).decode()} {rank}" for rank, word in enumerate(words)]
+    (tmp_path / "x.tiktoken").write_text("\n".join(lines))
+    found = vocabulary(tmp_path, ("bpe",), {}, 8, pre="gpt-4o")
+    assert found["tokenizer.ggml.merges"] == ["b c"]
+    assert tokenizer_from_metadata(found).encode("abc") == [3]
