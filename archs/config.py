@@ -9,11 +9,17 @@ from .spec import Config
 
 
 def lookup(config: Config, keys: str) -> Any:
-    """The first of the alternatives "a|b.c" (dots lead into nested objects) that is there and not null, or None."""
+    """The first of the alternatives "a|b.c" that is there and not null, or None.
+
+    Dots lead into nested objects, and with a number into lists.
+    """
     for path in keys.split("|"):
         value: Any = config
         for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+            if isinstance(value, Mapping):
+                value = value.get(part)
+            else:
+                value = value[int(part)] if isinstance(value, list) else None
         if value is not None:
             return value
     return None

@@ -30,13 +30,15 @@ def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int
     """Role → {axis: size}; -1 counts columns, 0 rows."""
 
     def number(key: str) -> int | None:
+        """A value, or what all layers that have one agree on."""
         value = metadata.get(f"{name}.{key}")
-        return value if isinstance(value, int) else None
+        found = {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int) and each}
+        return found.pop() if len(found) == 1 else None
 
     width, heads = number("embedding_length"), number("attention.head_count")
     if width is None:
         return {}
-    kv_heads = number("attention.head_count_kv") or heads
+    kv_heads = number("attention.head_count_kv") if f"{name}.attention.head_count_kv" in metadata else heads
     head = number("attention.key_length") or (width // heads if heads else None)
     value = number("attention.value_length") or head
     latent = number("attention.kv_lora_rank") is not None

@@ -52,7 +52,9 @@ class Block:
 
     norm: RMS norm or layer norm; norm_weights: False where the norm has none at all (OLMo).
     ffn_norm: the name of the norm before the feed-forward net.
-    rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2).
+    output_norm: the name of the norm after the last layer.
+    rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2). rope_key: the name of a metadata key that
+        is false in files without rope.
     alibi: distance penalties instead of rotation; the name of a metadata key where the file decides. alibi_scaled:
         they are scaled like q·k, as Falcon does.
     activation: of the feed-forward net; gated: it multiplies a second projection.
@@ -72,7 +74,9 @@ class Block:
     norm: Norm = "rms"
     norm_weights: bool = True
     ffn_norm: str = "ffn_norm"
+    output_norm: str = "output_norm"
     rope: Rope = "adjacent"
+    rope_key: str = ""
     alibi: bool | str = False
     alibi_scaled: bool = False
     activation: Activation = "silu"

@@ -45,11 +45,11 @@ def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
         return replace(tensor, shape=shape)
     dtype = _elements(tensor)
-    width = shape[-1] if shape else 1
+    row_bytes = (shape[-1] if shape else 1) * dtype.itemsize
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         flat = np.ascontiguousarray(tensor.raw()).reshape(-1)
-        return flat[start * width * dtype.itemsize : stop * width * dtype.itemsize].reshape(stop - start, -1)
+        return flat[start * row_bytes : stop * row_bytes].reshape(stop - start, row_bytes)
 
     return replace(tensor, shape=shape, read=read)
 
@@ -131,7 +131,7 @@ def _elements(tensor: Tensor) -> np.dtype[np.generic]:
 # Words for family files: each is, or makes, a Transform.
 
 
-def interleave_rope(heads: str, rotated: Callable[[Config], int] | None = None) -> Transform:
+def interleave_rope(heads: str) -> Transform:
     """Re-order the rows of each head so that the pairs that rotate together, half a head apart in HF, are adjacent.
 
     heads: the config key (alternatives as in `lookup`) that counts them.
@@ -176,6 +176,62 @@ def transpose(tensor: Tensor, config: Config) -> Tensor:
 def add_one(tensor: Tensor, config: Config) -> Tensor:
     """A norm weight stored minus one."""
     return computed(tensor, lambda x: x + np.float32(1))
+
+
+def negative_exp(tensor: Tensor, config: Config) -> Tensor:
+    """Decays of a state space, stored as the logarithm of their negative; one a head gets a column of its own."""
+    result = computed(tensor, lambda x: (-np.exp(x.astype(np.float64))).astype(np.float32))
+    return column(result, config) if len(tensor.shape) == 1 else result
+
+
+def column(tensor: Tensor, config: Config) -> Tensor:
+    """A vector as a matrix of one column."""
+    return reshape(tensor, (*tensor.shape, 1))
+
+
+def channels_and_taps(tensor: Tensor, config: Config) -> Tensor:
+    """The weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension."""
+    return reshape(tensor, (tensor.shape[0], tensor.shape[2])) if len(tensor.shape) == 3 else tensor
+
+
+def in_groups(groups: str) -> Transform:
+    """A vector as a matrix with a row for each group; groups: the config key that counts them."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        count = int(config[groups])
+        return reshape(tensor, (count, tensor.shape[0] // count))
+
+    return transform
+
+
+def scaled(*keys: str) -> Transform:
+    """Multiplied with config values, one after the other, each product rounded to float32."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        factors = [np.float32(lookup(config, key)) for key in keys]
+
+        def multiply(x: NDArray[np.float32]) -> NDArray[np.float32]:
+            for factor in factors:
+                x = x * factor
+            return x
+
+        return computed(tensor, multiply)
+
+    return transform
+
+
+def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
+    """Each row multiplied with its own factor, in float32."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        each = factors(config)[:, None]
+
+        def read(start: int, stop: int) -> NDArray[np.uint8]:
+            return np.ascontiguousarray(tensor.float32(start, stop) * each[start:stop], "<f4").view(np.uint8)
+
+        return replace(tensor, format=format_named("F32"), read=read)
+
+    return transform
 
 
 def skip_rows(count: int) -> Transform:

@@ -1,4 +1,4 @@
-"""Keys and values of the tokens seen so far, one pair of growing float32 arrays a layer."""
+"""What layers keep of the tokens seen so far: keys and values in growing float32 arrays, or states of fixed size."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ class KVCache:
         self.tokens: NDArray[np.int64] = np.empty(0, np.int64)
         self._layers: dict[int, tuple[Floats, Floats]] = {}
         self._lengths: dict[int, int] = {}
+        self._states: dict[int, tuple[Floats, ...]] = {}
+        self._steps: dict[int, int] = {}
 
     @property
     def length(self) -> int:
-        return min(self._lengths.values(), default=0)
+        return min((*self._lengths.values(), *self._steps.values()), default=0)
 
     def append(self, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
         """Add k (n, kv heads, d) and v (n, kv heads, dv); views of all keys and values of the layer so far."""
@@ -38,9 +40,20 @@ class KVCache:
         self._lengths[layer] = total
         return keys[:total], values[:total]
 
+    def states(self, layer: int) -> tuple[Floats, ...]:
+        """What a recurrent layer was left with; empty before its first token. The arrays may be changed in place."""
+        return self._states.get(layer, ())
+
+    def keep(self, layer: int, tokens: int, *states: Floats) -> None:
+        """Leave a recurrent layer's states after `tokens` more tokens."""
+        self._states[layer] = states
+        self._steps[layer] = self._steps.get(layer, 0) + tokens
+
     def reset(self) -> None:
         """Forget every token; the memory is kept for the next ones."""
         self._lengths.clear()
+        self._states.clear()
+        self._steps.clear()
         self.tokens = self.tokens[:0]
 
 

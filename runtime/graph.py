@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ from .experts import experts
 from .matmul import gather, matmul
 from .mla import latent_attention
 from .rope import apply_rope, rope_table
+from .ssm import short_convolution, state_space
 
 if TYPE_CHECKING:
     from .model import Model
@@ -75,12 +75,12 @@ class Pass:
     length: int
     cache: KVCache | None
     _tables: dict[tuple[float, bool], tuple[Floats, Floats]] = field(default_factory=dict)
+    positions: NDArray[np.int64] = field(init=False)
 
-    @cached_property
-    def positions(self) -> NDArray[np.int64]:
-        """Position of each token of one text."""
+    def __post_init__(self) -> None:
+        """Positions of each token of one text; now, because layers that have run lengthen the cache."""
         seen = self.cache.length if self.cache else 0
-        return np.arange(seen, seen + self.length, dtype=np.int64)
+        self.positions = np.arange(seen, seen + self.length, dtype=np.int64)
 
     def project(self, layer: Layer, name: str, x: Floats) -> Floats:
         """x @ W.T (+ bias) for the weight `name`.weight."""
@@ -95,6 +95,8 @@ class Pass:
         """The norm `name` over the last axis; x itself where the layer has no such norm."""
         block, eps = self.model.architecture.block, self.model.hyper.eps
         weight = layer.array(f"{name}.weight")
+        if weight is None:
+            weight = layer.array(name)  # Falcon-H1's files have a norm without ".weight"
         if weight is None and block.norm_weights:
             return x
         if block.norm == "rms":
@@ -135,7 +137,8 @@ def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
                 f"position {run.positions[-1]} is past the {table.shape[0]} that the model has embeddings for"
             )
         x += np.tile(gather(table, run.positions), (run.texts, 1))
-    return run.norm(whole, "token_embd_norm", x) if "token_embd_norm.weight" in whole else x
+    after_layers = model.architecture.block.output_norm == "token_embd_norm"
+    return x if after_layers else _norm_if_there(run, whole, "token_embd_norm", x)
 
 
 def decode(run: Pass, x: Floats) -> Floats:
@@ -148,7 +151,7 @@ def decode(run: Pass, x: Floats) -> Floats:
 def head(run: Pass, x: Floats) -> Floats:
     """Logits: float32 (tokens, vocabulary)."""
     model, whole = run.model, run.model.whole
-    x = run.norm(whole, "output_norm", x)
+    x = run.norm(whole, model.architecture.block.output_norm, x)
     if "output_proj.weight" in whole:
         x = run.project(whole, "output_proj", x)
     logits = run.project(whole, "output" if "output.weight" in whole else "token_embd", x)
@@ -159,10 +162,14 @@ def head(run: Pass, x: Floats) -> Floats:
 
 def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     block, scale = run.model.architecture.block, np.float32(run.model.hyper.residual_scale)
-    mixed = attention(run, index, layer, run.norm(layer, "attn_norm", x))
+    if not mixes(layer):
+        return _added(x, feed_forward(run, layer, run.norm(layer, "attn_norm", x)), scale)
+    mixed = mix(run, index, layer, run.norm(layer, "attn_norm", x))
     if block.ffn_norm != "post_attention_norm":
         mixed = _norm_if_there(run, layer, "post_attention_norm", mixed)
     x = _norm_if_there(run, layer, "attn_output_norm", _added(x, mixed, scale))
+    if not feeds_forward(layer):
+        return x
     fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x))
     fed = _norm_if_there(run, layer, "post_ffw_norm", fed)
     return _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
@@ -187,10 +194,29 @@ def _norm_if_there(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     return run.norm(layer, name, x) if f"{name}.weight" in layer else x
 
 
-def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
-    """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
+def mixes(layer: Layer) -> bool:
+    """Whether the layer looks at other tokens; in some hybrids a layer does this or the feed-forward net, not both."""
+    return any(f"{name}.weight" in layer for name in ("attn_output", "ssm_in", "shortconv.in_proj"))
+
+
+def feeds_forward(layer: Layer) -> bool:
+    return any(f"{name}.weight" in layer for name in ("ffn_up", "ffn_up_exps", "ffn_gate_inp"))
+
+
+def mix(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """What the layer takes from other tokens, by the tensors it has: float32 (tokens, width)."""
     if "attn_kv_a_mqa.weight" in layer:
         return latent_attention(run, index, layer, x)
+    if "shortconv.in_proj.weight" in layer:
+        return short_convolution(run, index, layer, x)
+    if "ssm_in.weight" not in layer:
+        return attention(run, index, layer, x)
+    mixed = state_space(run, index, layer, x)
+    return np.add(mixed, attention(run, index, layer, x), out=mixed) if "attn_output.weight" in layer else mixed
+
+
+def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
     model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
     own = hyper.layers[index]
     q, k, v = queries_keys_values(run, index, layer, x)

@@ -133,6 +133,7 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
     windowed = _windowed(keys, block.window_period, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
     rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block.rope_period, i)
+    rotates = rotates and (not block.rope_key or bool(keys.get(block.rope_key, True)))
     if block.rope_windowed_only and keys.get("attention.sliding_window"):
         rotates = rotates and windowed
     heads = int(keys.of_layer("attention.head_count", i, 0))

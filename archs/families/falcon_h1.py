@@ -1,0 +1,94 @@
+"""Falcon-H1: attention and Mamba-2 side by side in every layer; many multipliers, which go into the weights.
+
+Reference: transformers `models/falcon_h1/modeling_falcon_h1.py`. The norm before the feed-forward net lacks ".weight"
+in its GGUF name, as the reference writes it.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.families.llama import LLAMA
+from archs.families.mamba2 import step_limit
+from archs.spec import Block, Config, Map
+from archs.transforms import chain, channels_and_taps, column, in_groups, negative_exp, scaled, scaled_rows
+
+
+def inner_size(config: Config) -> int:
+    return int(config.get("mamba_d_ssm") or config["mamba_expand"] * config["hidden_size"])
+
+
+def norm_before_gate(config: Config) -> bool | None:
+    """Whether the Mamba output is normalised before the gate, where it is (the reference drops it)."""
+    return bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
+
+
+def projection_factors(config: Config) -> NDArray[np.float32]:
+    """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
+    groups = config["mamba_n_groups"] * config["mamba_d_state"]
+    rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
+    return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
+
+
+FALCON_H1 = LLAMA.but(
+    name="falcon-h1",
+    hf_classes=("FalconH1ForCausalLM",),
+    vocab=("bpe",),
+    metadata={
+        "rope.dimension_count": None,
+        "ssm.conv_kernel": "mamba_d_conv",
+        "ssm.inner_size": inner_size,
+        "ssm.state_size": "mamba_d_state",
+        "ssm.time_step_rank": "mamba_n_heads",
+        "ssm.group_count": "mamba_n_groups",
+        "ssm.time_step_min": step_limit(0),
+        "ssm.time_step_max": step_limit(1),
+        "ssm.norm_before_gate": norm_before_gate,
+    },
+    defaults={
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "mamba_d_conv": 4,
+        "mamba_d_ssm": 1024,
+        "mamba_d_state": 256,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 128,
+        "mamba_norm_before_gate": True,
+        "mamba_rms_norm": False,
+        "embedding_multiplier": 1.0,
+        "attention_in_multiplier": 1.0,
+        "attention_out_multiplier": 1.0,
+        "key_multiplier": 1.0,
+        "mlp_multipliers": lambda config: [1.0, 1.0],
+        "ssm_in_multiplier": 1.0,
+        "ssm_out_multiplier": 1.0,
+        "ssm_multipliers": lambda config: [1.0] * 5,
+        "lm_head_multiplier": 1.0,
+        "vocab_size": 128_000,
+    },
+    tensors={
+        "embed_tokens": Map("token_embd", scaled("embedding_multiplier")),
+        "layers.{i}.mamba.in_proj": Map(
+            "blk.{i}.ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))
+        ),
+        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
+        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.D": Map("blk.{i}.ssm_d", column),
+        "layers.{i}.mamba.norm": Map("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
+        "layers.{i}.mamba.out_proj": Map("blk.{i}.ssm_out", scaled("ssm_out_multiplier")),
+        "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", scaled("attention_in_multiplier")),
+        "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),
+        "layers.{i}.self_attn.v_proj": Map("blk.{i}.attn_v", scaled("attention_in_multiplier")),
+        "layers.{i}.self_attn.o_proj": Map("blk.{i}.attn_output", scaled("attention_out_multiplier")),
+        "layers.{i}.pre_ff_layernorm.weight": "blk.{i}.ffn_norm",
+        "layers.{i}.feed_forward.gate_proj": Map("blk.{i}.ffn_gate", scaled("mlp_multipliers.0")),
+        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
+        "layers.{i}.feed_forward.down_proj": Map("blk.{i}.ffn_down", scaled("mlp_multipliers.1")),
+        "final_layernorm": "output_norm",
+        "lm_head": Map("output", scaled("lm_head_multiplier")),
+    },
+    block=Block(rope="halves"),
+)

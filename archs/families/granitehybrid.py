@@ -1,0 +1,58 @@
+"""Granite 4 hybrids: Mamba-2 and attention layers, each followed by routed experts, a shared one, or just a dense net.
+
+Reference: transformers `models/granitemoehybrid/modeling_granitemoehybrid.py`. Without rope (`position_embedding_type`
+"nope") the file says `rope.scaling.finetuned` = false, as the reference does.
+"""
+
+from archs.families.granitemoe import GRANITE_MOE
+from archs.families.mamba import UNBOUNDED
+from archs.families.mamba2 import step_limit
+from archs.spec import Block, Config, Map
+from archs.transforms import channels_and_taps, column, in_groups, negative_exp
+
+
+def rotates(config: Config) -> bool:
+    return config.get("position_embedding_type") == "rope"
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are no attention layers."""
+    return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in config["layer_types"]]
+
+
+GRANITE_HYBRID = GRANITE_MOE.but(
+    name="granitehybrid",
+    hf_classes=("GraniteMoeHybridForCausalLM",),
+    metadata={
+        "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
+        "attention.head_count_kv": kv_heads,
+        "rope.scaling.finetuned": rotates,
+        "ssm.conv_kernel": "mamba_d_conv",
+        "ssm.inner_size": lambda config: config["mamba_expand"] * config["hidden_size"],
+        "ssm.state_size": "mamba_d_state",
+        "ssm.time_step_rank": "mamba_n_heads",
+        "ssm.group_count": "mamba_n_groups",
+        "ssm.time_step_min": step_limit(0),
+        "ssm.time_step_max": step_limit(1),
+    },
+    defaults={
+        "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"],
+        "shared_intermediate_size": 1024,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 256,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 128,
+    },
+    tensors={
+        "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
+        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
+        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.D": Map("blk.{i}.ssm_d", column),
+        "layers.{i}.mamba.norm": Map("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
+        "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
+    },
+    layers_vary=True,
+    block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),
+)

@@ -1,0 +1,72 @@
+"""Jamba: Mamba and attention layers, without positions, every second one with routed experts.
+
+Reference: transformers `models/jamba/modeling_jamba.py`. The router's weights are not rescaled to sum to one.
+"""
+
+from archs.families.llama import LLAMA
+from archs.families.mamba import time_step_rank
+from archs.spec import Block, Config, Map
+from archs.transforms import channels_and_taps, negative_exp
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are no attention layers."""
+    period, offset = config["attn_layer_period"], config["attn_layer_offset"]
+    count = config["num_key_value_heads"]
+    return [count if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
+
+
+JAMBA = LLAMA.but(
+    name="jamba",
+    hf_classes=("JambaForCausalLM",),
+    metadata={
+        "attention.head_count_kv": kv_heads,
+        "rope.freq_base": None,
+        "rope.dimension_count": None,
+        "vocab_size": None,
+        "ssm.conv_kernel": "mamba_d_conv",
+        "ssm.inner_size": lambda config: config["mamba_expand"] * config["hidden_size"],
+        "ssm.state_size": "mamba_d_state",
+        "ssm.time_step_rank": time_step_rank,
+    },
+    defaults={
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "head_dim": None,
+        "max_position_embeddings": 262_144,
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": "auto",
+        "mamba_expand": 2,
+        "vocab_size": 65_536,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
+        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.x_proj": "blk.{i}.ssm_x",
+        "layers.{i}.mamba.dt_layernorm": "blk.{i}.ssm_dt_norm",
+        "layers.{i}.mamba.b_layernorm": "blk.{i}.ssm_b_norm",
+        "layers.{i}.mamba.c_layernorm": "blk.{i}.ssm_c_norm",
+        "layers.{i}.mamba.dt_proj": "blk.{i}.ssm_dt",
+        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.D": "blk.{i}.ssm_d",
+        "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
+        "layers.{i}.pre_ff_layernorm": "blk.{i}.ffn_norm",
+        "layers.{i}.feed_forward.gate_proj": "blk.{i}.ffn_gate",
+        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
+        "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
+        "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.feed_forward.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.feed_forward.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.feed_forward.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "final_layernorm": "output_norm",
+    },
+    layers_vary=True,
+    block=Block(rope="none"),
+)

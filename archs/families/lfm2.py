@@ -1,0 +1,72 @@
+"""LFM2: gated short convolutions and a few attention layers; the norm called the embedding's stands after the layers.
+
+Reference: transformers `models/lfm2/modeling_lfm2.py`.
+"""
+
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config, Map
+from archs.transforms import channels_and_taps
+
+
+def feed_forward_length(config: Config) -> int:
+    """The width of the feed-forward nets: as given, or two thirds of it rounded up to whole multiples."""
+    width = int(config.get("block_ff_dim") or config["intermediate_size"])
+    if not config["block_auto_adjust_ff_dim"]:
+        return width
+    width = int((config.get("block_ffn_dim_multiplier") or 1.0) * int(2 * width / 3))
+    multiple = int(config["block_multiple_of"])
+    return -(-width // multiple) * multiple
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are convolutions."""
+    full = config.get("full_attn_idxs")
+    kinds = config.get("layer_types") or [
+        "full_attention" if full is None or layer in full else "conv" for layer in range(config["num_hidden_layers"])
+    ]
+    return [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
+
+
+LFM2 = LLAMA.but(
+    name="lfm2",
+    hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
+    vocab=("bpe",),
+    metadata={
+        "feed_forward_length": feed_forward_length,
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_rms_epsilon": "norm_eps|block_norm_eps",
+        "rope.dimension_count": None,
+        "shortconv.l_cache": "conv_L_cache",
+    },
+    defaults={
+        "hidden_size": 2560,
+        "intermediate_size": 12_288,
+        "num_key_value_heads": 8,
+        "head_dim": None,
+        "max_position_embeddings": 128_000,
+        "norm_eps": lambda config: config.get("block_norm_eps", 1e-5),
+        "rope_theta": 1_000_000.0,
+        "conv_L_cache": 3,
+        "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 256,
+        "vocab_size": 65_536,
+    },
+    tensors={
+        "layers.{i}.operator_norm": "blk.{i}.attn_norm",
+        "layers.{i}.conv.in_proj": "blk.{i}.shortconv.in_proj",
+        "layers.{i}.conv.conv": Map("blk.{i}.shortconv.conv", channels_and_taps),
+        "layers.{i}.conv.out_proj": "blk.{i}.shortconv.out_proj",
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.self_attn.q_layernorm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_layernorm": "blk.{i}.attn_k_norm",
+        "layers.{i}.self_attn.out_proj": "blk.{i}.attn_output",
+        "layers.{i}.ffn_norm": "blk.{i}.ffn_norm",
+        "layers.{i}.feed_forward.w1": "blk.{i}.ffn_gate",
+        "layers.{i}.feed_forward.w3": "blk.{i}.ffn_up",
+        "layers.{i}.feed_forward.w2": "blk.{i}.ffn_down",
+        "embedding_norm": "token_embd_norm",
+    },
+    layers_vary=True,
+    block=Block(rope="halves", output_norm="token_embd_norm"),
+)

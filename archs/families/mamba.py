@@ -1,0 +1,74 @@
+"""Mamba and Falcon-Mamba: state spaces instead of attention, nothing else in a layer.
+
+Reference: transformers `models/mamba/modeling_mamba.py`, `models/falcon_mamba/`. Falcon-Mamba also normalises what the
+time step, the input and the output matrix are made from, without weights.
+"""
+
+import math
+
+from archs.config import lookup
+from archs.spec import Architecture, Block, Config, Map
+from archs.transforms import channels_and_taps, negative_exp
+
+UNBOUNDED = 1 << 20  # what the reference writes as the context of models whose state forgets nothing by position
+
+
+def inner_size(config: Config) -> int:
+    """How many channels the state space has."""
+    return int(lookup(config, "intermediate_size|d_inner") or config["expand"] * lookup(config, "hidden_size|d_model"))
+
+
+def time_step_rank(config: Config) -> int:
+    """The width of what time steps are made from."""
+    given = lookup(config, "time_step_rank|dt_rank|mamba_dt_rank")
+    return math.ceil(lookup(config, "hidden_size|d_model") / 16) if given in (None, "auto") else int(given)
+
+
+def normalizes(config: Config) -> bool:
+    return config.get("model_type") == "falcon_mamba"
+
+
+MAMBA = Architecture(
+    name="mamba",
+    hf_classes=("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"),
+    metadata={
+        "context_length": lambda config: UNBOUNDED,
+        "embedding_length": "hidden_size|d_model",
+        "feed_forward_length": lambda config: 0,
+        "attention.head_count": lambda config: 0,
+        "block_count": "num_hidden_layers|n_layer",
+        "ssm.conv_kernel": "conv_kernel|d_conv",
+        "ssm.inner_size": inner_size,
+        "ssm.state_size": "state_size|d_state",
+        "ssm.time_step_rank": time_step_rank,
+        "ssm.dt_b_c_rms": normalizes,
+        "ssm.dt_b_c_rms_epsilon": lambda config: config.get("mixer_rms_eps", 1e-6) if normalizes(config) else None,
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon|rms_norm_eps",
+    },
+    defaults={
+        "hidden_size": lambda config: config.get("d_model", 768),
+        "num_hidden_layers": lambda config: config.get("n_layer", 32),
+        "state_size": lambda config: config.get("d_state", 16),
+        "conv_kernel": lambda config: config.get("d_conv", 4),
+        "expand": 2,
+        "time_step_rank": "auto",
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": 50_280,
+    },
+    tensors={
+        "embeddings": "token_embd",
+        "embedding": "token_embd",
+        "layers.{i}.norm": "blk.{i}.attn_norm",
+        "layers.{i}.mixer.in_proj": "blk.{i}.ssm_in",
+        "layers.{i}.mixer.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mixer.x_proj": "blk.{i}.ssm_x",
+        "layers.{i}.mixer.dt_proj": "blk.{i}.ssm_dt",
+        "layers.{i}.mixer.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mixer.D": "blk.{i}.ssm_d",
+        "layers.{i}.mixer.out_proj": "blk.{i}.ssm_out",
+        "norm_f": "output_norm",
+        "lm_head": "output",
+    },
+    prefixes=("backbone", "model"),
+    block=Block(rope="none"),
+)

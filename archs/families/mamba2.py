@@ -1,0 +1,48 @@
+"""Mamba-2: a state for each head of channels, one projection for everything, a gated norm before the last.
+
+Reference: transformers `models/mamba2/modeling_mamba2.py`.
+"""
+
+from archs.families.mamba import MAMBA, inner_size
+from archs.spec import Computed, Config, Map
+from archs.transforms import column, in_groups
+
+
+def step_limit(which: int) -> Computed:
+    """The bounds of time steps, where they bound anything (the reference drops them)."""
+
+    def limit(config: Config) -> float | None:
+        low, high = config.get("time_step_limit") or (0.0, float("inf"))
+        bound = float((low, high)[which])
+        return bound if 0 < bound < float("inf") else None
+
+    return limit
+
+
+MAMBA2 = MAMBA.but(
+    name="mamba2",
+    hf_classes=("Mamba2ForCausalLM",),
+    metadata={
+        "ssm.time_step_rank": lambda config: inner_size(config) // config["head_dim"],
+        "ssm.group_count": "n_groups",
+        "ssm.time_step_min": step_limit(0),
+        "ssm.time_step_max": step_limit(1),
+        "ssm.dt_b_c_rms": None,
+        "ssm.dt_b_c_rms_epsilon": None,
+    },
+    defaults={
+        "hidden_size": 4096,
+        "num_hidden_layers": 64,
+        "state_size": 128,
+        "head_dim": 64,
+        "n_groups": 8,
+        "vocab_size": 32_768,
+    },
+    tensors={
+        "layers.{i}.mixer.x_proj": None,
+        "layers.{i}.mixer.dt_proj": None,
+        "layers.{i}.mixer.dt_bias": "blk.{i}.ssm_dt.bias",
+        "layers.{i}.mixer.D": Map("blk.{i}.ssm_d", column),
+        "layers.{i}.mixer.norm": Map("blk.{i}.ssm_norm", in_groups("n_groups")),
+    },
+)

@@ -1,0 +1,72 @@
+"""Nemotron-H: each layer is Mamba-2, attention without positions, or a feed-forward net, by a pattern.
+
+Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never lets a time step fall below
+`time_step_min` (the reference drops that). Though nothing rotates, q and k rows are re-ordered, as the reference does.
+"""
+
+from archs.families.mamba import UNBOUNDED
+from archs.families.mamba2 import MAMBA2
+from archs.spec import COMMON, Block, Config, Map
+from archs.transforms import interleave_rope
+
+KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def layer_kinds(config: Config) -> list[str]:
+    """What each layer is."""
+    return list(config.get("layers_block_type") or (KINDS[sign] for sign in config["hybrid_override_pattern"]))
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are no attention layers."""
+    return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in layer_kinds(config)]
+
+
+def feed_forward_lengths(config: Config) -> list[int]:
+    return [config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)]
+
+
+NEMOTRON_H = MAMBA2.but(
+    name="nemotron_h",
+    hf_classes=("NemotronHForCausalLM",),
+    metadata={
+        **COMMON,
+        "context_length": lambda config: UNBOUNDED,
+        "block_count": lambda config: len(layer_kinds(config)),
+        "feed_forward_length": feed_forward_lengths,
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_rms_epsilon": None,
+        "rope.dimension_count": "head_dim",
+        "rope.scaling.finetuned": lambda config: False,
+        "expert_count": None,
+        "expert_used_count": None,
+        "vocab_size": "vocab_size",
+        "ssm.state_size": "ssm_state_size",
+        "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
+        "ssm.time_step_rank": "mamba_num_heads",
+        "ssm.time_step_min": "time_step_min",
+    },
+    defaults={
+        "intermediate_size": 21_504,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 64,
+        "ssm_state_size": 128,
+        "time_step_min": 0.001,
+        "num_hidden_layers": None,
+        "vocab_size": 131_072,
+    },
+    tensors={
+        "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
+        "layers.{i}.mixer.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
+        "layers.{i}.mixer.v_proj": "blk.{i}.attn_v",
+        "layers.{i}.mixer.o_proj": "blk.{i}.attn_output",
+        "layers.{i}.mixer.up_proj": "blk.{i}.ffn_up",
+        "layers.{i}.mixer.down_proj": "blk.{i}.ffn_down",
+    },
+    layers_vary=True,
+    activation="mlp_hidden_act",
+    block=Block(rope="none", activation="relu2", gated=False),
+)
