@@ -219,7 +219,7 @@ def _place(
     placed = each.transform(tensor, config) if each.transform else tensor
     if name in result.tensors:
         if result.tensors[name].shape == placed.shape:
-            result.ignored.append(tensor.origin or tensor.name)
+            result.ignored.append(tensor.name)
             return
         raise ModelError(f"{tensor.origin} and {result.tensors[name].origin} both become {name!r}")
     result.tensors[name] = placed.renamed(name)
