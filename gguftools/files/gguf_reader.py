@@ -203,7 +203,7 @@ class _Header:
             if name in tensors:
                 raise self.error(f"there are two tensors {name!r}")
             start = data_offset + offset
-            read = _row_reader(self.buffer[start : start + nbytes], math.prod(shape[:-1]), form, self.byte_order)
+            read = _row_reader(self.buffer[start : start + nbytes], shape, form, self.byte_order)
             tensors[name] = Tensor(name, shape, form, read, f"{self.path.name}: {name}")
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
@@ -359,10 +359,10 @@ class _Header:
 
 
 def _row_reader(
-    data: NDArray[np.uint8], rows: int, form: Format, byte_order: str
+    data: NDArray[np.uint8], shape: tuple[int, ...], form: Format, byte_order: str
 ) -> Callable[[int, int], NDArray[np.uint8]]:
     """`Tensor.read` over the tensor's bytes: views, or copies in little-endian order of a big-endian file."""
-    row_bytes = len(data) // rows if rows else 0
+    rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
     if byte_order == "little":
         return lambda start, stop: data.reshape(rows, row_bytes)[start:stop]
     return lambda start, stop: swap_rows(form, data.reshape(rows, row_bytes)[start:stop])

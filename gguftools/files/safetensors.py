@@ -90,15 +90,16 @@ def _tensor(path: Path, name: str, entry: Any, data: NDArray[np.uint8]) -> Tenso
     begin, end = offsets
     rows = math.prod(shape[:-1])
     try:
-        nbytes = rows * form.row_bytes(shape[-1] if shape else 1)
+        row_bytes = form.row_bytes(shape[-1] if shape else 1)
     except FormatError as error:
         raise FileError(f"{where}: {error}") from error
-    if nbytes != end - begin:
-        raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {nbytes} bytes; it has {end - begin}")
+    if rows * row_bytes != end - begin:
+        needed = f"{rows * row_bytes} bytes; it has {end - begin}"
+        raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
     raw = data[begin:end]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        return raw.reshape(rows, nbytes // rows if rows else 0)[start:stop]
+        return raw.reshape(rows, row_bytes)[start:stop]
 
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 

@@ -248,6 +248,7 @@ def test_tensors_come_back(tmp_path, byte_order, alignment):
         tensor = opened.tensors[name]
         assert (tensor.format.name, tensor.shape, tensor.nbytes) == (form, shape, len(raw))
         assert tensor.raw().tobytes() == raw
+        assert tensor.raw().shape == (tensor.rows, tensor.row_bytes)
         assert opened.offsets[name] % alignment == 0
         if tensor.rows > 1:
             assert tensor.raw(1, 2).tobytes() == raw[tensor.row_bytes : 2 * tensor.row_bytes]
