@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import pkgutil
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
-
-from quants.errors import GgufToolsError
 
 from . import __version__, commands
 
@@ -35,39 +36,56 @@ def build_app() -> typer.Typer:
 
     for info in sorted(pkgutil.iter_modules(commands.__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{commands.__name__}.{info.name}")
-        app.command(info.name.replace("_", "-"))(getattr(module, info.name))
+        app.command(info.name.replace("_", "-"))(guarded(getattr(module, info.name)))
     return app
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with what a user can cause as one clear line and exit code 1 (--debug: a traceback)."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            if _debug:
+                raise
+            print("interrupted", file=sys.stderr, flush=True)
+            os._exit(1)  # files are closed by now; a compiler that was cut off would complain at a usual exit
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read our output has gone
+            raise typer.Exit(1) from None
+        except Exception as error:
+            if _debug or not _show(error):
+                raise
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def _show(error: Exception) -> bool:
+    """Print an error that a user can cause; False for one that is ours."""
+    from quants.errors import GgufToolsError
+
+    from .ui import print_error
+
+    if isinstance(error, (OSError, MemoryError)):
+        error = GgufToolsError(f"{type(error).__name__}: {error}")
+    if not isinstance(error, GgufToolsError):
+        return False
+    print_error(error)
+    return True
+
+
+_debug = False
 
 
 def main() -> None:
     """Entry point of the console script."""
-    debug = "--debug" in sys.argv
-    if debug:
-        sys.argv.remove("--debug")
-    try:
-        build_app()()
-    except GgufToolsError as error:
-        if debug:
-            raise
-        from .ui import print_error
-
-        print_error(error)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("interrupted: nothing was left under a final name", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone
-        sys.exit(1)
-    except (OSError, MemoryError) as error:
-        if debug:
-            raise
-        from .ui import print_error
-
-        print_error(GgufToolsError(f"{type(error).__name__}: {error}"))
-        sys.exit(1)
+    global _debug
+    _debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    build_app()()
 
 
 if __name__ == "__main__":
