@@ -394,8 +394,9 @@ class _Rows:
         """Sum of squared errors and largest error of what was encoded."""
         if item.is_copy:
             return 0.0, 0.0
-        difference = item.format.decode(encoded) - self.float32
-        return float(np.square(difference, dtype=np.float64).sum()), float(np.abs(difference).max(initial=0.0))
+        from quants.kernels.deviation import deviation
+
+        return deviation(item.format.decode(encoded), self.float32)
 
 
 def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:

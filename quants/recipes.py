@@ -430,6 +430,8 @@ def choose(
     does not exist or cannot be stored, and where a width suits neither the format nor any fallback.
     """
     options = options or Options()
+    for name in filter(None, (options.output_type, options.token_embedding_type)):
+        storable_format(name)
     rules = _compiled(options.rules, [name for name, _, _ in tensors])
     if recipe.default is None:
         return [Choice(name, form, form) for name, _, form in _visited(tensors)]

@@ -298,6 +298,16 @@ def test_rules_from_a_file(tmp_path: Path) -> None:
         read_rules(tmp_path / "none.txt")
 
 
+def test_a_rule_that_decides_nothing_is_told(tmp_path: Path) -> None:
+    rules = Options(rules=(("attn_norm", "Q8_0"), ("attn_q", "Q8_0")))
+    assert quantize(DENSE, ["Q4_0", "F16"], tmp_path, options=rules, dry_run=True).warnings == [
+        "the rule attn_norm=Q8_0 decides nothing in Q4_0", "the rule attn_norm=Q8_0 decides nothing in F16",
+        "the rule attn_q=Q8_0 decides nothing in F16",
+    ]  # fmt: skip
+    with pytest.raises(FormatError, match="no format 'Q9'"):
+        quantize(DENSE, "Q4_0", tmp_path, options=Options(token_embedding_type="Q9"))
+
+
 def test_reserve_leaves_slack(tmp_path: Path) -> None:
     plain = quantize(DENSE, "COPY", tmp_path / "x.gguf", dry_run=True).outputs[0].nbytes
     slack = quantize(DENSE, "COPY", tmp_path / "x.gguf", dry_run=True, reserve=4096).outputs[0].nbytes - plain
@@ -329,21 +339,40 @@ def test_unseen_experts_are_an_error_unless_allowed(tmp_path: Path) -> None:
 
 
 def test_a_read_error_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gguftools.quantize as module
+    preadv, calls = os.preadv, [0]
 
-    def failing(path: Path) -> Any:
-        opened = open_input(path)
-        broken = opened.tensors["blk.1.ffn_up.weight"]
-
-        def read(start: int, stop: int) -> Any:
+    def failing(fd: int, buffers: Any, offset: int) -> int:
+        calls[0] += 1
+        if calls[0] > 5:
             raise OSError(5, os.strerror(5))
+        return preadv(fd, buffers, offset)
 
-        tensor = Tensor(broken.name, broken.shape, broken.format, read, "disk: it")
-        return module.Input(opened.path, opened.metadata, {**opened.tensors, tensor.name: tensor}, opened.files)
-
-    open_input = module.open_input
-    monkeypatch.setattr(module, "open_input", failing)
-    monkeypatch.setattr(module, "page_releaser", lambda tensors: lambda: None)
-    with pytest.raises(FileError, match=r"disk: it cannot be read: Input/output error"):
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(FileError, match=r"tiny-dense-f16\.gguf: [\w.]+ cannot be read: Input/output error"):
         quantize(DENSE, "Q8_0", tmp_path / "x.gguf")
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_a_source_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "m.gguf"
+    shutil.copy(DENSE, source)
+
+    def cut(done: int, total: int, what: str) -> None:
+        os.truncate(source, 100_000)
+
+    with pytest.raises(FileError, match=r"m\.gguf ends at byte \d+: it was cut short while it was read"):
+        quantize(source, "Q8_0", tmp_path / "x.gguf", progress=cut, memory=1 << 16)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_a_big_endian_source(tmp_path: Path) -> None:
+    little = open_gguf(DENSE)
+    tensors = list(little.tensors.values())
+    infos = [TensorInfo(t.name, t.shape, t.format) for t in tensors]
+    layout = plan_file(little.metadata, infos, byte_order="big")
+    data = bytearray(layout.header.ljust(layout.total, b"\0"))
+    for offset, tensor in zip(layout.offsets, tensors, strict=True):
+        data[offset : offset + tensor.nbytes] = tensor.elements().byteswap().tobytes()
+    (tmp_path / "big.gguf").write_bytes(data)
+    quantize(tmp_path / "big.gguf", "Q8_0", tmp_path / "x.gguf")
+    assert digest(tmp_path / "x.gguf") == RESULTS["tiny-dense/Q8_0/plain"]["sha256"]

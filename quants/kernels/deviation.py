@@ -1,0 +1,44 @@
+"""How far values are from what they should be: a pass over both, at the speed of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import flat
+from .lanes import LANES, absolute, every, kernel, larger, load, store
+
+Floats = NDArray[np.float32]
+
+PIECE = 1024  # values whose squares are summed in single precision before they go to the double one
+ZERO = np.float32(0)
+
+
+def deviation(values: Floats, wanted: Floats) -> tuple[float, float]:
+    """Sum of the squared differences of two float32 arrays of one shape, and the largest difference."""
+    found = np.zeros(2)
+    _deviation(flat(values), flat(wanted), found)
+    return float(found[0]), float(found[1])
+
+
+@kernel
+def _deviation(values: Floats, wanted: Floats, found: NDArray[np.float64]) -> None:
+    lanes = np.empty(LANES, np.float32)
+    squares, largest = 0.0, every(ZERO)
+    whole = values.size - values.size % LANES
+    for start in range(0, whole, PIECE):
+        total = every(ZERO)
+        for i in range(start, min(start + PIECE, whole), LANES):
+            difference = load(values, i) - load(wanted, i)
+            total += difference * difference
+            largest = larger(largest, absolute(difference))
+        store(lanes, 0, total)
+        for i in range(LANES):
+            squares += np.float64(lanes[i])
+    store(lanes, 0, largest)
+    peak = np.float64(lanes.max())
+    for i in range(whole, values.size):
+        rest = np.float64(values[i] - wanted[i])
+        squares += rest * rest
+        peak = max(peak, abs(rest))
+    found[0], found[1] = squares, peak
