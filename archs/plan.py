@@ -75,10 +75,12 @@ def plan(
     generation_config: Mapping[str, Any] | None = None,
     *,
     pre: str | None = None,
+    embed_tokenizer: bool = False,
 ) -> Plan:
     """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
 
-    pre: the pre-tokenizer's GGUF name, where its structure does not tell.
+    pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
+        itself in the file.
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = by_hf_class(config.get("architectures") or [])
@@ -89,7 +91,10 @@ def plan(
         metadata[key] = value
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
-    words = vocabulary(folder, architecture.vocab, full, embedding.shape[0], pre, generation_config)
+    words = vocabulary(
+        folder, architecture.vocab, full, embedding.shape[0], pre, generation_config,
+        extra=architecture.vocab_keys, embed=embed_tokenizer,
+    )  # fmt: skip
     for key in words:
         metadata[key] = words.value(key)
     return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out)

@@ -40,14 +40,17 @@ class Converted:
         return self.checkpoint.files
 
 
-def open_converted(folder: PathLike, pre: str | None = None) -> Converted:
+def open_converted(folder: PathLike, pre: str | None = None, embed_tokenizer: bool = False) -> Converted:
     """Plan the conversion of a checkpoint folder.
 
-    pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell.
-    Raises FileError, ModelError, VocabularyError.
+    pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
+    tokenizer.json itself. Raises FileError, ModelError, VocabularyError.
     """
     checkpoint = open_checkpoint(Path(folder))
-    planned = plan(checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre)
+    planned = plan(
+        checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
+        embed_tokenizer=embed_tokenizer,
+    )  # fmt: skip
     architecture = planned.architecture
     tensors = {
         name: computed(tensor, lambda x: x)
@@ -122,6 +125,7 @@ def convert(
     outtype: str = "auto",
     *,
     pre: str | None = None,
+    embed_tokenizer: bool = False,
     reserve: int = 0,
     threads: int | None = None,
     memory: int = DEFAULT_MEMORY,
@@ -132,14 +136,14 @@ def convert(
 
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
-    does not tell. reserve: bytes of slack for later edits. memory: bytes that running tasks may hold.
+    does not tell. embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. memory: bytes that running tasks may hold.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
     wanted = outtype.upper()
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
-    source = open_converted(folder, pre)
+    source = open_converted(folder, pre, embed_tokenizer)
     wanted = own_type(source) if wanted == "AUTO" else wanted
     path = target_path(output, source.checkpoint.folder, wanted)
     if wanted not in FILE_TYPES or quantizing:

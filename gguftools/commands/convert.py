@@ -15,6 +15,9 @@ def convert(
         str, Option("--outtype", help="f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), or auto: as the checkpoint.")
     ] = "auto",
     pre: Annotated[str | None, Option("--pre", help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
+    embed_tokenizer: Annotated[
+        bool, Option("--embed-tokenizer", help="Also keep tokenizer.json itself in the file.")
+    ] = False,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
     reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
@@ -29,7 +32,8 @@ def convert(
     extra = {} if imatrix is None else {"imatrix": imatrix}
     with bytes_progress(f"convert {model.name}") as progress:
         report = run(
-            model, output, outtype, pre=pre, reserve=parse_size(reserve) if reserve else 0, threads=threads,
-            memory=parse_size(memory), progress=progress, **extra,
+            model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
+            reserve=parse_size(reserve) if reserve else 0, threads=threads, memory=parse_size(memory),
+            progress=progress, **extra,
         )  # fmt: skip
     print_report(report, json)
