@@ -23,7 +23,7 @@ def _version(wanted: bool) -> None:
 
 def build_app() -> typer.Typer:
     """The Typer app: every module of `gguftools.commands` holds one function of its own name."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
     @app.callback()
     def options(

@@ -115,7 +115,7 @@ def target_path(output: PathLike | None, folder: Path, outtype: str) -> Path:
     if path.is_dir():
         return path / name
     if not path.parent.is_dir():
-        raise FileError(f"{path.parent} does not exist: {path.name} cannot be written there", hint="create the folder first")
+        raise FileError(f"there is no folder {path.parent} to write {path.name} to", hint="create it first")
     return path
 
 
@@ -136,7 +136,9 @@ def convert(
 
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
-    does not tell. embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. memory: bytes that running tasks may hold.
+    does not tell.
+    embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. memory: bytes that
+    running tasks may hold.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """

@@ -40,7 +40,9 @@ def example(name: str) -> Path:
     return path
 
 
-def demo(model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None) -> list[Row]:
+def demo(
+    model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None
+) -> list[Row]:
     """Convert `model` and quantize the result by every recipe into `folder`; measure all on `text`.
 
     step: told what is being done.
@@ -48,9 +50,9 @@ def demo(model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES
     tell = step or (lambda what: None)
     folder.mkdir(parents=True, exist_ok=True)
     tell(f"convert {model}")
-    outputs = convert(model, folder).outputs
+    converted = convert(model, folder).outputs[0]
     tell(f"quantize to {', '.join(recipes)}, in one pass")
-    outputs = [*outputs, *quantize(outputs[0].file, list(recipes), folder).outputs]
+    outputs = [converted, *quantize(converted.file, list(recipes), folder).outputs]
     rows = []
     for output in outputs:
         tell(f"measure {output.file}")

@@ -158,7 +158,7 @@ def short_hash(tensor: Tensor) -> str:
     found = hashlib.sha256()
     step = max(1, (1 << 24) // max(1, tensor.row_bytes))
     for start in range(0, tensor.rows, step):
-        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))))
+        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
     return found.hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What a user sees: progress on a terminal, tables, errors as one clear line. Results go to stdout, the rest to stderr."""
+"""What a user sees: progress, tables, errors as one clear line. Results go to stdout, the rest to stderr."""
 
 from __future__ import annotations
 

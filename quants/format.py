@@ -92,9 +92,15 @@ class Format:
 
 
 @cache
+def has_codec(name: str) -> bool:
+    """Whether we can encode and decode the format, not only copy it."""
+    return importlib.util.find_spec(f"quants.formats.{name.lower()}") is not None
+
+
+@cache
 def _codec(name: str) -> ModuleType:
     module = f"quants.formats.{name.lower()}"
-    if importlib.util.find_spec(module) is None:
+    if not has_codec(name):
         raise FormatError(f"{name} tensors can be copied, but neither encoded nor decoded")
     return importlib.import_module(module)
 

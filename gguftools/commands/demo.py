@@ -22,4 +22,5 @@ def demo(
          f"{row.perplexity:.3f} ± {row.standard_error:.3f}", f"{row.tokens_per_second:,.0f}")
         for row in rows
     ]  # fmt: skip
-    print_table(f"{rows[0].file.parent}/", ("type", "file", "size", "bits/weight", "perplexity", "tokens/s"), cells, "llrrrr")
+    columns = ("type", "file", "size", "bits/weight", "perplexity", "tokens/s")
+    print_table(f"{rows[0].file.parent}/", columns, cells, "llrrrr")

@@ -61,7 +61,7 @@ def quantize(
     check_tensors: Annotated[
         bool, Option("--check-tensors", help="Look for NaN and infinity everywhere before writing.")
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, exactly, and write nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say exactly what would be written; write nothing.")] = False,
     resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     statistics: Annotated[
         bool, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")

@@ -35,7 +35,8 @@ def show(
             if tensors is None:
                 facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
                 table(str(each.path), ("", ""), facts)
-                rows = [(k, describe.type_name(v), describe.brief(v)) for k in each.metadata for v in [each.metadata.value(k)]]
+                values = {k: each.metadata.value(k) for k in each.metadata}
+                rows = [(k, describe.type_name(v), describe.brief(v)) for k, v in values.items()]
                 table("metadata", ("key", "type", "value"), rows)
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))

@@ -1,0 +1,24 @@
+"""`gguftools architectures`."""
+
+from typing import Annotated
+
+from typer import Option
+
+
+def architectures(
+    json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False,
+    markdown: Annotated[bool, Option("--markdown", help="Print the table as Markdown.")] = False,
+) -> None:
+    """List the model architectures that are converted and run."""
+    from archs.registry import architectures as known
+
+    from ..ui import print_json, print_markdown, print_table
+
+    if json:
+        print_json([
+            {"name": a.name, "hf_classes": a.hf_classes, "vocabularies": a.vocab, "converts": True, "runs": True}
+            for a in known()
+        ])  # fmt: skip
+        return
+    rows = [(a.name, ", ".join(a.hf_classes), ", ".join(a.vocab)) for a in known()]
+    (print_markdown if markdown else print_table)(None, ("GGUF name", "Hugging Face classes", "vocabularies"), rows)
