@@ -31,7 +31,7 @@ from quants.errors import FileError
 
 from .endian import swap_rows
 from .journal import journal_path
-from .strings import ORDER_SIGN, find_strings
+from .strings import ORDER_SIGN, find_strings, quote
 
 MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
 VERSIONS = (2, 3)
@@ -201,7 +201,7 @@ class _Header:
         tensors: dict[str, Tensor] = {}
         for name, shape, form, offset, nbytes in entries:
             if name in tensors:
-                raise self.error(f"there are two tensors {name!r}")
+                raise self.error(f"there are two tensors {quote(name)}")
             start = data_offset + offset
             read = _row_reader(self.buffer[start : start + nbytes], shape, form, self.byte_order)
             tensors[name] = Tensor(name, shape, form, read, f"{self.path.name}: {name}")
@@ -242,52 +242,53 @@ class _Header:
         for i in range(count):
             key = self.name(f"metadata key {i}")
             if key in metadata:
-                raise self.error(f"metadata key {key!r} appears twice")
+                raise self.error(f"metadata key {quote(key)} appears twice")
             value = self.read_value(self.value_type(key), key, 0)
             allowed = STRUCTURAL_KEYS.get(key)
             if allowed and value.type not in allowed:
                 names = "an integer" if allowed is INTEGERS else allowed[0].name
-                raise self.error(f"metadata key {key!r} is {value.type.name}; it must be {names}")
+                raise self.error(f"metadata key {quote(key)} is {value.type.name}; it must be {names}")
             metadata.set(key, value.data, value.type, value.element)
         return metadata
 
     def value_type(self, key: str) -> ValueType:
-        number = self.number("I", f"type of {key!r}")
+        number = self.number("I", f"type of {quote(key)}")
         try:
             return ValueType(number)
         except ValueError:
-            raise self.error(f"metadata key {key!r} has value type {number}, which is unknown") from None
+            raise self.error(f"metadata key {quote(key)} has value type {number}, which is unknown") from None
 
     def read_value(self, kind: ValueType, key: str, depth: int) -> Value:
         if kind is ValueType.ARRAY:
             return self.read_array(key, depth + 1)
         if kind is ValueType.STRING:
-            length = self.number("Q", f"length of {key!r}")
-            raw = bytes(self.take(length, f"value of {key!r}"))
+            length = self.number("Q", f"length of {quote(key)}")
+            raw = bytes(self.take(length, f"value of {quote(key)}"))
             try:
                 return Value(raw.decode(), kind)
             except UnicodeDecodeError:
                 return Value(raw, kind)
-        data = self.number(SCALARS[kind], f"value of {key!r}")
+        data = self.number(SCALARS[kind], f"value of {quote(key)}")
         if kind is ValueType.BOOL:
             if data > 1:
-                raise self.error(f"metadata key {key!r} is BOOL with value {data}; 0 and 1 are allowed")
+                raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
             data = bool(data)
         return Value(data, kind)
 
     def read_array(self, key: str, depth: int) -> Value:
         if depth > MAX_ARRAY_DEPTH:
-            raise self.error(f"metadata key {key!r} nests arrays deeper than {MAX_ARRAY_DEPTH}")
+            raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element = self.value_type(key)
-        count = self.number("Q", f"length of {key!r}")
+        count = self.number("Q", f"length of {quote(key)}")
         self.check_array(key, element, count)
         if element is ValueType.ARRAY:
             self.nested += count
             if self.nested > MAX_NESTED_ARRAYS:
-                raise self.error(f"metadata key {key!r} nests {self.nested} arrays; {MAX_NESTED_ARRAYS} are allowed")
+                limit = MAX_NESTED_ARRAYS
+                raise self.error(f"metadata key {quote(key)} nests {self.nested} arrays; {limit} are allowed")
             return Value([self.read_array(key, depth + 1) for _ in range(count)], ValueType.ARRAY, element)
         if element is ValueType.STRING:
-            what = f"{self.path}: metadata key {key!r}"
+            what = f"{self.path}: metadata key {quote(key)}"
             strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
             return Value(strings, ValueType.ARRAY, element)
         return Value(self.read_numbers(key, element, count), ValueType.ARRAY, element)
@@ -297,8 +298,8 @@ class _Header:
         least = least or np.dtype(ARRAY_TYPES[element]).itemsize
         if count * least > self.left:
             raise self.error(
-                f"metadata key {key!r} claims {count} items of type {element.name}, at least {count * least} bytes; "
-                f"the file has {self.left} left"
+                f"metadata key {quote(key)} claims {count} items of type {element.name}, "
+                f"at least {count * least} bytes; the file has {self.left} left"
             )
 
     def read_numbers(self, key: str, element: ValueType, count: int) -> NDArray[Any]:
@@ -308,7 +309,7 @@ class _Header:
         raw = self.buffer[start : self.position]
         if element is ValueType.BOOL:
             if count and raw.max() > 1:
-                raise self.error(f"metadata key {key!r} has a BOOL with value {raw.max()}; 0 and 1 are allowed")
+                raise self.error(f"metadata key {quote(key)} has a BOOL with value {raw.max()}; 0 and 1 are allowed")
             return raw.view(np.bool_)
         stored = raw.view(dtype)
         return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
@@ -322,19 +323,19 @@ class _Header:
     def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
         """Name, shape (rows first), format, offset within the data, bytes."""
         name = self.name(f"name of tensor {index}")
-        dimensions = self.number("I", f"dimensions of {name!r}")
+        dimensions = self.number("I", f"dimensions of {quote(name)}")
         if dimensions > MAX_DIMENSIONS:
-            raise self.error(f"tensor {name!r} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
-        shape = tuple(reversed([self.number("Q", f"shape of {name!r}") for _ in range(dimensions)]))
-        kind = self.number("I", f"type of {name!r}")
-        offset = self.number("Q", f"offset of {name!r}")
+            raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        shape = tuple(reversed([self.number("Q", f"shape of {quote(name)}") for _ in range(dimensions)]))
+        kind = self.number("I", f"type of {quote(name)}")
+        offset = self.number("Q", f"offset of {quote(name)}")
         if math.prod(n for n in shape if n) * 8 > MAX_VALUES:
-            raise self.error(f"tensor {name!r} of shape {shape} has more values than any memory")
+            raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
         try:
             form = format_of_type(kind)
             nbytes = math.prod(shape[:-1]) * form.row_bytes(shape[-1] if shape else 1)
         except FormatError as error:
-            raise self.error(f"tensor {name!r}: {error}") from error
+            raise self.error(f"tensor {quote(name)}: {error}") from error
         return name, shape, form, offset, nbytes
 
     def check_offsets(
@@ -343,7 +344,7 @@ class _Header:
         """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
         expected = 0
         for name, _, _, offset, nbytes in sorted(entries, key=lambda entry: (entry[3], entry[4])):
-            where = f"data of tensor {name!r} is at offset {offset}"
+            where = f"data of tensor {quote(name)} is at offset {offset}"
             if offset % alignment:
                 raise self.error(f"{where}, not a multiple of the alignment {alignment}")
             if offset != expected:
@@ -388,7 +389,7 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
         _check_shard(part, number, len(parts), parts[0])
         for name, tensor in part.tensors.items():
             if name in tensors:
-                raise FileError(f"tensor {name!r} is in two shards: {tensors[name].origin}, {tensor.origin}")
+                raise FileError(f"tensor {quote(name)} is in two shards: {tensors[name].origin}, {tensor.origin}")
             tensors[name] = tensor
     total = parts[0].metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):

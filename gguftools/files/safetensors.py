@@ -22,6 +22,7 @@ from quants.errors import FileError
 
 from .dtypes import checkpoint_formats
 from .gguf_reader import MAX_VALUES, map_file
+from .strings import quote
 
 MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
@@ -68,20 +69,21 @@ def check_not_pointer(path: Path, buffer: NDArray[np.uint8]) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} appears twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{quote(name)} appears twice")
+        found[name] = value
     return found
 
 
 def _tensor(path: Path, name: str, entry: Any, data: NDArray[np.uint8]) -> Tensor:
-    where = f"{path}: tensor {name!r}"
+    where = f"{path}: tensor {quote(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise FileError(f"{where} must have dtype, shape and data_offsets, and nothing else")
     form = checkpoint_formats().get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if form is None:
-        raise FileError(f"{where} has the unknown dtype {entry['dtype']!r}")
+        raise FileError(f"{where} has the unknown dtype {quote(entry['dtype'])}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _is_sizes(shape) or len(shape) > MAX_SHAPE or math.prod(n for n in shape if n) > MAX_VALUES:
         raise FileError(f"{where} has the shape {shape!r:.200}; sizes were expected")
@@ -115,8 +117,9 @@ def _check_coverage(path: Path, header: dict[str, Any], data_bytes: int, file_by
         begin, end = entry["data_offsets"]
         if begin != expected:
             problem = "overlaps" if begin < expected else "leaves a gap after"
-            raise FileError(f"{path}: {name!r} begins at {begin} and {problem} {previous}, which ends at {expected}")
-        expected, previous = end, repr(name)
+            where = f"{quote(name)} begins at {begin} and {problem} {previous}"
+            raise FileError(f"{path}: {where}, which ends at {expected}")
+        expected, previous = end, quote(name)
     if expected > data_bytes:
         wanted = file_bytes - data_bytes + expected
         raise FileError(

@@ -25,6 +25,7 @@ from quants.errors import FileError
 from .dtypes import checkpoint_formats
 from .gguf_reader import MAX_VALUES, map_file
 from .safetensors import check_not_pointer
+from .strings import quote
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
@@ -101,7 +102,7 @@ def open_torch(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, strided in _flatten(path, root):
         if name in tensors:
-            raise FileError(f"{path}: there are two tensors {name!r}")
+            raise FileError(f"{path}: there are two tensors {quote(name)}")
         tensors[name] = _tensor(path, name, strided, storages)
     return tensors
 
@@ -115,7 +116,7 @@ def _flatten(path: Path, root: Any) -> Iterator[tuple[str, _Strided]]:
             yield name, value
         elif isinstance(value, (dict, list, tuple)):
             if id(value) in seen or depth > MAX_DEPTH:
-                raise FileError(f"{path}: {name!r} is held twice, or deeper than {MAX_DEPTH} levels")
+                raise FileError(f"{path}: {quote(name)} is held twice, or deeper than {MAX_DEPTH} levels")
             if value:
                 seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -128,7 +129,7 @@ def _tensor(
 ) -> Tensor:
     """A Tensor over the storage: its rows are views if their numbers are adjacent, else copies."""
     shape, strides, form = strided.shape, strided.strides, strided.format
-    where = f"{path}: tensor {name!r}"
+    where = f"{path}: tensor {quote(name)}"
     storage = storages(strided.storage)
     stored, size = len(storage) // form.block_bytes, math.prod(shape)
     if math.prod(n for n in shape if n) > MAX_VALUES or size > max(stored, MAX_EXPANDED):
@@ -180,10 +181,10 @@ def _read_zip(path: Path, buffer: NDArray[np.uint8]) -> tuple[Any, Callable[[_St
     def storage(wanted: _Storage) -> NDArray[np.uint8]:
         raw = members.get(f"{prefix}data/{wanted.key}")
         if raw is None:
-            raise FileError(f"{path} has no storage {wanted.key!r}")
+            raise FileError(f"{path} has no storage {quote(wanted.key)}")
         needed = wanted.count * wanted.format.block_bytes
         if len(raw) != needed:
-            raise FileError(f"{path}: storage {wanted.key!r} has {len(raw)} bytes, {needed} expected")
+            raise FileError(f"{path}: storage {quote(wanted.key)} has {len(raw)} bytes, {needed} expected")
         return raw
 
     return root, storage
@@ -200,17 +201,17 @@ def _zip_members(path: Path, buffer: NDArray[np.uint8]) -> dict[str, NDArray[np.
     for info in infos:
         name = info.filename
         if name in members:
-            raise FileError(f"{path}: the zip archive has two members {name!r}")
+            raise FileError(f"{path}: the zip archive has two members {quote(name)}")
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.file_size != info.compress_size:
-            raise FileError(f"{path}: member {name!r} is compressed; PyTorch stores members as they are")
+            raise FileError(f"{path}: member {quote(name)} is compressed; PyTorch stores members as they are")
         # The local header repeats the central one, but its extra field, which pads the data, is its own.
         local = buffer[info.header_offset : info.header_offset + 30].tobytes() if info.header_offset >= 0 else b""
         if len(local) < 30 or local[:4] != b"PK\x03\x04":
-            raise FileError(f"{path} is damaged: member {name!r} is not at byte {info.header_offset}")
+            raise FileError(f"{path} is damaged: member {quote(name)} is not at byte {info.header_offset}")
         name_length, extra_length = struct.unpack_from("<HH", local, 26)
         begin = info.header_offset + 30 + name_length + extra_length
         if begin + info.file_size > len(buffer):
-            raise FileError(f"{path} is cut short: member {name!r} ends at byte {begin + info.file_size}")
+            raise FileError(f"{path} is cut short: member {quote(name)} ends at byte {begin + info.file_size}")
         members[name] = buffer[begin : begin + info.file_size]
     return members
 
@@ -233,21 +234,21 @@ def _read_legacy(path: Path, buffer: NDArray[np.uint8]) -> tuple[Any, Callable[[
     for key in keys if isinstance(keys, list) else []:
         form = machine.storage_formats.get(str(key))
         if form is None:
-            raise FileError(f"{path}: no tensor uses storage {key!r}, so its size is unknown")
+            raise FileError(f"{path}: no tensor uses storage {quote(key)}, so its size is unknown")
         count = int.from_bytes(buffer[position : position + 8].tobytes(), "little")
         end = position + 8 + count * form.block_bytes
         if end > len(buffer):
-            raise FileError(f"{path} is cut short: storage {key!r} ends at byte {end}, the file at {len(buffer)}")
+            raise FileError(f"{path} is cut short: storage {quote(key)} ends at byte {end}, the file at {len(buffer)}")
         found[str(key)] = buffer[position + 8 : end]
         position = end
 
     def storage(wanted: _Storage) -> NDArray[np.uint8]:
         if wanted.key not in found:
-            raise FileError(f"{path} has no storage {wanted.key!r}")
+            raise FileError(f"{path} has no storage {quote(wanted.key)}")
         raw = found[wanted.key]
         size = wanted.format.block_bytes
         if (wanted.first + wanted.count) * size > len(raw):
-            raise FileError(f"{path}: storage {wanted.key!r} has {len(raw)} bytes, more are used")
+            raise FileError(f"{path}: storage {quote(wanted.key)} has {len(raw)} bytes, more are used")
         return raw[wanted.first * size : (wanted.first + wanted.count) * size]
 
     return root, storage
@@ -338,7 +339,7 @@ class _Machine:
     def find(self, module: str, name: str) -> None:
         if (module, name) not in ALLOWED:
             raise self.error(
-                f"it asks for {module}.{name}, which weights don't need",
+                f"it asks for {module[:80]}.{name[:80]}, which weights don't need",
                 hint="loading it elsewhere might run code: take a safetensors version of the model",
             )
         self.push(_Global(module, name))
@@ -408,12 +409,12 @@ class _Machine:
             raise self.error(f"a storage has key {_brief(key)} and {_brief(count)} numbers")
         form = checkpoint_formats()[STORAGES[kind.name]]
         if self.storage_formats.setdefault(str(key), form) != form:
-            raise self.error(f"storage {key!r} has two types")
+            raise self.error(f"storage {quote(key)} has two types")
         first = 0
         view = saved[5] if len(saved) == 6 else None
         if view is not None:
             if not isinstance(view, tuple) or len(view) != 3 or not _is_size(view[1]) or not _is_size(view[2]):
-                raise self.error(f"a view of storage {key!r} is {_brief(view)}")
+                raise self.error(f"a view of storage {quote(key)} is {_brief(view)}")
             first, count = view[1], view[2]
         self.push(_Storage(str(key), form, count, first))
 
