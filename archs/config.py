@@ -79,16 +79,17 @@ def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
     return [rule(layer) for layer in range(config["num_hidden_layers"])]
 
 
-def window_period(usual: int) -> Callable[[Config], int | None]:
-    """Every how many layers one sees everything, where that is not the architecture's `usual` number."""
+def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
+    """Which layers are windowed, where not all but every `period`-th: by another period, or a flag for each."""
 
-    def period(config: Config) -> int | None:
-        kinds = config.get("layer_types") or ()
-        said = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0 if kinds else None
-        found = config.get("sliding_window_pattern", usual) if said is None else said
-        return int(found) if found != usual else None
+    def pattern(config: Config) -> int | list[bool] | None:
+        windowed = windowed_layers(config, lambda i: (i + 1) % (config.get("sliding_window_pattern") or period) != 0)
+        for every in (period, 0, *range(1, len(windowed))):
+            if windowed == [every == 0 or (i + 1) % every != 0 for i in range(len(windowed))]:
+                return every if every != period else None
+        return windowed
 
-    return period
+    return pattern
 
 
 def rope_scaling(config: Config, *keys: str) -> Any:

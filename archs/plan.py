@@ -50,7 +50,7 @@ FLOATS = frozenset({
 
 # GGUF names of tensors that stay float32 in every output type.
 FLOAT32_NAMES = ("*_norm.weight", "*ffn_gate_inp*", "position_embd.weight", "token_types.weight", "*ssm_conv1d*",
-                 "*shortconv.conv*", "*attn_rel_b.weight", "*time_mix_*", "*.bias", "*.ssm_a", "*.ssm_d")  # fmt: skip
+                 "*shortconv.conv*", "*time_mix_*", "*.bias", "*.ssm_a", "*.ssm_d")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,13 @@ def plan(
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
-    """The family's keys with their values (archs.metadata.Value where the type is not the default)."""
+    """The family's keys with their values (archs.metadata.Value where the type is not the default).
+
+    Raises ModelError for a variant that these keys cannot express.
+    """
+    for key, value in architecture.refused.items():
+        if config.get(key) == value:
+            raise ModelError(f"config.json has {key} = {value!r}, a variant that no {architecture.name} file can express")
     found: dict[str, Any] = {}
     for key, source in architecture.metadata.items():
         if source is None:
@@ -154,7 +160,7 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
     tensors = joined(tensors)
     count = layer_count(architecture, config)
-    rules = {NUMBER.sub("#", PLACE.sub("0", pattern)): target for pattern, target in architecture.tensors.items()}
+    rules = {PLACE.sub("#", pattern): target for pattern, target in architecture.tensors.items()}
     result, stacks, unknown = Mapped(), Stacks(), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
@@ -192,13 +198,17 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
 
 
 def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
-    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none."""
-    key = NUMBER.sub("#", "." + bare)[1:]
-    if key in rules:
-        return rules[key], ""
-    suffix = SUFFIX.search(key)
-    if suffix and key[: suffix.start()] in rules:
-        return rules[key[: suffix.start()]], suffix[0]
+    """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
+
+    Numbers stand for places in the rule, or all but the first for themselves.
+    """
+    for places in (0, 1):
+        key = NUMBER.sub("#", "." + bare, count=places)[1:]
+        if key in rules:
+            return rules[key], ""
+        suffix = SUFFIX.search(key)
+        if suffix and key[: suffix.start()] in rules:
+            return rules[key[: suffix.start()]], suffix[0]
     return None
 
 
@@ -263,7 +273,7 @@ def _check_layers(architecture: Architecture, config: Config, result: Mapped) ->
         )
     layers: dict[int, set[str]] = {}
     for name in result.tensors:
-        match = re.match(r"blk\.(\d+)\.(.*)", name)
+        match = re.match(r"(?:enc\.)?blk\.(\d+)\.(.*)", name)
         if match:
             layers.setdefault(int(match[1]), set()).add(match[2])
     count = layer_count(architecture, config)

@@ -61,7 +61,8 @@ class Block:
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
         key where the file decides (parallel if it has no such key).
     window_period: with a sliding window, every layer but each `window_period`-th is windowed (0: all layers are),
-        unless the file says so itself. scale_windowed: the rope scaling holds for windowed layers too.
+        unless the file says so itself; windows_last: the layer without is each period's first.
+    scale_windowed: the rope scaling holds for windowed layers too.
     rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`;
         rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated.
@@ -69,6 +70,8 @@ class Block:
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
+    causal: tokens see those before them only; False in encoders, where a window counts both sides together.
+    hidden_states: the result are the last hidden states, not logits.
     """
 
     norm: Norm = "rms"
@@ -83,6 +86,7 @@ class Block:
     gated: bool = True
     parallel: bool | str = False
     window_period: int = 0
+    windows_last: bool = False
     scale_windowed: bool = True
     rope_period: int = 0
     rope_windowed_only: bool = False
@@ -92,6 +96,7 @@ class Block:
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True
+    hidden_states: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class Architecture:
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
+    refused: config keys with the value that stands for a variant which files of this family cannot express.
     prefixes: wrappers that published checkpoints put before tensor names.
     activation: the config keys that name the activation; "" where the model type has just one.
     """
@@ -125,6 +131,7 @@ class Architecture:
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
+    refused: Mapping[str, Any] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")
     activation: str = "hidden_activation|hidden_act|activation_function"
     block: Block = Block()

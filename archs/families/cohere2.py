@@ -3,7 +3,7 @@
 Reference: transformers `models/cohere2/modeling_cohere2.py`.
 """
 
-from archs.config import head_dim, window_period
+from archs.config import head_dim, unusual_windows
 from archs.families.cohere import COHERE
 from archs.spec import Block
 
@@ -16,7 +16,7 @@ COHERE2 = COHERE.but(
         "context_length": "max_position_embeddings",
         "rope.dimension_count": head_dim,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_period(PERIOD),
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "vocab_size": "vocab_size",
     },
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},

@@ -5,7 +5,7 @@ after attention; the reference doesn't convert them: two more keys say so.
 """
 
 from archs.config import lookup
-from archs.rope import SCALING, unusual_base
+from archs.rope import SCALING, llama3_freqs, unusual_base
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import ungroup
 
@@ -60,6 +60,7 @@ FALCON = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
+    generated=(llama3_freqs,),
     activation="activation",
     block=Block(
         norm="layer", rope="halves", alibi="attention.max_alibi_bias", alibi_scaled=True, activation="gelu",

@@ -3,7 +3,7 @@
 Reference: transformers `models/gemma2/modeling_gemma2.py`.
 """
 
-from archs.config import window_period
+from archs.config import unusual_windows
 from archs.families.gemma import GEMMA
 from archs.families.gemma3 import attention_scale
 from archs.spec import Block, Map
@@ -16,7 +16,7 @@ GEMMA2 = GEMMA.but(
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_period(PERIOD),
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "attention.scale": attention_scale,
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",

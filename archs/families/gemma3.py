@@ -6,7 +6,7 @@ by the square root of its width; five of six layers see a window only.
 
 import math
 
-from archs.config import window_period
+from archs.config import unusual_windows
 from archs.rope import SCALING
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import add_one
@@ -28,7 +28,7 @@ GEMMA3 = Architecture(
         **COMMON,
         **SCALING,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_period(PERIOD),  # the reference drops it
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),  # the reference drops it
         "attention.scale": attention_scale,
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",

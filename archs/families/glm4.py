@@ -49,7 +49,9 @@ GLM = GLM4.but(
     hf_classes=("GlmForCausalLM", "GlmModel"),
     metadata={
         "context_length": lambda config: lookup(config, "seq_length|hidden_size"),
-        "rope.scaling.original_context_length": "max_position_embeddings",
+        "rope.scaling.original_context_length": (
+            "rope_scaling.original_max_position_embeddings|max_position_embeddings"
+        ),
         "attention.key_length": unusual_head_dim,
         "attention.value_length": unusual_head_dim,
     },

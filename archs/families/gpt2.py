@@ -12,10 +12,20 @@ def feed_forward_length(config: Config) -> int:
     return int(config.get("n_inner") or 4 * lookup(config, "n_embd|hidden_size"))
 
 
+def attention_scale(config: Config) -> float | None:
+    """The factor of q·k where it is not the usual one (the reference drops it)."""
+    return None if config.get("scale_attn_weights", True) else 1.0
+
+
 GPT2 = Architecture(
     name="gpt2",
     hf_classes=("GPT2LMHeadModel", "GPT2Model"),
-    metadata={**COMMON, "context_length": "n_ctx|n_positions", "feed_forward_length": feed_forward_length},
+    metadata={
+        **COMMON,
+        "context_length": "n_ctx|n_positions",
+        "feed_forward_length": feed_forward_length,
+        "attention.scale": attention_scale,
+    },
     defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
     tensors={
         "wte": "token_embd",
@@ -29,6 +39,7 @@ GPT2 = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
+    refused={"scale_attn_by_inverse_layer_idx": True},
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
 )

@@ -3,7 +3,7 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
-from archs.rope import SCALING, rotated_width, unusual_base
+from archs.rope import SCALING, llama3_freqs, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import ungroup
 
@@ -41,8 +41,10 @@ GPTNEOX = Architecture(
         "layers.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
         "final_layer_norm": "output_norm",
         "embed_out": "output",
+        "lm_head": "output",
     },
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
+    generated=(llama3_freqs,),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

@@ -4,10 +4,9 @@ Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. 
 `alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to.
 """
 
-from typing import Any
-
 from archs.config import head_dim, rope_scaling
 from archs.families.qwen2 import QWEN2
+from archs.rope import SCALING
 from archs.spec import Block, Computed, Config
 
 STRETCHED = 256 * 1024  # tokens
@@ -18,8 +17,10 @@ def base(config: Config) -> float:
     return float(config["rope_theta"] * (alpha ** (width / (width - 2)) if alpha else 1.0))
 
 
-def if_stretched(value: Any, otherwise: str = "") -> Computed:
-    return lambda config: value if rope_scaling(config, "alpha") else config.get(otherwise)
+def if_stretched(key: str, value: object) -> Computed:
+    """What the reference writes for stretched models; `key` as for other models else."""
+    other = {**SCALING, "context_length": lambda config: config["max_position_embeddings"]}[key]
+    return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
 
 HUNYUAN_DENSE = QWEN2.but(
@@ -27,12 +28,12 @@ HUNYUAN_DENSE = QWEN2.but(
     hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     vocab=("bpe",),
     metadata={
-        "context_length": if_stretched(STRETCHED, "max_position_embeddings"),
+        "context_length": if_stretched("context_length", STRETCHED),
         "rope.freq_base": base,
-        "rope.scaling.type": if_stretched("none"),
-        "rope.scaling.factor": if_stretched(1.0),
-        "rope.scaling.original_context_length": if_stretched(STRETCHED),
-        "rope.scaling.dynamic_factor": None,
+        "rope.scaling.type": if_stretched("rope.scaling.type", "none"),
+        "rope.scaling.factor": if_stretched("rope.scaling.factor", 1.0),
+        "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
+        "rope.scaling.dynamic_factor": if_stretched("rope.scaling.dynamic_factor", None),
     },
     defaults={
         "intermediate_size": 11_008,

@@ -4,13 +4,30 @@ Reference: transformers `models/opt/modeling_opt.py`. No other converter takes i
 each part (the 350m variant) follow BERT's. The 350m variant also projects between a narrow embedding and the layers.
 """
 
-from archs.spec import COMMON, Architecture, Block, Map
+from collections.abc import Iterable
+
+import numpy as np
+
+from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import skip_rows
+from quants import Tensor, from_array
 
 
 def pre(name: str, post: str) -> Map:
     """A norm that stands before its part, or after it where `do_layer_norm_before` is false."""
     return Map(lambda config: name if config["do_layer_norm_before"] else post)
+
+
+def weightless_norms(config: Config) -> Iterable[Tensor]:
+    """Ones for norms that have no weights: the runtime takes a norm that is not in the file for none at all."""
+    if config["layer_norm_elementwise_affine"]:
+        return
+    before, ones = config["do_layer_norm_before"], np.ones(config["hidden_size"], np.float32)
+    names = ("attn_norm", "ffn_norm") if before else ("attn_output_norm", "layer_output_norm")
+    for i in range(config["num_hidden_layers"]):
+        yield from (from_array(f"blk.{i}.{name}.weight", ones) for name in names)
+    if before:
+        yield from_array("output_norm.weight", ones)
 
 
 OPT = Architecture(
@@ -30,6 +47,7 @@ OPT = Architecture(
         "num_attention_heads": 12,
         "max_position_embeddings": 2048,
         "do_layer_norm_before": True,
+        "layer_norm_elementwise_affine": True,
         "activation_function": "relu",
         "vocab_size": 50_272,
     },
@@ -49,6 +67,7 @@ OPT = Architecture(
         "project_out": "output_proj",
         "lm_head": "output",
     },
+    generated=(weightless_norms,),
     prefixes=("model", "decoder"),
     block=Block(norm="layer", rope="none", activation="relu", gated=False),
 )

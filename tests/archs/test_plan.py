@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from archs.families.apertus import APERTUS
+from archs.families.bloom import BLOOM
 from archs.families.llama import LLAMA
 from archs.families.mixtral import MIXTRAL
 from archs.families.stablelm import STABLELM
@@ -207,6 +208,11 @@ def test_an_unusual_activation_is_written_and_an_unknown_one_refused() -> None:
     assert "llama.hidden_activation" not in architecture_metadata(LLAMA, {**CONFIG, "hidden_act": "silu"})
     with pytest.raises(ModelError, match="activation 'mish'"):
         architecture_metadata(LLAMA, {**CONFIG, "hidden_act": "mish"})
+
+
+def test_variants_that_cannot_be_expressed_are_refused() -> None:
+    with pytest.raises(ModelError, match="apply_residual_connection_post_layernorm = True"):
+        architecture_metadata(BLOOM, {**CONFIG, "n_head": 2, "apply_residual_connection_post_layernorm": True})
 
 
 def test_what_stays_float32() -> None:
