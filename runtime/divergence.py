@@ -7,7 +7,7 @@ which alone costs 5e-4 nats, more than Q8_0 does; such files can be read here (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from quants.errors import FileError, OptionError
 from .kernels.softmax import divergences
 from .kernels.threads import run, shares
 from .perplexity import Floats, Forward, Ids, Progress, window_inputs, windows
+from .scoring import Logits
 
 MAGIC = b"_logits_"
 
@@ -59,13 +60,16 @@ def divergence(
     running: list[float] = []
     for start in plan.starts:
         inputs = window_inputs(text, [start], n_ctx, bos)[0]
-        expected = np.asarray(base(inputs, plan.first))[: plan.scored]
-        found = np.asarray(other(inputs, plan.first))[: plan.scored]
+        expected, found = (_array(model(inputs, plan.first))[: plan.scored] for model in (base, other))
         parts.append(compare(expected, found, text[start + plan.first + 1 : start + plan.last + 2]))
         running.append(float(np.concatenate(parts)[:, 0].mean()))
         if progress is not None:
             progress(len(running), len(plan.starts), running[-1])
     return summarize(np.concatenate(parts), running)
+
+
+def _array(logits: Iterable[Floats] | Logits) -> Floats:
+    return logits.float32() if isinstance(logits, Logits) else np.asarray(logits)
 
 
 def compare(base: Floats, other: Floats, targets: Ids) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ second half, positions n_ctx/2 … n_ctx-2, so that each has a context. With a s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,14 @@ from quants.errors import OptionError
 
 from .kernels.softmax import negative_log_likelihoods
 from .kernels.threads import run, shares
+from .scoring import Logits
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
-# (token ids, first position wanted) → logits of that position and all after it, float32 (positions, vocabulary).
-# Where `batch` > 1: (ids (windows, n_ctx), first) → one such array a window, made when it is asked for or before.
-Forward = Callable[[Ids, int], Iterable[Floats]]
+# (token ids (n_ctx,), first position wanted) → logits from that position on, float32 (positions, vocabulary).
+# Where `batch` > 1: (ids (windows, n_ctx), first) → such an array for each window, made before or when asked for.
+# `Logits` instead of arrays leave it to us to compute no more of them than the losses need.
+Forward = Callable[[Ids, int], Iterable[Floats] | Logits]
 Progress = Callable[[int, int, float], None]
 
 
@@ -94,14 +96,25 @@ def perplexity(
     for begin in range(0, len(plan.starts), batch):
         starts = plan.starts[begin : begin + batch]
         inputs = window_inputs(text, starts, n_ctx, bos)
-        results = forward(inputs, plan.first) if batch > 1 else [forward(inputs[0], plan.first)]
-        for start, logits in zip(starts, results, strict=True):
-            targets = text[start + plan.first + 1 : start + plan.last + 2]
-            losses[len(running)] = token_losses(np.asarray(logits)[: plan.scored], targets)
+        targets = np.stack([text[start + plan.first + 1 : start + plan.last + 2] for start in starts])
+        for window in _window_losses(forward, inputs, plan.first, targets, batch > 1):
+            losses[len(running)] = window
             running.append(math.exp(losses[: len(running) + 1].mean()))
             if progress is not None:
                 progress(len(running), len(plan.starts), running[-1])
     return Perplexity(running[-1], _standard_error(losses, running[-1]), running, n_ctx * len(running), losses.size)
+
+
+def _window_losses(
+    forward: Forward, inputs: Ids, first: int, targets: Ids, together: bool
+) -> Iterator[NDArray[np.float64]]:
+    """Losses of each window; targets: (windows, scored)."""
+    result = forward(inputs if together else inputs[0], first)
+    if isinstance(result, Logits):
+        yield from result.losses(targets if together else targets[0]).reshape(targets.shape)
+        return
+    for logits, wanted in zip(result if together else [result], targets, strict=True):
+        yield token_losses(np.asarray(logits)[: len(wanted)], wanted)
 
 
 def window_inputs(text: Ids, starts: Sequence[int], n_ctx: int, bos: int | None) -> Ids:

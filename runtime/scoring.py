@@ -29,9 +29,9 @@ TILE = 1 << 19  # weights of a tile
 class Logits:
     """finish(x @ weight.T), computed as far as it is asked for.
 
-    x: float32 (windows, positions, width), the output of the model's last norm. finish: what the model does to
-    its logits (a bias, a scale, a cap): called with float32 (rows, k) and the number of the first of these k columns,
-    it may work in place and returns the result.
+    x: float32 (positions, width) or (windows, positions, width), the output of the model's last norm. finish: what the
+    model does to its logits (a bias, a scale, a cap): called with float32 (rows, k) and the number of the first of
+    these k columns, it may work in place and returns the result.
     """
 
     x: Floats
@@ -39,14 +39,14 @@ class Logits:
     finish: Finish | None = None
 
     def float32(self) -> Floats:
-        """All of them: float32 (windows, positions, vocabulary)."""
+        """All of them: float32, the last axis of x replaced by the vocabulary."""
         product = matmul(self.x.reshape(-1, self.x.shape[-1]), self.weight)
         finished = product if self.finish is None else self.finish(product, 0)
         return finished.reshape(*self.x.shape[:-1], -1)
 
     def losses(self, targets: Ids) -> NDArray[np.float64]:
-        """-log(probability) of targets (windows, k) at the first k positions of each window: float64 (windows, k)."""
-        rows = np.ascontiguousarray(self.x[:, : targets.shape[1]]).reshape(-1, self.x.shape[-1])
+        """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
+        rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
         # of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target
         state = np.array([[-np.inf, 0.0, 0.0]]).repeat(len(rows), axis=0)
