@@ -107,7 +107,7 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
     """
     for key, value in architecture.refused.items():
         if config.get(key) == value:
-            raise ModelError(f"config.json has {key} = {value!r}, a variant that no {architecture.name} file can express")
+            raise ModelError(f"config.json has {key} = {value!r}, which {architecture.name} files cannot express")
     found: dict[str, Any] = {}
     for key, source in architecture.metadata.items():
         if source is None:
