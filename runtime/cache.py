@@ -13,11 +13,13 @@ LEAST_ROOM = 64  # tokens
 class KVCache:
     """Grows by doubling; `length` is the number of tokens of which every layer has been appended.
 
-    tokens: the ids seen so far, int64, for models that may have to compute everything anew.
+    tokens: the ids seen so far, int64, for models that may have to compute everything anew. context: what a decoder
+    looks at of the text that an encoder read, keys and values for each layer.
     """
 
     def __init__(self) -> None:
         self.tokens: NDArray[np.int64] = np.empty(0, np.int64)
+        self.context: tuple[tuple[Floats, Floats], ...] = ()
         self._layers: dict[int, tuple[Floats, Floats]] = {}
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
@@ -50,7 +52,7 @@ class KVCache:
         self._steps[layer] = self._steps.get(layer, 0) + tokens
 
     def reset(self) -> None:
-        """Forget every token; the memory is kept for the next ones."""
+        """Forget every token (the context stays); the memory is kept for the next ones."""
         self._lengths.clear()
         self._states.clear()
         self._steps.clear()

@@ -137,6 +137,9 @@ def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
                 f"position {run.positions[-1]} is past the {table.shape[0]} that the model has embeddings for"
             )
         x += np.tile(gather(table, run.positions), (run.texts, 1))
+    types = whole.array("token_types.weight")
+    if types is not None:
+        x += types[0]
     after_layers = model.architecture.block.output_norm == "token_embd_norm"
     return x if after_layers else _norm_if_there(run, whole, "token_embd_norm", x)
 
@@ -149,9 +152,11 @@ def decode(run: Pass, x: Floats) -> Floats:
 
 
 def head(run: Pass, x: Floats) -> Floats:
-    """Logits: float32 (tokens, vocabulary)."""
+    """Logits: float32 (tokens, vocabulary); or the last hidden states, (tokens, width), where the model ends there."""
     model, whole = run.model, run.model.whole
     x = run.norm(whole, model.architecture.block.output_norm, x)
+    if model.architecture.block.hidden_states:
+        return x
     if "output_proj.weight" in whole:
         x = run.project(whole, "output_proj", x)
     logits = run.project(whole, "output" if "output.weight" in whole else "token_embd", x)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archs.experts import GATING
-from archs.spec import ACTIVATIONS, Activation, Architecture, Norm, Scoring
+from archs.spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Scoring
 from quants.errors import ModelError
 
 
@@ -130,7 +130,7 @@ def _count(keys: Keys) -> int:
 
 def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
     block = architecture.block
-    windowed = _windowed(keys, block.window_period, i)
+    windowed = _windowed(keys, block, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
     rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block.rope_period, i)
     rotates = rotates and (not block.rope_key or bool(keys.get(block.rope_key, True)))
@@ -140,21 +140,27 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
     return LayerHyper(
         heads=heads,
         kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
-        window=int(keys.need("attention.sliding_window")) if windowed else None,
+        window=_window(keys, block.causal) if windowed else None,
         rotates=rotates,
         rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
         rope_scaled=local_base is None and (block.scale_windowed or not windowed),
     )
 
 
-def _windowed(keys: Keys, period: int, layer: int) -> bool:
+def _window(keys: Keys, causal: bool) -> int:
+    """The distance at which keys are hidden; the windows of encoders count both sides and not the token itself."""
+    size = int(keys.need("attention.sliding_window"))
+    return size if causal else size // 2 + 1
+
+
+def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     if not keys.get("attention.sliding_window"):
         return False
-    pattern = keys.get("attention.sliding_window_pattern", period)
+    pattern = keys.get("attention.sliding_window_pattern", block.window_period)
     if hasattr(pattern, "__len__"):
         return bool(pattern[layer])
     every = int(pattern)
-    return every == 0 or (layer + 1) % every != 0
+    return every == 0 or (layer if block.windows_last else layer + 1) % every != 0
 
 
 def _has_rope(keys: Keys, period: int, layer: int) -> bool:

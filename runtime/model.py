@@ -12,6 +12,7 @@ from archs.registry import by_gguf_name
 from quants import Tensor
 from quants.errors import ModelError
 
+from . import encoder_decoder
 from .cache import KVCache
 from .graph import Layer, Observe, Pass, decode, embed, head
 from .hyper import Hyper, Keys, hyper
@@ -38,6 +39,7 @@ class Model:
         self.layers = tuple(Layer.of(i, tensors) for i in range(len(self.hyper.layers)))
         self.whole = Layer("", {n: t for n, t in tensors.items() if not n.startswith("blk.")})
         self.scaling = _scaling(Keys(name, metadata), self.whole)
+        self.sides = encoder_decoder.sides(Keys(name, metadata), tensors)
         self.observe: Observe | None = None
         if "token_embd.weight" not in self.whole:
             raise ModelError("the file has no tensor 'token_embd.weight': it is not a model that can run")
@@ -50,22 +52,43 @@ class Model:
         """An empty cache, to hand to `forward` again and again while a text grows."""
         return KVCache()
 
-    def logits(self, tokens: Sequence[int]) -> Floats:
-        """The text's logits from an empty cache: float32 (tokens, vocabulary)."""
-        return self.forward(tokens)
+    def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
+        """The text's logits from an empty cache: float32 (tokens, vocabulary).
+
+        Of an encoder: the text's last hidden states, (tokens, width). Of a model with both sides: the logits of
+        decoder_tokens, which follow on the text that is read.
+        """
+        return self.forward(tokens) if self.sides is None else self.forward(decoder_tokens, self.encode(tokens))
+
+    def encode(self, tokens: ArrayLike) -> KVCache:
+        """Read a text (n,) with the encoder: a cache for `forward` to run the decoder's tokens from.
+
+        Raises ModelError for a model without an encoder, or an id outside the vocabulary.
+        """
+        if self.sides is None:
+            raise ModelError(f"{self.architecture.name} models have no encoder to read a text with")
+        cache = self.new_cache()
+        cache.context = encoder_decoder.encode(self, self.sides, self._checked(tokens).reshape(-1))
+        return cache
+
+    def _checked(self, tokens: ArrayLike) -> NDArray[np.int64]:
+        ids = np.asarray(tokens, np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocabulary_size):
+            raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
+        return ids
 
     def forward(self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0) -> Floats:
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
         first: the first position (within these tokens) whose logits are wanted.
-        Raises ModelError for an id outside the vocabulary.
+        Raises ModelError for an id outside the vocabulary, and for a cache where tokens see those after them.
         """
-        ids = np.asarray(tokens, np.int64)
+        ids = self._checked(tokens)
         if ids.size == 0:
             return np.empty((*ids.shape[:-1], 0, self.vocabulary_size), np.float32)
-        if ids.min() < 0 or ids.max() >= self.vocabulary_size:
-            raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
+        if cache is not None and not self.architecture.block.causal:
+            raise ModelError(f"{self.architecture.name} reads a text as a whole: it cannot go on from a cache")
         texts = ids.reshape(-1, ids.shape[-1])
         if cache is not None and self.scaling is not None and self.scaling.kind == "longrope":
             seen, cache.tokens = cache.length, np.concatenate([cache.tokens, texts[0]])
@@ -76,7 +99,8 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         run = Pass(self, len(texts), texts.shape[1], cache)
-        x = decode(run, embed(run, texts.reshape(-1)))
+        x = embed(run, texts.reshape(-1))
+        x = decode(run, x) if self.sides is None else encoder_decoder.decode(run, self.sides, x)
         wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
         result = head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
         return result.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)

@@ -1,0 +1,91 @@
+"""BERT, RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
+
+Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `models/distilbert/`. RoBERTa's positions
+start after its padding token's id; DistilBERT has no token types. Heads for training tasks and poolers are left out.
+"""
+
+import numpy as np
+
+from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.transforms import take
+from quants import Tensor
+
+
+def first_position(config: Config) -> int:
+    """The row of the position table that the first token gets."""
+    return int(config["pad_token_id"]) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else 0
+
+
+def from_first(tensor: Tensor, config: Config) -> Tensor:
+    return take(tensor, np.arange(first_position(config), tensor.shape[0]))
+
+
+BERT = Architecture(
+    name="bert",
+    hf_classes=("BertModel", "BertForMaskedLM"),
+    vocab=("wordpiece",),
+    metadata={
+        **COMMON,
+        "context_length": lambda config: config["max_position_embeddings"] - first_position(config),
+        "attention.causal": lambda config: False,
+    },
+    defaults={
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+        "layer_norm_eps": 1e-12,
+        "type_vocab_size": 2,
+        "vocab_size": 30_522,
+    },
+    tensors={
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": Map("position_embd", from_first),
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+        "encoder.layer.{i}.attention.self.query": "blk.{i}.attn_q",
+        "encoder.layer.{i}.attention.self.key": "blk.{i}.attn_k",
+        "encoder.layer.{i}.attention.self.value": "blk.{i}.attn_v",
+        "encoder.layer.{i}.attention.output.dense": "blk.{i}.attn_output",
+        "encoder.layer.{i}.attention.output.LayerNorm": "blk.{i}.attn_output_norm",
+        "encoder.layer.{i}.intermediate.dense": "blk.{i}.ffn_up",
+        "encoder.layer.{i}.output.dense": "blk.{i}.ffn_down",
+        "encoder.layer.{i}.output.LayerNorm": "blk.{i}.layer_output_norm",
+    },
+    ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
+    prefixes=("bert", "roberta", "distilbert", "model"),
+    block=Block(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True),
+)
+
+ROBERTA = BERT.but(
+    hf_classes=("RobertaModel", "RobertaForMaskedLM", "CamembertModel"),
+    vocab=("bpe",),
+    defaults={"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50_265},
+)
+
+DISTILBERT = BERT.but(
+    hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
+    defaults={
+        "hidden_size": None,
+        "num_hidden_layers": None,
+        "num_attention_heads": None,
+        "intermediate_size": None,
+        "dim": 768,
+        "n_layers": 6,
+        "n_heads": 12,
+        "hidden_dim": 3072,
+        "type_vocab_size": None,
+    },
+    tensors={
+        "transformer.layer.{i}.attention.q_lin": "blk.{i}.attn_q",
+        "transformer.layer.{i}.attention.k_lin": "blk.{i}.attn_k",
+        "transformer.layer.{i}.attention.v_lin": "blk.{i}.attn_v",
+        "transformer.layer.{i}.attention.out_lin": "blk.{i}.attn_output",
+        "transformer.layer.{i}.sa_layer_norm": "blk.{i}.attn_output_norm",
+        "transformer.layer.{i}.ffn.lin1": "blk.{i}.ffn_up",
+        "transformer.layer.{i}.ffn.lin2": "blk.{i}.ffn_down",
+        "transformer.layer.{i}.output_layer_norm": "blk.{i}.layer_output_norm",
+    },
+    activation="activation",
+)

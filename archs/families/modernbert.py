@@ -1,0 +1,66 @@
+"""ModernBERT: an encoder with rope, gated gelu, and windows to both sides on all layers but every third.
+
+Reference: transformers `models/modernbert/modeling_modernbert.py`. The first layer has no norm before its attention.
+"""
+
+from archs.spec import COMMON, Architecture, Block, Config
+
+POOLING = {"mean": 1, "cls": 2}
+PERIOD = 3  # every third layer sees everything, the first one too
+
+
+def pooling_type(config: Config) -> int:
+    """What a classifier would read."""
+    return POOLING[config["classifier_pooling"]]
+
+
+MODERNBERT = Architecture(
+    name="modern-bert",
+    hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
+    metadata={
+        **COMMON,
+        "rope.freq_base": "rope_theta|global_rope_theta",
+        "rope.freq_base_swa": "rope_local_base_freq|local_rope_theta",
+        "rope.scaling.type": lambda config: "none",
+        "attention.layer_norm_rms_epsilon": "norm_eps|layer_norm_eps",
+        "attention.layer_norm_epsilon": "norm_eps|layer_norm_eps",
+        "attention.causal": lambda config: False,
+        "attention.sliding_window": "local_attention",
+        "attention.sliding_window_pattern": "global_attn_every_n_layers",
+        "classifier.pooling_type": pooling_type,
+        "vocab_size": "vocab_size",
+        "hidden_activation": "hidden_activation",
+    },
+    defaults={
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "global_rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
+        "local_attention": 128,
+        "global_attn_every_n_layers": PERIOD,
+        "classifier_pooling": "cls",
+        "hidden_activation": "gelu",
+        "vocab_size": 50_368,
+    },
+    tensors={
+        "embeddings.tok_embeddings": "token_embd",
+        "embeddings.norm": "token_embd_norm",
+        "layers.{i}.attn_norm": "blk.{i}.attn_norm",
+        "layers.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
+        "layers.{i}.attn.Wo": "blk.{i}.attn_output",
+        "layers.{i}.mlp_norm": "blk.{i}.ffn_norm",
+        "layers.{i}.mlp.Wi": "blk.{i}.ffn_up",
+        "layers.{i}.mlp.Wo": "blk.{i}.ffn_down",
+        "final_norm": "output_norm",
+    },
+    ignored=("head.*", "decoder.*", "classifier.*"),
+    layers_vary=True,
+    block=Block(
+        norm="layer", rope="halves", activation="gelu", window_period=PERIOD, windows_last=True, causal=False,
+        hidden_states=True,
+    ),
+)  # fmt: skip

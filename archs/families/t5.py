@@ -1,0 +1,98 @@
+"""T5: an encoder and a decoder; relative positions, no scaling of scores; ReLU, or a gated gelu since version 1.1.
+
+Reference: transformers `models/t5/modeling_t5.py`. The first version's decoder output is scaled before the tied head,
+which the reference drops: `logit_scale` says it.
+"""
+
+from archs.config import lookup
+from archs.spec import COMMON, Architecture, Block, Config
+
+FAR = 128  # what files without `attention.relative_max_distance` mean
+
+
+def logit_scale(config: Config) -> float | None:
+    """The factor of a tied head's logits; later versions say they are not tied, and have none."""
+    scaled = config.get("model_type") == "t5" and config.get("tie_word_embeddings") is not False
+    return float(config["d_model"]) ** -0.5 if scaled else None
+
+
+def activation(config: Config) -> str | None:
+    """The activation, where it is not ReLU, nor the gated gelu that "gated-gelu" means (the reference drops it)."""
+    kind = config["feed_forward_proj"]
+    return None if kind in ("relu", "gated-gelu") else kind.removeprefix("gated-")
+
+
+def farthest(config: Config) -> int | None:
+    """Distances from here on share a bucket, where it is not 128 (the reference drops it)."""
+    distance = int(config["relative_attention_max_distance"])
+    return distance if distance != FAR else None
+
+
+def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
+    """The tensors of the encoder or the decoder, whose layers look at the encoder between their other two parts."""
+    layer, block = f"{source}.block.{{i}}.layer", f"{name}.blk.{{i}}"
+    attentions = [("0.SelfAttention", "attn")] + [("1.EncDecAttention", "cross_attn")] * attends_twice
+    last = len(attentions)
+    found = {
+        f"{layer}.0.SelfAttention.relative_attention_bias": f"{block}.attn_rel_b",
+        f"{layer}.{last}.layer_norm": f"{block}.ffn_norm",
+        f"{layer}.{last}.DenseReluDense.wi": f"{block}.ffn_up",
+        f"{layer}.{last}.DenseReluDense.wi_0": f"{block}.ffn_gate",
+        f"{layer}.{last}.DenseReluDense.wi_1": f"{block}.ffn_up",
+        f"{layer}.{last}.DenseReluDense.wo": f"{block}.ffn_down",
+        f"{source}.final_layer_norm": f"{name}.output_norm",
+        f"{source}.embed_tokens": "token_embd",
+    }
+    for part, attention in attentions:
+        found[f"{layer}.{part[0]}.layer_norm"] = f"{block}.{attention}_norm"
+        found |= {f"{layer}.{part}.{letter}": f"{block}.{attention}_{letter}" for letter in "qkvo"}
+    return found
+
+
+T5 = Architecture(
+    name="t5",
+    hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
+    vocab=("unigram",),
+    metadata={
+        **COMMON,
+        "context_length": "n_positions",
+        "feed_forward_length": "d_ff",
+        "block_count": "num_layers",
+        "decoder_block_count": "num_decoder_layers",
+        "attention.head_count": "num_heads",
+        "attention.key_length": "d_kv",
+        "attention.value_length": "d_kv",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+        "attention.relative_buckets_count": "relative_attention_num_buckets",
+        "attention.relative_max_distance": farthest,
+        "decoder_start_token_id": "decoder_start_token_id|pad_token_id",
+        "logit_scale": logit_scale,
+        "hidden_activation": activation,
+    },
+    defaults={
+        "model_type": "t5",
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_decoder_layers": lambda config: lookup(config, "num_layers"),
+        "num_heads": 8,
+        "n_positions": 512,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": FAR,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+        "pad_token_id": 0,
+        "vocab_size": 32_128,
+    },
+    tensors={
+        "shared": "token_embd",
+        **side("encoder", "enc", attends_twice=False),
+        **side("decoder", "dec", attends_twice=True),
+        "lm_head": "output",
+    },
+    layers_vary=True,
+    activation="",
+    block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
+)
