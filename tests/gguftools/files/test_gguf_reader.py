@@ -385,3 +385,23 @@ def test_module_limits_hold_in_messages(tmp_path, monkeypatch):
     path.write_bytes(gguf([pair("a", U8, b"\1"), pair("b", U8, b"\1")]))
     with pytest.raises(FileError, match="claims 2 metadata pairs; more than 1 are refused"):
         open_gguf(path)
+
+
+def test_big_endian_file_of_the_gguf_package(tmp_path):
+    gguf_package = pytest.importorskip("gguf")
+    writer = gguf_package.GGUFWriter(tmp_path / "b.gguf", "llama", endianess=gguf_package.GGUFEndian.BIG)
+    writer.add_array("tokens", ["a", "bc", ""] * 100)
+    writer.add_array("scores", [0.5, -1.0])
+    writer.add_uint32("count", 70_000)
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    writer.add_tensor("t", values.copy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    opened = open_gguf(tmp_path / "b.gguf")
+    assert opened.byte_order == "big"
+    assert opened.metadata["tokens"] == ["a", "bc", ""] * 100
+    assert opened.metadata["scores"].tolist() == [0.5, -1.0]
+    assert opened.metadata["count"] == 70_000
+    assert opened.tensors["t"].elements(1, 3).tolist() == values[1:3].tolist()
