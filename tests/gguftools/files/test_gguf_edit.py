@@ -266,7 +266,8 @@ def test_recovery_refuses_another_file(tmp_path, monkeypatch):
             change(path, keys={"general.name": "new"})
     stored = path.read_bytes()
     other = make(tmp_path / "other.gguf", reserve=300, tokens=299)
-    swaps = [stored[:at] + b"?" + stored[at + 1 :] for at in (40, 70)]
+    inside = journal._load(journal_path(path)).offset + 1
+    swaps = [stored[:at] + b"?" + stored[at + 1 :] for at in (40, inside)]
     for changed in (stored[:-1], *swaps, other.read_bytes()):
         path.write_bytes(changed)
         with pytest.raises(FileError, match=r"is not the file that t\.gguf\.journal belongs to"):
