@@ -34,7 +34,9 @@ from ..kernels.lanes import (
     Lanes,
     absolute,
     block_offsets,
+    float_lanes,
     inlined,
+    int_lanes,
     kernel,
     load,
     put_words,
@@ -42,11 +44,9 @@ from ..kernels.lanes import (
     to_float,
     transpose,
 )
-from ..kernels.scales import linear_codes, positive_scale
+from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
 from ..kernels.superblocks import (
-    MINIMUM,
     ROOM,
-    SCALE,
     SIZE,
     WEIGHT,
     find_scales_and_minima,
@@ -85,9 +85,9 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
     found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -104,9 +104,9 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
     found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)

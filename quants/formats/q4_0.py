@@ -36,7 +36,9 @@ from ..kernels.lanes import (
     LANES,
     Lanes,
     block_offsets,
+    float_lanes,
     inlined,
+    int_lanes,
     kernel,
     load,
     put_halves,
@@ -79,7 +81,7 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, codes = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.int32)
+    side, codes = float_lanes(SIZE), int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -96,8 +98,8 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, means: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
-    mean, codes = np.empty(LANES, np.float32), np.empty(SIZE * LANES, np.int32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
+    mean, codes = np.empty(LANES, np.float32), int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)

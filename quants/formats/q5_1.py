@@ -34,11 +34,14 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import to_half
 from ..kernels.lanes import (
+    GROUPS,
     LANES,
     Lanes,
     block_offsets,
     every_int,
+    float_lanes,
     inlined,
+    int_lanes,
     kernel,
     lane_numbers,
     load,
@@ -50,7 +53,7 @@ from ..kernels.lanes import (
     transpose,
     where,
 )
-from ..kernels.scales import offset_codes, scale_and_minimum, span
+from ..kernels.scales import INVERSE, LOW, MINIMUM, SCALE, offset_codes, scale_and_minimum, span
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])
 SIZE, BYTES = 32, BLOCK.itemsize
@@ -82,7 +85,7 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, codes = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.int32)
+    side, codes = float_lanes(SIZE), int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -99,21 +102,27 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, means: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
-    mean, codes = np.empty(LANES, np.float32), np.empty(SIZE * LANES, np.int32)
-    for first in range(0, count, LANES):
-        block_offsets(first, count, SIZE, starts)
-        block_offsets(first, count, BYTES, targets)
-        column_offsets(first, count, SIZE, per_row, columns)
-        transpose(x, starts, SIZE, side)
-        transpose(importance, columns, SIZE, weights)
-        weigh(side, weights, row_values(means, first, count, per_row, mean), SIZE, weights)
-        d, minimum, low, inverse = scale_and_minimum(
-            side, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False
+    side, weights, scratch = float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE)
+    found, mean, codes = np.empty((4, GROUPS * LANES), np.float32), np.empty(LANES, np.float32), int_lanes(SIZE)
+    for first in range(0, count, GROUPS * LANES):
+        for g in range(GROUPS):
+            block_offsets(first + LANES * g, count, SIZE, starts)
+            column_offsets(first + LANES * g, count, SIZE, per_row, columns)
+            group, group_weights = side[LANES * SIZE * g :], weights[LANES * SIZE * g :]
+            transpose(x, starts, SIZE, group)
+            transpose(importance, columns, SIZE, group_weights)
+            mean_square = row_values(means, first + LANES * g, count, per_row, mean)
+            weigh(group, group_weights, mean_square, SIZE, group_weights)
+        scale_and_minimum(
+            side, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False, found, 0, LANES, scratch
         )
-        for i in range(0, SIZE * LANES, LANES):
-            store(codes, i, to_int(offset_codes(load(side, i), low, inverse, TOP)))
-        _put(codes, d, -minimum, raw, targets)
+        for g in range(GROUPS):
+            block_offsets(first + LANES * g, count, BYTES, targets)
+            low, inverse = load(found[LOW], LANES * g), load(found[INVERSE], LANES * g)
+            for i in range(0, SIZE * LANES, LANES):
+                v = load(side, LANES * SIZE * g + i)
+                store(codes, i, to_int(offset_codes(v, low, inverse, TOP)))
+            _put(codes, load(found[SCALE], LANES * g), -load(found[MINIMUM], LANES * g), raw, targets)
 
 
 @inlined

@@ -30,12 +30,23 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
-from ..kernels.lanes import LANES, Lanes, block_offsets, inlined, kernel, load, put_words, store, to_float, transpose
-from ..kernels.scales import linear_codes, positive_scale
+from ..kernels.lanes import (
+    LANES,
+    Lanes,
+    block_offsets,
+    float_lanes,
+    inlined,
+    int_lanes,
+    kernel,
+    load,
+    put_words,
+    store,
+    to_float,
+    transpose,
+)
+from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
 from ..kernels.superblocks import (
-    MINIMUM,
     ROOM,
-    SCALE,
     SIZE,
     WEIGHT,
     find_scales_and_minima,
@@ -76,9 +87,9 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
     found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -94,9 +105,9 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
     found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)

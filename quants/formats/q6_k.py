@@ -34,7 +34,9 @@ from ..kernels.lanes import (
     LANES,
     any_lane,
     block_offsets,
+    float_lanes,
     inlined,
+    int_lanes,
     kernel,
     load,
     put_halves,
@@ -79,9 +81,9 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
-    scales, stored = np.empty(SUBS * LANES, np.float32), np.empty(SUBS * LANES, np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
+    scales, stored = float_lanes(SUBS), int_lanes(SUBS)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -97,9 +99,9 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.float32)
-    scales, stored = np.empty(SUBS * LANES, np.float32), np.empty(SUBS * LANES, np.int32)
-    codes = np.empty(SIZE * LANES, np.int32)
+    side, weights = float_lanes(SIZE), float_lanes(SIZE)
+    scales, stored = float_lanes(SUBS), int_lanes(SUBS)
+    codes = int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)

@@ -19,6 +19,8 @@ from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
     block_offsets,
+    float_lanes,
+    int_lanes,
     kernel,
     load,
     put_halves,
@@ -54,7 +56,7 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, codes = np.empty(SIZE * LANES, np.float32), np.empty(SIZE * LANES, np.int32)
+    side, codes = float_lanes(SIZE), int_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)

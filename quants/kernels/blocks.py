@@ -12,6 +12,7 @@ from .lanes import (
     LANES,
     Lanes,
     every_int,
+    float_lanes,
     inlined,
     kernel,
     load,
@@ -119,7 +120,7 @@ def weigh(x: Floats, importance: Floats, mean_square: Lanes, count: int, weights
 def row_mean_squares(x: Floats, width: int, means: Floats) -> None:
     """means[r] = mean of the squares of row r, summed first to last. width: a multiple of 16."""
     count = means.size
-    starts, tile, sums = np.empty(LANES, np.int64), np.empty(LANES * LANES, np.float32), np.empty(LANES, np.float32)
+    starts, tile, sums = np.empty(LANES, np.int64), float_lanes(LANES), np.empty(LANES, np.float32)
     for first in range(0, count, LANES):
         for i in range(LANES):
             starts[i] = width * min(first + i, count - 1)

@@ -26,11 +26,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding
 import numba.core.types as nt
 import numpy as np
 from llvmlite import ir
 from numba import njit
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 from numpy.typing import NDArray
@@ -72,7 +73,8 @@ Emit = Callable[..., ir.Value]  # emit(builder, *operands) → result, all as LL
 
 def _splat(builder: ir.IRBuilder, value: ir.Value, vector: ir.VectorType) -> ir.Value:
     lane0 = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(WORD, 0))
-    return builder.shuffle_vector(lane0, ir.Constant(vector, ir.Undefined), ir.Constant(WORDS, [0] * LANES))
+    zeros = ir.Constant(ir.VectorType(WORD, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(lane0, ir.Constant(vector, ir.Undefined), zeros)
 
 
 def _matches(found: nt.Type, wanted: Any) -> bool:
@@ -159,9 +161,11 @@ _define(operator.invert, lambda builder, a: builder.not_(a), boolx16, boolx16)
 
 
 def _call(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
-    """Call the LLVM intrinsic `name` on f32x16 operands."""
-    kind = ir.FunctionType(FLOATS, [FLOATS] * len(operands))
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32"), operands)
+    """Call the LLVM intrinsic `name` on operands with float lanes."""
+    vector = operands[0].type
+    kind = ir.FunctionType(vector, [vector] * len(operands))
+    intrinsic_name = f"llvm.{name}.v{vector.count}f32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, intrinsic_name), operands)
 
 
 @_lanewise(f32x16, nt.float32)
@@ -188,16 +192,24 @@ def lane_numbers(builder: ir.IRBuilder) -> ir.Value:
     return ir.Constant(WORDS, list(range(LANES)))
 
 
+def _smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
+def _larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
 @_lanewise(f32x16, f32x16, f32x16)
 def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """`a if a < b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
-    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+    return _smaller(builder, a, b)
 
 
 @_lanewise(f32x16, f32x16, f32x16)
 def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """`a if a > b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
-    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+    return _larger(builder, a, b)
 
 
 _define(smaller, lambda builder, a, b: builder.select(builder.icmp_signed("<", a, b), a, b), i32x16, i32x16, i32x16)
@@ -624,11 +636,119 @@ def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_a
     return nt.void(array, offsets, nt.intp, words, nt.intp), codegen
 
 
+# Several f32x16 in step. Where each operation waits for the one before, more of them at a time fill the wait.
+
+
+def _define_wide(lanes: LaneType, mask: LaneType) -> None:
+    """The operators of f32x16, and some of its functions, for a wider type."""
+    for name, instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), ("truediv", "fdiv")):
+        _define(getattr(operator, name), _binary(instruction), lanes, lanes, lanes)
+        _define(getattr(operator, "i" + name), _binary(instruction), lanes, lanes, lanes)
+    for name, sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "==")):
+        _define(getattr(operator, name), _compare("fcmp_ordered", sign), mask, lanes, lanes)
+    _define(operator.ne, _compare("fcmp_unordered", "!="), mask, lanes, lanes)
+    _define(operator.neg, lambda builder, a: builder.fneg(a), lanes, lanes)
+    for name in ("and_", "or_"):
+        _define(getattr(operator, name), _binary(name), mask, mask, mask)
+        _define(getattr(operator, "i" + name.strip("_")), _binary(name), mask, mask, mask)
+    _define(operator.invert, lambda builder, a: builder.not_(a), mask, mask)
+    _define(smaller, _smaller, lanes, lanes, lanes)
+    _define(larger, _larger, lanes, lanes, lanes)
+    _define(where, _where, lanes, mask, lanes, lanes)
+    _define(round_even, lambda builder, a: _call(builder, "rint", a), lanes, lanes)
+    _define(absolute, lambda builder, a: _call(builder, "fabs", a), lanes, lanes)
+
+    def any_of(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+        bits = ir.IntType(a.type.count)
+        return builder.icmp_unsigned("!=", builder.bitcast(a, bits), ir.Constant(bits, 0))
+
+    _define(any_lane, any_of, nt.boolean, mask)
+
+
+def _features() -> str:
+    """What numba compiles for, in LLVM's words."""
+    if config.CPU_FEATURES is not None:
+        return str(config.CPU_FEATURES)
+    return str(llvmlite.binding.get_host_cpu_features().flatten())
+
+
+GROUPS = 4 if "+avx512f" in _features() else 1  # how many f32x16 make a wide value: there is room in 32 long registers
+wide = f32x16
+if GROUPS > 1:
+    wide = LaneType("f32wide", ir.VectorType(FLOAT, GROUPS * LANES), nt.float32)
+    _define_wide(wide, LaneType("boolwide", ir.VectorType(BIT, GROUPS * LANES), nt.boolean))
+
+
+@_lanewise(wide, nt.float32)
+def every_wide(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """A float32 scalar in every lane."""
+    return _splat(builder, x, wide.vector)
+
+
+@intrinsic
+def load_wide(typing: Any, array: Any, at: Any, distance: Any) -> Any:
+    """GROUPS times sixteen floats: from `at` on, from `at + distance` on, …"""
+    if _element_bits(array, "load from") is not FLOATS:
+        raise TypingError(f"cannot load {wide} from {array}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        parts, at = [], args[1]
+        for _ in range(GROUPS):
+            part = builder.load(_pointer(context, builder, signature.args[0], args[0], at, FLOATS))
+            part.align = 1
+            parts.append(part)
+            at = builder.add(at, args[2])
+        while len(parts) > 1:
+            both = ir.Constant(ir.VectorType(WORD, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
+            parts = [builder.shuffle_vector(parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
+        return parts[0]
+
+    return wide(array, nt.intp, nt.intp), codegen
+
+
+@intrinsic
+def store_wide(typing: Any, array: Any, at: Any, distance: Any, value: Any) -> Any:
+    """To where `load_wide` would find it."""
+    if _element_bits(array, "store to") is not FLOATS or value != wide:
+        raise TypingError(f"cannot store {value} to {array}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        at = args[1]
+        for first in range(0, wide.vector.count, LANES):
+            pick = ir.Constant(WORDS, list(range(first, first + LANES)))
+            part = builder.shuffle_vector(args[3], ir.Constant(wide.vector, ir.Undefined), pick)
+            builder.store(part, _pointer(context, builder, signature.args[0], args[0], at, FLOATS)).align = 1
+            at = builder.add(at, args[2])
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp, nt.intp, wide), codegen
+
+
 @inlined
 def transpose(source: NDArray[Any], offsets: NDArray[np.int64], width: int, target: NDArray[Any]) -> None:
     """Lay sixteen blocks side by side: target[16 * k + i] = source[offsets[i] + k] for k < width, a multiple of 16."""
     for at in range(0, width, LANES):
         transpose_tile(source, offsets, at, target, LANES * at)
+
+
+@inlined
+def float_lanes(count: int) -> NDArray[np.float32]:
+    """Room for `count` times sixteen floats.
+
+    It starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
+    processor like a load from what was just stored.
+    """
+    room = np.empty(LANES * count + 1024, np.float32)
+    skip = -room.ctypes.data % 4096 // 4
+    return room[skip : skip + LANES * count]
+
+
+@inlined
+def int_lanes(count: int) -> NDArray[np.int32]:
+    """Room for `count` times sixteen 32-bit integers, placed as `float_lanes`."""
+    room = np.empty(LANES * count + 1024, np.int32)
+    skip = -room.ctypes.data % 4096 // 4
+    return room[skip : skip + LANES * count]
 
 
 @inlined

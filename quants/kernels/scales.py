@@ -9,10 +9,29 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import Floats, Words
-from .lanes import LANES, Lanes, absolute, any_lane, every, inlined, larger, load, round_even, smaller, store, to_int, where
+from .lanes import (
+    LANES,
+    Lanes,
+    absolute,
+    any_lane,
+    every,
+    every_wide,
+    inlined,
+    larger,
+    load,
+    load_wide,
+    round_even,
+    smaller,
+    store,
+    store_wide,
+    to_int,
+    where,
+)
 
 ZERO, ONE, TENTH = np.float32(0), np.float32(1), np.float32(0.1)
 NOTHING = np.float32(1e-15)  # groups with no larger value are zero
+
+SCALE, MINIMUM, LOW, INVERSE = range(4)  # rows of the results of `scale_and_minimum`
 
 
 @inlined
@@ -88,19 +107,21 @@ def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes
 @inlined
 def scale_and_minimum(
     x: Floats, weights: Floats, at: int, count: int, top: np.float32, first: np.float32, step: np.float32,
-    steps: int, absolute_error: bool,
-) -> Lanes:  # fmt: skip
+    steps: int, absolute_error: bool, found: Floats, to: int, distance: int, scratch: Floats,
+) -> None:  # fmt: skip
     """The best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
 
-    Tries inverse scales (first + step * k + top) / spread, each counting from the lowest value of the best so far.
-    Returns scale, minimum, and for the codes that lowest value and the inverse scale; scale and inverse 0 where all
-    values are equal. Errors count squared, or as they are.
+    For GROUPS groups in step, each following the one before. Tries inverse scales (first + step * k + top) / spread,
+    each counting from the lowest value of the best so far. Rows of `found` get, at `to`, `to + distance`, …: scale,
+    minimum, and for the codes that lowest value and the inverse scale; scale and inverse are 0 where all values are
+    equal. Errors count squared, or as they are. scratch: as long as the values of the groups.
     """
-    low = load(x, at)
-    high, sum_w = low, load(weights, at)
+    far = LANES * count  # from one group to the next
+    low = load_wide(x, at, far)
+    high, sum_w = low, load_wide(weights, at, far)
     sum_x = sum_w * low
-    for i in range(at + LANES, at + LANES * count, LANES):
-        v, w = load(x, i), load(weights, i)
+    for i in range(LANES, far, LANES):
+        v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
         low, high = smaller(v, low), larger(v, high)
         sum_w += w
         sum_x += w * v
@@ -108,18 +129,19 @@ def scale_and_minimum(
     empty = ~(high > low)
     inverse = top / (high - low)
     scale, minimum = ONE / inverse, low
-    best = every(ZERO)
-    for i in range(at, at + LANES * count, LANES):
-        v, w = load(x, i), load(weights, i)
+    best = every_wide(ZERO)
+    for i in range(0, far, LANES):
+        v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
         error = scale * offset_codes(v, low, inverse, top) + minimum - v
         best += w * (absolute(error) if absolute_error else error * error)
     best_inverse = inverse
     for k in range(steps + 1):
         inverse = (first + step * np.float32(k) + top) / (high - minimum)
-        sum_l, sum_ll, sum_xl = every(ZERO), every(ZERO), every(ZERO)
-        for i in range(at, at + LANES * count, LANES):
-            v, w = load(x, i), load(weights, i)
+        sum_l, sum_ll, sum_xl = every_wide(ZERO), every_wide(ZERO), every_wide(ZERO)
+        for i in range(0, far, LANES):
+            v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
             code = offset_codes(v, minimum, inverse, top)
+            store_wide(scratch, i, far, code)
             weighted = w * code
             sum_l += weighted
             sum_ll += weighted * code
@@ -128,17 +150,21 @@ def scale_and_minimum(
         new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
         new_minimum = (sum_ll * sum_x - sum_l * sum_xl) / determinant
         positive = new_minimum > ZERO
-        new_scale, new_minimum = where(positive, sum_xl / sum_ll, new_scale), where(positive, ZERO, new_minimum)
-        total = every(ZERO)
-        for i in range(at, at + LANES * count, LANES):
-            v, w = load(x, i), load(weights, i)
-            error = new_scale * offset_codes(v, minimum, inverse, top) + new_minimum - v
+        if any_lane(positive):
+            new_scale, new_minimum = where(positive, sum_xl / sum_ll, new_scale), where(positive, ZERO, new_minimum)
+        total = every_wide(ZERO)
+        for i in range(0, far, LANES):
+            v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
+            error = new_scale * load_wide(scratch, i, far) + new_minimum - v
             total += w * (absolute(error) if absolute_error else error * error)
         better = (determinant > ZERO) & (total < best)
         best = where(better, total, best)
         best_inverse, low = where(better, inverse, best_inverse), where(better, minimum, low)
         scale, minimum = where(better, new_scale, scale), where(better, new_minimum, minimum)
-    return where(empty, ZERO, scale), -minimum, low, where(empty, ZERO, best_inverse)
+    store_wide(found[SCALE], to, distance, where(empty, ZERO, scale))
+    store_wide(found[MINIMUM], to, distance, -minimum)
+    store_wide(found[LOW], to, distance, low)
+    store_wide(found[INVERSE], to, distance, where(empty, ZERO, best_inverse))
 
 
 @inlined

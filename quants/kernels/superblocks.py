@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
 from .lanes import (
+    GROUPS,
     LANES,
     Lanes,
     absolute,
     any_lane,
     every,
+    float_lanes,
     inlined,
     larger,
     load,
@@ -27,12 +29,11 @@ from .lanes import (
     to_int,
     where,
 )
-from .scales import ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+from .scales import INVERSE, LOW, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
 
 SIZE = 256
 
-# Rows of the scratch array `found`: each sub-block's scale, minimum, lowest value, inverse scale, sum of weights; room.
-SCALE, MINIMUM, LOW, INVERSE, WEIGHT, ROOM = range(6)
+WEIGHT, ROOM = 4, 5  # rows of the scratch array `found` after those of a search: sums of weights, and room
 
 
 @inlined
@@ -66,10 +67,12 @@ def find_scales_and_minima(
     absolute_error: bool, found: Floats,
 ) -> None:  # fmt: skip
     """`scale_and_minimum` of each sub-block of `count` values, into the first four rows of `found`."""
-    for j in range(SIZE // count):
-        results = scale_and_minimum(x, weights, LANES * count * j, count, top, first, step, steps, absolute_error)
-        for row in range(4):
-            store(found[row], LANES * j, results[row])
+    scratch = float_lanes(GROUPS * count)
+    for j in range(0, SIZE // count, GROUPS):
+        at = LANES * count * j
+        scale_and_minimum(
+            x, weights, at, count, top, first, step, steps, absolute_error, found, LANES * j, LANES, scratch
+        )
 
 
 @inlined

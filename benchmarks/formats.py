@@ -1,0 +1,130 @@
+"""How fast each block format encodes and decodes on one thread, beside ggml's own functions in the same run.
+
+    python benchmarks/formats.py                  # every format we have; million values per second of CPU time
+    python benchmarks/formats.py Q4_K Q6_K --rows 512
+    python benchmarks/formats.py --json
+
+The reference is libggml-base of the package llama-cpp-python (the extra `verify`), called through ctypes and left out
+where that is not installed. Calls alternate, ours and theirs, and the best of each counts: other work on the machine
+disturbs both alike. Bytes are compared, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import quants
+from quants.format import formats
+
+WIDTH = 4096
+ToFloat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+class TypeTraits(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("block_size", ctypes.c_int64), ("interleave", ctypes.c_int64),
+        ("block_bytes", ctypes.c_size_t), ("is_quantized", ctypes.c_bool), ("to_float", ToFloat),
+    ]  # fmt: skip
+
+
+def reference() -> Any:
+    """ggml's library, or None where the package is absent."""
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        return None
+    library = ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libggml-base.so"))
+    library.ggml_get_type_traits.restype = ctypes.POINTER(TypeTraits)
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    library.ggml_quantize_chunk.argtypes = [
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+    ]  # fmt: skip
+    return library
+
+
+def reference_encode(library: Any, form: quants.Format, rows: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    raw = np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
+    pointer = None if weights is None else weights.ctypes.data
+    library.ggml_quantize_chunk(form.ggml_type, rows.ctypes.data, raw.ctypes.data, 0, *rows.shape, pointer)
+    return raw
+
+
+def reference_decode(library: Any, form: quants.Format, raw: np.ndarray, width: int) -> np.ndarray:
+    values = np.empty((len(raw), width), np.float32)
+    library.ggml_get_type_traits(form.ggml_type).contents.to_float(raw.ctypes.data, values.ctypes.data, values.size)
+    return values
+
+
+def race(works: list[Callable[[], np.ndarray]], seconds: float) -> tuple[list[float], bool]:
+    """CPU seconds of the best call of each, taken in turn, and whether all gave the same bytes."""
+    results = [work() for work in works]
+    same = all(np.array_equal(results[0].view(np.uint8), other.view(np.uint8)) for other in results)
+    best, end = [float("inf")] * len(works), time.perf_counter() + seconds
+    while time.perf_counter() < end or float("inf") in best:
+        for i, work in enumerate(works):
+            start = time.thread_time()
+            work()
+            best[i] = min(best[i], time.thread_time() - start)
+    return best, same
+
+
+def measure(name: str, count: int, seconds: float, library: Any) -> list[dict[str, Any]]:
+    form = quants.format_named(name)
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((count, WIDTH)) * 0.02).astype(np.float32)
+    weights = (rng.chisquare(1, WIDTH) + 1e-3).astype(np.float32)
+    raw = quants.encode(name, rows, weights)
+    jobs: dict[str, list[Callable[[], np.ndarray]]] = {}
+    for job, importance in (("encode", None), ("encode weighted", weights)):
+        if form.needs_importance if importance is None else not form.uses_importance:
+            continue
+        jobs[job] = [lambda importance=importance: quants.encode(name, rows, importance)]
+        if library:
+            jobs[job].append(lambda importance=importance: reference_encode(library, form, rows, importance))
+    jobs["decode"] = [lambda: quants.decode(name, raw)]
+    if library:
+        jobs["decode"].append(lambda: reference_decode(library, form, raw, WIDTH))
+    found = []
+    for job, works in jobs.items():
+        best, same = race(works, seconds)
+        speeds = [rows.size / b / 1e6 for b in best]
+        found.append({"format": name, "job": job, "ours": speeds[0], "reference": speeds[1] if library else None})
+        if not same:
+            raise SystemExit(f"{name}: {job} does not give the reference's bytes")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    known = [name for name in formats() if importlib.util.find_spec(f"quants.formats.{name.lower()}")]
+    written = [name for name in known if name in ("F16", "BF16") or formats()[name].is_quantized]
+    parser.add_argument("formats", nargs="*", type=str.upper, default=written)
+    parser.add_argument("--rows", type=int, default=64, help=f"rows of {WIDTH} values (default: 64)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each figure (default: 0.5)")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    library = reference()
+    found = []
+    if not options.json:
+        print("| format | | ours, M values/s | reference | ratio |\n|---|---|---|---|---|")
+    for name in options.formats:
+        for line in measure(name, options.rows, options.seconds, library):
+            found.append(line)
+            if not options.json:
+                theirs = line["reference"]
+                other = f"{theirs:.4g} | {line['ours'] / theirs:.1f}" if theirs else "|"
+                print(f"| {name} | {line['job']} | {line['ours']:.4g} | {other} |", flush=True)
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
