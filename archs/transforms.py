@@ -18,6 +18,10 @@ from .config import lookup
 from .spec import Config, Transform
 
 
+LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
+LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
+
+
 def take(tensor: Tensor, index: NDArray[np.intp]) -> Tensor:
     """Entries `index` of the first dimension, in that order."""
     shape = (len(index), *tensor.shape[1:])
@@ -180,8 +184,26 @@ def add_one(tensor: Tensor, config: Config) -> Tensor:
 
 def negative_exp(tensor: Tensor, config: Config) -> Tensor:
     """Decays of a state space, stored as the logarithm of their negative; one a head gets a column of its own."""
-    result = computed(tensor, lambda x: (-np.exp(x.astype(np.float64))).astype(np.float32))
+    result = computed(tensor, lambda x: -_exp(x))
     return column(result, config) if len(tensor.shape) == 1 else result
+
+
+def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
+
+    The reference's own bits depend on the processor it runs on. These are its bits where products are not fused with
+    sums: x = n ln(2) / 128 + r, e^x = 2^(n / 128) * (1 + r + r * r / 2), the power as the sum of two float32.
+    """
+    n = np.rint(x * np.float32(128 / math.log(2)))
+    r = x - n * LN2_BY_128_HIGH - n * LN2_BY_128_LOW
+    p = r + r * r * np.float32(0.5)
+    place = n.astype(np.int64) & 127
+    power = np.exp2(place / 128)
+    high = power.astype(np.float32)
+    low = (power - high).astype(np.float32)
+    exponent = (n.astype(np.int64) - place) // 128
+    result: NDArray[np.float32] = np.ldexp(high + (low + high * p), exponent).astype(np.float32)
+    return result
 
 
 def column(tensor: Tensor, config: Config) -> Tensor:

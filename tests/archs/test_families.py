@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from archs.metadata import ValueType
 from archs.plan import Plan, plan
 from gguftools.files.checkpoint import open_checkpoint
 from runtime import graph
+from runtime.cache import KVCache
 from runtime.model import Model
 from tests.conftest import SHARED
 
@@ -30,8 +32,9 @@ WRONG_KEYS = {
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
-    "attention.scale", "attention.sliding_window", "attention.sliding_window_pattern",
-    "rope.scaling.original_context_length", "rope.scaling.yarn_truncate",
+    "attention.scale", "attention.sliding_window", "attention.sliding_window_pattern", "logit_scale",
+    "rope.scaling.original_context_length", "rope.scaling.yarn_truncate", "ssm.dt_b_c_rms_epsilon",
+    "ssm.time_step_min",
 }  # fmt: skip
 
 # Written elsewhere: by the vocabulary (tests of its own), or for the output type.
@@ -119,14 +122,26 @@ def add_alibi_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def check_logits(made: Plan, truth: Any) -> None:
     model = Model(made.metadata, made.tensors)
     worst = 0.0
-    for ids, wanted in ((truth["ids0"], truth["logits0"]), (truth["ids1"], truth["logits1"])):
-        runs = [model.logits(ids)]
-        if made.architecture.block.causal:
-            cache = model.new_cache()
-            runs.append(np.concatenate([model.forward(ids[i : i + 1], cache) for i in range(len(ids))]))
-        for found in runs:
+    for prompt in "01":
+        ids, wanted = truth[f"ids{prompt}"], truth[f"logits{prompt}"]
+        for found in runs(model, ids, truth.get(f"dec{prompt}")):
             difference = np.abs(found[-len(wanted) :].astype(np.float64) - wanted).max() / wanted.std()
             worst = max(worst, float(difference))
     print(f"largest |logit difference| / std: {worst:.1e}")
     assert worst < TOLERANCE
     assert worst < OURS
+
+
+def runs(model: Model, ids: Any, decoder_ids: Any) -> Iterator[Any]:
+    """The prompt's logits at once and, where a cache can be used, token by token."""
+    if decoder_ids is not None:
+        yield model.logits(ids, decoder_ids)
+        yield step_by_step(model, decoder_ids, model.encode(ids))
+        return
+    yield model.logits(ids)
+    if model.architecture.block.causal:
+        yield step_by_step(model, ids, model.new_cache())
+
+
+def step_by_step(model: Model, ids: Any, cache: KVCache) -> Any:
+    return np.concatenate([model.forward(ids[i : i + 1], cache) for i in range(len(ids))])
