@@ -17,7 +17,6 @@ from quants import FormatError, Tensor, format_named
 from .config import lookup
 from .spec import Config, Transform
 
-
 LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
 LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 
