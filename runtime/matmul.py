@@ -24,7 +24,8 @@ TILE = 1 << 20  # weights of a tile that all threads share: 4 MB of float32
 OWN_TILE = 1 << 18  # of a tile that one thread decodes and multiplies
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is in its tile
 MANY = 256  # rows of input for each thread that make it worth while to share them
-WORTH_A_THREAD = 1 << 17  # weights: decoding fewer than that takes less time than starting a thread
+WORTH_A_THREAD = 1 << 23  # multiplications, a decoded weight counted as DECODING of them: less work is one thread's
+DECODING = 4
 ROUND = 16  # tiles have a multiple of this many rows, which suits BLAS
 
 
@@ -44,7 +45,8 @@ def matmul(x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | N
     def multiply(start: int, stop: int) -> None:
         np.matmul(values, _decoded(weight, first + start, first + stop).T, out=product[:, start:stop])
 
-    run(multiply, _own_tiles(last - first, weight.width))
+    work = (last - first) * weight.width * (DECODING + len(values))
+    run(multiply, _own_tiles(last - first, weight.width), alone=work < WORTH_A_THREAD)
     return product
 
 
@@ -81,10 +83,8 @@ def _multiply(x: Floats, tile: Floats, out: Floats) -> None:
 
 
 def _own_tiles(rows: int, width: int) -> list[Span]:
-    """Tiles of about OWN_TILE weights; equally many for every thread, where there is work for several."""
-    pieces = -(-rows * width // OWN_TILE)
-    if rows * width >= WORTH_A_THREAD:
-        pieces = -(-pieces // threads()) * threads()
+    """Tiles of at most about OWN_TILE weights, equally many for every thread."""
+    pieces = threads() * -(-rows * width // (OWN_TILE * threads()))
     return spans(rows, _round(-(-rows // max(1, pieces))))
 
 

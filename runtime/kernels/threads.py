@@ -9,7 +9,6 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cache
 
 from .blas import one_thread
@@ -50,11 +49,14 @@ def shares(count: int, least: int) -> list[Span]:
     return spans(count, -(-count // pieces)) if count else []
 
 
-def run(body: Callable[[int, int], None], pieces: Sequence[Span]) -> None:
-    """body(start, stop) for every piece, by whichever thread is free. The first exception is raised here."""
-    helpers = min(threads(), len(pieces)) - 1
+def run(body: Callable[[int, int], None], pieces: Sequence[Span], alone: bool = False) -> None:
+    """body(start, stop) for every piece, by whichever thread is free, or all by this one. Raises what a piece raises.
+
+    Matrix products within stay on the thread that asks for them.
+    """
+    helpers = 0 if alone else min(threads(), len(pieces)) - 1
     if helpers <= 0:
-        with one_thread() if threads() == 1 else nullcontext():
+        with one_thread():
             for piece in pieces:
                 body(*piece)
         return
