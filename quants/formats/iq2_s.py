@@ -1,0 +1,141 @@
+"""IQ2_S: 256 values; every 8 are a point of a grid of 1024 with signs, every 16 have a scale. 2.5625 bits per weight.
+
+    byte   0      2                      34                     66              74                82
+           | d    | qs[32]               | signs[32]            | qh[8]         | scales[8]       |
+           | f16  | low 8 bits of index  | 8 bits each          | 2 more bits x4| 2 x 4 bits each |
+
+    index k = qs[k] | 2 bits of qh[k / 4] << 8, the lowest bits for the first of four; scales: low half first
+    weight[8 * k + i] = d * (0.5 + scale k / 2) / 4 * GRID[index k][i] * sign i of signs[k],  GRID of 8, 25, 43
+
+Encoder: byte for byte the same as ggml's reference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
+from ..kernels.grid_search import (
+    REFIT_OFF_GRID_CELLS,
+    block_scratch,
+    fold_signs,
+    greatest,
+    inverse_step,
+    load_blocks,
+    odd_levels,
+    scale_levels,
+    scratch,
+    search_group,
+    steps,
+)
+from ..kernels.grids import SIGNS_OF_8, grid_values, put_cell
+from ..kernels.half import to_half
+from ..kernels.lanes import (
+    LANES,
+    absolute,
+    block_offsets,
+    every,
+    every_int,
+    kernel,
+    larger,
+    load,
+    put_halves,
+    put_words,
+    store,
+    where,
+)
+from ..kernels.neighbours import neighbours
+
+USES_IMPORTANCE = True
+WEIGHTS, GROUP, GROUPS = 256, 16, 16
+BLOCK = np.dtype([
+    ("d", "<f2"), ("qs", "u1", WEIGHTS // 8), ("signs", "u1", WEIGHTS // 8), ("qh", "u1", WEIGHTS // 32),
+    ("scales", "u1", GROUPS // 2),
+])  # fmt: skip
+SIZE = BLOCK.itemsize
+D, QS, SIGNS, QH, SCALES = field_offsets(BLOCK)
+ZERO_BELOW = np.float32(1e-8)
+STEPS = steps(5, 9, 0.1)
+FUDGE = np.float32(0.9875)  # of the stored scale, as the reference has it
+
+
+def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+    """float32 (n, width) → uint8 (n, width / 256 * 82).
+
+    Weight of an error: mean / 2 + x * x, or importance * sqrt(2 * mean + x * x), mean of the block's squares.
+    """
+    raw = raw_rows(rows, WEIGHTS, BLOCK)
+    near = neighbours("IQ2_S", 1)
+    tables = near.entries.reshape(-1), near.codes, near.indexes, odd_levels(8)
+    columns = np.empty(0, np.float32) if importance is None else importance
+    _encode(flat(rows), flat(columns), STEPS, tables, raw.reshape(-1))
+    return raw
+
+
+def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, k * 82) → float32 (n, k * 256)."""
+    values = value_rows(raw, WEIGHTS, BLOCK)
+    blocks = raw.reshape(-1).view(BLOCK)
+    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_S"), SIGNS_OF_8, values.reshape(-1))
+    return values
+
+
+@kernel
+def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
+    count = x.size // WEIGHTS
+    blocks, memory, sizes = block_scratch(), scratch(2, 8, tried.size), np.empty(LANES * GROUP, np.float32)
+    across, weights = blocks[0], blocks[1]
+    signs, points = np.empty(LANES * 2, np.int32), np.empty(LANES * 2, np.int32)
+    scales, words = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * 18, np.int32)
+    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(2), np.float32(0.5), blocks)
+        top = zero
+        low_word, sign_word, high_word = every_int(0), every_int(0), every_int(0)
+        for g in range(GROUPS):
+            fold_signs(across, LANES * GROUP * g, GROUP, weights, False, sizes, signs)
+            peak = greatest(sizes, GROUP)
+            dead = peak < ZERO_BELOW
+            scale = search_group(
+                sizes, weights, LANES * GROUP * g, 2, 8, peak, peak / np.float32(5), tried, REFIT_OFF_GRID_CELLS,
+                tables, memory, points)
+            turn = where(scale < zero, every_int(0xFFFF), 0)
+            index_a, index_b = load(points, 0) >> 16, load(points, LANES) >> 16
+            low = (index_a & 255) | (index_b & 255) << 8
+            high = (index_a >> 8) | (index_b >> 8) << 2
+            both = (load(signs, 0) | load(signs, LANES) << 8) ^ turn
+            k = g % 2
+            low_word |= where(dead, every_int(0), low) << (16 * k)
+            sign_word |= where(dead, every_int(0), both) << (16 * k)
+            high_word |= where(dead, every_int(0), high) << (4 * (g % 8))
+            if g % 2 == 1:
+                store(words, LANES * (g // 2), low_word)
+                store(words, LANES * (8 + g // 2), sign_word)
+                low_word, sign_word = every_int(0), every_int(0)
+            if g % 8 == 7:
+                store(words, LANES * (16 + g // 8), high_word)
+                high_word = every_int(0)
+            scale = where(dead, zero, absolute(scale))
+            store(scales, LANES * g, scale)
+            top = larger(top, scale)
+        inverse = inverse_step(top)
+        block_offsets(first, count, SIZE, targets)
+        put_halves(raw, targets, D, to_half(top / np.float32(31) * FUDGE))
+        put_all(raw, targets, QS, words, 18)
+        put_words(raw, targets, SCALES, scale_levels(scales, 0, 8, inverse))
+        put_words(raw, targets, SCALES + 4, scale_levels(scales, 8, 8, inverse))
+
+
+@kernel
+def _decode(
+    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.float32],
+    values: NDArray[np.float32],
+) -> None:  # fmt: skip
+    for b in range(scales.size):
+        at = SIZE * b
+        for k in range(WEIGHTS // 8):
+            index = np.uint32(raw[at + QS + k]) | np.uint32(raw[at + QH + k // 4] >> (2 * (k % 4)) & 3) << 8
+            level = raw[at + SCALES + k // 4] >> (2 * (k & 2)) & 15
+            d = scales[b] * (np.float32(0.5) + np.float32(level)) * np.float32(0.25)
+            put_cell(values, WEIGHTS * b + 8 * k, d, grid, index, signs, raw[at + SIGNS + k])

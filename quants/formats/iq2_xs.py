@@ -1,0 +1,122 @@
+"""IQ2_XS: 256 values; every 8 are a point of a grid of 512 with signs, every 16 have a scale. 2.3125 bits per weight.
+
+    byte   0      2                                    66                            74
+           | d    | qs[0]  qs[1]  ...           qs[31] | scales[0]  ...    scales[7] |
+           | f16  | 9 bits index, 7 bits signs         | 2 x 4 bits, low half first  |
+
+    weight[8 * k + i] = d * (0.5 + scale k / 2) / 4 * GRID[index of qs[k]][i] * sign i,  GRID of 8, 25, 43
+    The eighth sign makes the number of negative ones even.
+
+Encoder: byte for byte the same as ggml's reference. It needs importance weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
+from ..kernels.grid_search import (
+    REFIT_OFF_GRID_CELLS,
+    block_scratch,
+    fold_signs,
+    greatest,
+    inverse_step,
+    load_blocks,
+    odd_levels,
+    scale_levels,
+    scratch,
+    search_group,
+    steps,
+)
+from ..kernels.grids import SIGNS_OF_7, grid_values, put_cell
+from ..kernels.half import to_half
+from ..kernels.lanes import (
+    LANES,
+    absolute,
+    block_offsets,
+    every,
+    every_int,
+    kernel,
+    larger,
+    load,
+    put_halves,
+    put_words,
+    store,
+    where,
+)
+from ..kernels.neighbours import neighbours
+
+USES_IMPORTANCE = True
+WEIGHTS, GROUP, GROUPS = 256, 16, 16
+BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", WEIGHTS // 8), ("scales", "u1", GROUPS // 2)])
+SIZE = BLOCK.itemsize
+D, QS, SCALES = field_offsets(BLOCK)
+ZERO_BELOW = np.float32(1e-15)
+STEPS = steps(5, 9, 0.1)
+
+
+def encode(rows: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """float32 (n, width) → uint8 (n, width / 256 * 74).
+
+    Weight of an error: importance * sqrt(mean of the block's squares + x * x).
+    """
+    raw = raw_rows(rows, WEIGHTS, BLOCK)
+    near = neighbours("IQ2_XS", 2)
+    tables = near.entries.reshape(-1), near.codes, near.indexes, odd_levels(8)
+    _encode(flat(rows), flat(importance), STEPS, tables, raw.reshape(-1))
+    return raw
+
+
+def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, k * 74) → float32 (n, k * 256)."""
+    values = value_rows(raw, WEIGHTS, BLOCK)
+    blocks = raw.reshape(-1).view(BLOCK)
+    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_XS"), SIGNS_OF_7, values.reshape(-1))
+    return values
+
+
+@kernel
+def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
+    count = x.size // WEIGHTS
+    blocks, memory, sizes = block_scratch(), scratch(2, 8, tried.size), np.empty(LANES * GROUP, np.float32)
+    across, weights = blocks[0], blocks[1]
+    signs, points = np.empty(LANES * 2, np.int32), np.empty(LANES * 2, np.int32)
+    scales, words = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
+    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(1), np.float32(0), blocks)
+        top = zero
+        for g in range(GROUPS):
+            fold_signs(across, LANES * GROUP * g, GROUP, weights, True, sizes, signs)
+            peak = greatest(sizes, GROUP)
+            dead = peak < ZERO_BELOW
+            scale = search_group(
+                sizes, weights, LANES * GROUP * g, 2, 8, peak, peak / np.float32(5), tried, REFIT_OFF_GRID_CELLS,
+                tables, memory, points)
+            turn = where(scale < zero, every_int(127), 0)
+            low = load(points, 0) >> 16 | (load(signs, 0) ^ turn) << 9
+            high = load(points, LANES) >> 16 | (load(signs, LANES) ^ turn) << 9
+            store(words, LANES * g, where(dead, every_int(0), low | high << 16))
+            scale = where(dead, zero, absolute(scale))
+            store(scales, LANES * g, scale)
+            top = larger(top, scale)
+        inverse = inverse_step(top)
+        block_offsets(first, count, SIZE, targets)
+        put_halves(raw, targets, D, to_half(top / np.float32(31)))
+        put_all(raw, targets, QS, words, GROUPS)
+        put_words(raw, targets, SCALES, scale_levels(scales, 0, 8, inverse))
+        put_words(raw, targets, SCALES + 4, scale_levels(scales, 8, 8, inverse))
+
+
+@kernel
+def _decode(
+    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.float32],
+    values: NDArray[np.float32],
+) -> None:  # fmt: skip
+    for b in range(scales.size):
+        for k in range(WEIGHTS // 8):
+            q = np.uint32(raw[SIZE * b + QS + 2 * k]) | np.uint32(raw[SIZE * b + QS + 2 * k + 1]) << 8
+            level = raw[SIZE * b + SCALES + k // 4] >> (2 * (k & 2)) & 15
+            d = scales[b] * (np.float32(0.5) + np.float32(level)) * np.float32(0.25)
+            put_cell(values, WEIGHTS * b + 8 * k, d, grid, q & 511, signs, q >> 9)

@@ -1,0 +1,183 @@
+"""IQ2_XXS: 256 values; every 8 are a point of a grid of 256 with signs, every 32 have a scale. 2.0625 bits per weight.
+
+    byte   0      2                    6                                         66
+           | d    | qs[0] 4 indexes    | qs[1] 4 x 7 bits signs, 4 bits scale    | … qs[15] |
+           | f16  | 4 x u8             | u32                                     |
+
+    weight[32 * g + 8 * k + i] = d * (0.5 + scale g) / 4 * GRID[index k][i] * sign i,  GRID of 8, 25, 43
+    The eighth sign makes the number of negative ones even.
+
+Encoder: byte for byte the same as ggml's reference. It needs importance weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
+from ..kernels.grid_search import (
+    REFIT_ALWAYS,
+    block_scratch,
+    fold_signs,
+    greatest,
+    inverse_step,
+    load_blocks,
+    odd_levels,
+    scale_levels,
+    scratch,
+    search_group,
+    steps,
+)
+from ..kernels.grids import SIGNS_OF_7, grid_values, put_cell
+from ..kernels.half import to_half
+from ..kernels.lanes import (
+    LANES,
+    Lanes,
+    absolute,
+    any_lane,
+    block_offsets,
+    every,
+    every_int,
+    inlined,
+    kernel,
+    larger,
+    load,
+    put_halves,
+    smaller,
+    store,
+    to_float,
+    where,
+)
+from ..kernels.neighbours import neighbours
+from ..kernels.rounding import nearest_int
+
+USES_IMPORTANCE = True
+WEIGHTS, GROUP, GROUPS = 256, 32, 8
+BLOCK = np.dtype([("d", "<f2"), ("qs", "<u4", 2 * GROUPS)])
+SIZE = BLOCK.itemsize
+D, QS = field_offsets(BLOCK)
+ZERO_BELOW = np.float32(1e-15)
+STEPS = steps(5, 6, 0.1)
+TOP_LEVEL = 4  # of the even levels that the first estimate of the scale uses
+TRIED = tuple(np.float32(0.1) * np.float32(i) for i in range(-4, 5) if i)
+
+
+def encode(rows: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """float32 (n, width) → uint8 (n, width / 256 * 66).
+
+    Weight of an error: importance * sqrt(mean of the block's squares + x * x).
+    """
+    raw = raw_rows(rows, WEIGHTS, BLOCK)
+    near = neighbours("IQ2_XXS", 2)
+    tables = near.entries.reshape(-1), near.codes, near.indexes, odd_levels(8)
+    _encode(flat(rows), flat(importance), STEPS, tables, raw.reshape(-1))
+    return raw
+
+
+def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, k * 66) → float32 (n, k * 256)."""
+    values = value_rows(raw, WEIGHTS, BLOCK)
+    blocks = raw.reshape(-1).view(BLOCK)
+    words = np.ascontiguousarray(blocks["qs"]).reshape(-1)
+    _decode(blocks["d"].astype(np.float32), words, grid_values("IQ2_XXS"), SIGNS_OF_7, values.reshape(-1))
+    return values
+
+
+@inlined
+def _even_scale(
+    x: NDArray[np.float32], weights: NDArray[np.float32], at: int, peak: Lanes, levels: NDArray[np.int32]
+) -> Lanes:
+    """A scale s of small weighted error for x ≈ s * (0 … 4), by some tries, then moving one level at a time."""
+    zero, most = every(np.float32(0)), np.float32(TOP_LEVEL)
+    inverse = most / peak
+    step = np.float32(1) / inverse
+    best = zero
+    for i in range(0, LANES * GROUP, LANES):
+        v = load(x, i)
+        difference = v - step * to_float(nearest_int(inverse * v) & 255)  # levels are bytes, negative ones wrap
+        best += load(weights, at + i) * difference * difference
+    for k in range(len(TRIED)):
+        tried = (TRIED[k] + most) / peak
+        step, error = np.float32(1) / tried, zero
+        for i in range(0, LANES * GROUP, LANES):
+            v = load(x, i)
+            difference = v - step * to_float(smaller(every_int(TOP_LEVEL), nearest_int(tried * v)))
+            error += load(weights, at + i) * difference * difference
+        inverse, best = where(error < best, tried, inverse), smaller(error, best)
+    sum_lx, sum_ll = zero, zero
+    for i in range(0, LANES * GROUP, LANES):
+        v, w = load(x, i), load(weights, at + i)
+        level = smaller(every_int(TOP_LEVEL), nearest_int(inverse * v))
+        store(levels, i, level & 255)
+        sum_lx, sum_ll = sum_lx + w * v * to_float(level), sum_ll + w * to_float(level) * to_float(level)
+    for _ in range(5):
+        moved = 0
+        for i in range(0, LANES * GROUP, LANES):
+            v, w, level = load(x, i), load(weights, at + i), load(levels, i)
+            rest_lx = sum_lx - w * v * to_float(level)
+            rest_ll = sum_ll - w * to_float(level) * to_float(level)
+            other = smaller(every_int(TOP_LEVEL), nearest_int(v * rest_ll / rest_lx))
+            new_lx = rest_lx + w * v * to_float(other)
+            new_ll = rest_ll + w * to_float(other) * to_float(other)
+            move = (rest_lx > zero) & (rest_ll > zero) & (other != level)
+            move = move & (new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll)
+            if any_lane(move):
+                moved = 1
+                store(levels, i, where(move, other & 255, level))
+                sum_lx, sum_ll = where(move, new_lx, sum_lx), where(move, new_ll, sum_ll)
+        if moved == 0:
+            break
+    return where(sum_ll > zero, sum_lx / sum_ll, zero)
+
+
+@kernel
+def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
+    count = x.size // WEIGHTS
+    blocks, memory, sizes = block_scratch(), scratch(4, 8, tried.size), np.empty(LANES * GROUP, np.float32)
+    across, weights, levels = blocks[0], blocks[1], np.empty(LANES * GROUP, np.int32)
+    signs, points = np.empty(LANES * 4, np.int32), np.empty(LANES * 4, np.int32)
+    scales, words = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * 16, np.int32)
+    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(1), np.float32(0), blocks)
+        top = zero
+        for g in range(GROUPS):
+            at = LANES * GROUP * g
+            fold_signs(across, at, GROUP, weights, True, sizes, signs)
+            peak = greatest(sizes, GROUP)
+            start = _even_scale(sizes, weights, at, peak, levels)
+            dead = (peak < ZERO_BELOW) | (start * np.float32(3) <= zero)
+            scale = search_group(
+                sizes, weights, at, 4, 8, start * np.float32(3), start, tried, REFIT_ALWAYS, tables, memory, points)
+            turn = where(scale < zero, every_int(127), 0)
+            indexes, bits = every_int(0), every_int(0)
+            for k in range(4):
+                indexes |= (load(points, LANES * k) >> 16) << (8 * k)
+                bits |= (load(signs, LANES * k) ^ turn) << (7 * k)
+            store(words, LANES * (2 * g), where(dead, every_int(0), indexes))
+            store(words, LANES * (2 * g + 1), where(dead, every_int(0), bits))
+            scale = where(dead, zero, absolute(scale))
+            store(scales, LANES * g, scale)
+            top = larger(top, scale)
+        inverse = inverse_step(top)
+        for g in range(GROUPS):
+            at = LANES * (2 * g + 1)
+            store(words, at, load(words, at) | scale_levels(scales, g, 1, inverse) << 28)
+        block_offsets(first, count, SIZE, targets)
+        put_halves(raw, targets, D, to_half(top / np.float32(31)))
+        put_all(raw, targets, QS, words, 16)
+
+
+@kernel
+def _decode(
+    scales: NDArray[np.float32], words: NDArray[np.uint32], grid: NDArray[np.int8], signs: NDArray[np.float32],
+    values: NDArray[np.float32],
+) -> None:  # fmt: skip
+    for b in range(scales.size):
+        for g in range(GROUPS):
+            indexes, rest = words[2 * (GROUPS * b + g)], words[2 * (GROUPS * b + g) + 1]
+            d = scales[b] * (np.float32(0.5) + np.float32(rest >> 28)) * np.float32(0.25)
+            for k in range(4):
+                at = WEIGHTS * b + GROUP * g + 8 * k
+                put_cell(values, at, d, grid, indexes >> (8 * k) & 255, signs, rest >> (7 * k) & 127)

@@ -1,0 +1,132 @@
+"""Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may take for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .grids import grid_levels
+from .lanes import LANES, kernel
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Lists of grid points, found by the number of a combination of levels.
+
+    The number's digits to base 3 (8 values) or 8 (4 values) are the levels, the first value's lowest. A point's code
+    has 2 or 3 bits a level, the first value's lowest.
+    entries: int32 (combinations, 4). On the grid: index << 16 | code, 0, 0, 0. Off the grid: start and length of its
+    list, start and length of its short list: without points that change more than another one of the list does. Where
+    each level is the nearest one to its value, no such point can be the first of least error.
+    codes, indexes: uint16, the lists, each padded to a multiple of 16; by distance, then by index.
+    """
+
+    entries: NDArray[np.int32]
+    codes: NDArray[np.uint16]
+    indexes: NDArray[np.uint16]
+
+
+@cache
+def neighbours(name: str, distances: int) -> Neighbours:
+    """Tables of the grid of the format `name`: lists of all points at the `distances` least distances that occur."""
+    levels = grid_levels(name)
+    radix = 3 if levels.shape[1] == 8 else 8
+    squares = _squared_distances(np.ascontiguousarray(levels.T), radix)
+    lengths = _list_lengths(squares, distances)
+    room = int((2 * (lengths + LANES)).sum())
+    bits = np.arange(levels.shape[1]) * (2 if radix == 3 else 3)
+    point_codes = (levels.astype(np.int32) << bits).sum(1).astype(np.uint16)
+    entries = np.zeros((len(lengths), 4), np.int32)
+    codes, indexes = (np.zeros(room, np.uint16) for _ in range(2))
+    used = _fill(squares, lengths, levels, point_codes, radix, entries, codes, indexes)
+    tables = entries, codes[:used].copy(), indexes[:used].copy()
+    for array in tables:
+        array.flags.writeable = False
+    return Neighbours(*tables)
+
+
+@kernel
+def _squared_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
+    """From each combination to each point. levels: (values, points)."""
+    values, points = levels.shape
+    squares = np.zeros((radix**values, points), np.uint8)
+    for number in range(len(squares)):
+        rest = number
+        for i in range(values):
+            digit = np.uint8(rest % radix)
+            rest //= radix
+            for p in range(points):
+                step = np.uint8(levels[i, p] - digit)
+                squares[number, p] += np.uint8(step * step)
+    return squares
+
+
+@kernel
+def _list_lengths(squares: NDArray[np.uint8], distances: int) -> NDArray[np.int64]:
+    """Number of points at the least `distances` distances from each combination; 0 if it is a point itself."""
+    lengths = np.zeros(len(squares), np.int64)
+    for number in range(len(squares)):
+        counts = np.zeros(256, np.int64)
+        for p in range(squares.shape[1]):
+            counts[squares[number, p]] += 1
+        found = distances if counts[0] == 0 else 0
+        for square in range(256):
+            if found > 0 and counts[square]:
+                lengths[number] += counts[square]
+                found -= 1
+    return lengths
+
+
+@kernel
+def _steps(combination: int, point: NDArray[np.uint8], radix: int) -> Any:
+    """A bit (of a uint64) for every level between a combination's level of a value and the point's, up or down."""
+    bits = np.uint64(0)
+    for i in range(point.size):
+        level = combination % radix
+        combination //= radix
+        up, down = max(int(point[i]) - level, 0), max(level - int(point[i]), 0)
+        bits = bits << np.uint64(2 * radix - 2) | np.uint64(((1 << up) - 1) << (radix - 1) | ((1 << down) - 1))
+    return bits
+
+
+@kernel
+def _fill(
+    squares: NDArray[np.uint8], lengths: NDArray[np.int64], levels: NDArray[np.uint8], point_codes: NDArray[np.uint16],
+    radix: int, entries: NDArray[np.int32], codes: NDArray[np.uint16], indexes: NDArray[np.uint16],
+) -> int:  # fmt: skip
+    """Write the lists; result: elements used."""
+    at = 0
+    steps = np.empty(lengths.max(), np.uint64)
+    for number in range(len(squares)):
+        row, length = squares[number], lengths[number]
+        if length == 0:
+            index = row.argmin()
+            entries[number, 0] = index << 16 | point_codes[index]
+            continue
+        start, square = at, 0
+        while at < start + length:
+            for p in range(row.size):
+                if row[p] == square:
+                    codes[at], indexes[at] = point_codes[p], p
+                    steps[at - start] = _steps(number, levels[p], radix)
+                    at += 1
+            square += 1
+        at = -(-at // LANES) * LANES
+        short = at
+        for j in range(length):
+            kept = True
+            for k in range(j):
+                if steps[k] & ~steps[j] == 0:
+                    kept = False
+                    break
+            if kept:
+                codes[at], indexes[at] = codes[start + j], indexes[start + j]
+                at += 1
+        entries[number, 0], entries[number, 1] = start, length
+        entries[number, 2], entries[number, 3] = short, at - short
+        at = -(-at // LANES) * LANES
+    return at
