@@ -15,6 +15,7 @@ from quants import Tensor
 
 from .kernels import blas
 from .kernels.threads import Span, run, set_threads, spans, threads
+from .rounding import as_multiplied
 
 __all__ = ["decoded_tiles", "gather", "matmul", "matmul_experts", "set_threads", "times_tile"]
 
@@ -35,7 +36,7 @@ def matmul(x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | N
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows).
     """
     first, last, _ = (rows or slice(None)).indices(weight.rows)
-    values = np.ascontiguousarray(x, np.float32)
+    values = as_multiplied(np.ascontiguousarray(x, np.float32), weight.format.name)
     product = np.empty((len(values), last - first), np.float32) if out is None else out
     if len(values) >= MANY * threads() or not blas.controllable():
         for start, tile in decoded_tiles(weight, first, last, TILE):

@@ -17,6 +17,7 @@ from quants import Tensor
 from .kernels.softmax import fold_tile
 from .kernels.threads import run, shares, threads
 from .matmul import decoded_tiles, matmul
+from .rounding import as_multiplied
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -47,6 +48,7 @@ class Logits:
     def losses(self, targets: Ids) -> NDArray[np.float64]:
         """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
+        rows = as_multiplied(rows, self.weight.format.name)
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
         # of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target
         state = np.array([[-np.inf, 0.0, 0.0]]).repeat(len(rows), axis=0)
