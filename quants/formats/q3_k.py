@@ -32,6 +32,7 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import from_half, to_half
 from ..kernels.lanes import (
+    GROUPS,
     LANES,
     Lanes,
     block_offsets,
@@ -43,6 +44,7 @@ from ..kernels.lanes import (
     put_halves,
     put_words,
     store,
+    store_wide,
     to_float,
     to_int,
     transpose,
@@ -95,8 +97,8 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
         transpose(x, starts, SIZE, side)
-        for j in range(SUBS):
-            store(scales, LANES * j, refined_scale(side, SUB * LANES * j, SUB, TOP, old))
+        for j in range(0, SUBS, GROUPS):
+            store_wide(scales, LANES * j, LANES, refined_scale(side, SUB * LANES * j, SUB, TOP, old))
         signed, _ = extreme(scales, 0, SUBS)
         inverse = -SCALE_TOP / signed
         some = signed != ZERO
@@ -113,6 +115,7 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
     scales, sums = float_lanes(SUBS), float_lanes(SUBS)
     stored, codes = int_lanes(SUBS), int_lanes(SIZE)
+    scratch = float_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -121,8 +124,8 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         transpose(importance, columns, SIZE, weights)
         importance_weights(side, weights, np.float32(2), weights)
         weight_sums(weights, SUB, sums)
-        find_signed_scales(side, weights, SUB, TOP, scales)
-        d, inverse = signed_scale(scales, sums, 0, SUBS, SCALE_TOP)
+        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
+        d, inverse = signed_scale(scales, sums, scratch, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(inverse == ZERO, ZERO, code)))

@@ -33,6 +33,7 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import to_half
 from ..kernels.lanes import (
+    GROUPS,
     LANES,
     Lanes,
     block_offsets,
@@ -44,6 +45,7 @@ from ..kernels.lanes import (
     put_halves,
     smaller,
     store,
+    store_wide,
     to_float,
     to_int,
     transpose,
@@ -98,20 +100,27 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
 def _encode_weighted(x: Floats, importance: Floats, means: Floats, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    mean, codes = np.empty(LANES, np.float32), int_lanes(SIZE)
-    for first in range(0, count, LANES):
-        block_offsets(first, count, SIZE, starts)
-        block_offsets(first, count, BYTES, targets)
-        column_offsets(first, count, SIZE, per_row, columns)
-        transpose(x, starts, SIZE, side)
-        transpose(importance, columns, SIZE, weights)
-        weigh(side, weights, row_values(means, first, count, per_row, mean), SIZE, weights)
-        d, inverse = signed_scale(side, weights, 0, SIZE, TOP)
-        for i in range(0, SIZE * LANES, LANES):
-            code = signed_codes(load(side, i), inverse, TOP) + TOP
-            store(codes, i, to_int(where(inverse == ZERO, ZERO, code)))
-        _put(codes, d, raw, targets)
+    side, weights, scratch = float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE)
+    scales, inverses, mean, codes = float_lanes(GROUPS), float_lanes(GROUPS), float_lanes(1), int_lanes(SIZE)
+    for first in range(0, count, GROUPS * LANES):
+        for g in range(GROUPS):
+            block_offsets(first + LANES * g, count, SIZE, starts)
+            column_offsets(first + LANES * g, count, SIZE, per_row, columns)
+            group, group_weights = side[LANES * SIZE * g :], weights[LANES * SIZE * g :]
+            transpose(x, starts, SIZE, group)
+            transpose(importance, columns, SIZE, group_weights)
+            mean_square = row_values(means, first + LANES * g, count, per_row, mean)
+            weigh(group, group_weights, mean_square, SIZE, group_weights)
+        scale, inverse = signed_scale(side, weights, scratch, 0, SIZE, TOP, LANES * SIZE)
+        store_wide(scales, 0, LANES, scale)
+        store_wide(inverses, 0, LANES, inverse)
+        for g in range(GROUPS):
+            block_offsets(first + LANES * g, count, BYTES, targets)
+            best = load(inverses, LANES * g)
+            for i in range(0, SIZE * LANES, LANES):
+                code = signed_codes(load(side, LANES * SIZE * g + i), best, TOP) + TOP
+                store(codes, i, to_int(where(best == ZERO, ZERO, code)))
+            _put(codes, load(scales, LANES * g), raw, targets)
 
 
 @inlined

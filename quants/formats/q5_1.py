@@ -48,6 +48,7 @@ from ..kernels.lanes import (
     put_halves,
     put_words,
     store,
+    store_wide,
     to_float,
     to_int,
     transpose,
@@ -113,15 +114,18 @@ def _encode_weighted(x: Floats, importance: Floats, means: Floats, raw: NDArray[
             transpose(importance, columns, SIZE, group_weights)
             mean_square = row_values(means, first + LANES * g, count, per_row, mean)
             weigh(group, group_weights, mean_square, SIZE, group_weights)
-        scale_and_minimum(
-            side, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False, found, 0, LANES, scratch
+        scale, minimum, low, inverse = scale_and_minimum(
+            side, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False, scratch
         )
+        store_wide(found[SCALE], 0, LANES, scale)
+        store_wide(found[MINIMUM], 0, LANES, minimum)
+        store_wide(found[LOW], 0, LANES, low)
+        store_wide(found[INVERSE], 0, LANES, inverse)
         for g in range(GROUPS):
             block_offsets(first + LANES * g, count, BYTES, targets)
-            low, inverse = load(found[LOW], LANES * g), load(found[INVERSE], LANES * g)
             for i in range(0, SIZE * LANES, LANES):
-                v = load(side, LANES * SIZE * g + i)
-                store(codes, i, to_int(offset_codes(v, low, inverse, TOP)))
+                v, lowest = load(side, LANES * SIZE * g + i), load(found[LOW], LANES * g)
+                store(codes, i, to_int(offset_codes(v, lowest, load(found[INVERSE], LANES * g), TOP)))
             _put(codes, load(found[SCALE], LANES * g), -load(found[MINIMUM], LANES * g), raw, targets)
 
 

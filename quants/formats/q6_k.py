@@ -83,7 +83,7 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
     scales, stored = float_lanes(SUBS), int_lanes(SUBS)
-    codes = int_lanes(SIZE)
+    codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -91,7 +91,7 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         for i in range(0, SIZE * LANES, LANES):
             v = load(side, i)
             store(weights, i, v * v)
-        find_signed_scales(side, weights, SUB, TOP, scales)
+        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
         _put(side, weights, scales, stored, codes, raw, targets)
 
 
@@ -101,14 +101,14 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
     scales, stored = float_lanes(SUBS), int_lanes(SUBS)
-    codes = int_lanes(SIZE)
+    codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
         column_offsets(first, count, SIZE, per_row, columns)
         transpose(x, starts, SIZE, side)
         transpose(importance, columns, SIZE, weights)
-        find_signed_scales(side, weights, SUB, TOP, scales)
+        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
         _put(side, weights, scales, stored, codes, raw, targets)
 
 

@@ -679,49 +679,64 @@ if GROUPS > 1:
     _define_wide(wide, LaneType("boolwide", ir.VectorType(BIT, GROUPS * LANES), nt.boolean))
 
 
-@_lanewise(wide, nt.float32)
-def every_wide(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """A float32 scalar in every lane."""
-    return _splat(builder, x, wide.vector)
+def _is_alone(apart: nt.Type) -> bool:
+    """A distance of None: one f32x16 instead of a wide value."""
+    return bool(apart == nt.none)
+
+
+def _lanes_apart(apart: nt.Type) -> LaneType:
+    return f32x16 if _is_alone(apart) else wide
 
 
 @intrinsic
-def load_wide(typing: Any, array: Any, at: Any, distance: Any) -> Any:
-    """GROUPS times sixteen floats: from `at` on, from `at + distance` on, …"""
+def every_wide(typing: Any, x: Any, apart: Any) -> Any:
+    """A float32 scalar in every lane of a wide value; of an f32x16 if `apart` is None."""
+    lanes = _lanes_apart(apart)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        return _splat(builder, args[0], lanes.vector)
+
+    return lanes(nt.float32, nt.none if _is_alone(apart) else nt.intp), codegen
+
+
+@intrinsic
+def load_wide(typing: Any, array: Any, at: Any, apart: Any) -> Any:
+    """GROUPS times sixteen floats: from `at` on, from `at + apart` on, … An f32x16 from `at` on if `apart` is None."""
+    lanes = _lanes_apart(apart)
     if _element_bits(array, "load from") is not FLOATS:
-        raise TypingError(f"cannot load {wide} from {array}")
+        raise TypingError(f"cannot load {lanes} from {array}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         parts, at = [], args[1]
-        for _ in range(GROUPS):
+        for first in range(0, lanes.vector.count, LANES):
+            at = builder.add(at, args[2]) if first else at
             part = builder.load(_pointer(context, builder, signature.args[0], args[0], at, FLOATS))
             part.align = 1
             parts.append(part)
-            at = builder.add(at, args[2])
         while len(parts) > 1:
             both = ir.Constant(ir.VectorType(WORD, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
             parts = [builder.shuffle_vector(parts[i], parts[i + 1], both) for i in range(0, len(parts), 2)]
         return parts[0]
 
-    return wide(array, nt.intp, nt.intp), codegen
+    return lanes(array, nt.intp, nt.none if _is_alone(apart) else nt.intp), codegen
 
 
 @intrinsic
-def store_wide(typing: Any, array: Any, at: Any, distance: Any, value: Any) -> Any:
+def store_wide(typing: Any, array: Any, at: Any, apart: Any, value: Any) -> Any:
     """To where `load_wide` would find it."""
-    if _element_bits(array, "store to") is not FLOATS or value != wide:
-        raise TypingError(f"cannot store {value} to {array}")
+    if _element_bits(array, "store to") is not FLOATS or value != _lanes_apart(apart):
+        raise TypingError(f"cannot store {value} to {array} in groups {apart} apart")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         at = args[1]
-        for first in range(0, wide.vector.count, LANES):
+        for first in range(0, value.vector.count, LANES):
+            at = builder.add(at, args[2]) if first else at
             pick = ir.Constant(WORDS, list(range(first, first + LANES)))
-            part = builder.shuffle_vector(args[3], ir.Constant(wide.vector, ir.Undefined), pick)
+            part = builder.shuffle_vector(args[3], ir.Constant(value.vector, ir.Undefined), pick)
             builder.store(part, _pointer(context, builder, signature.args[0], args[0], at, FLOATS)).align = 1
-            at = builder.add(at, args[2])
         return context.get_dummy_value()
 
-    return nt.void(array, nt.intp, nt.intp, wide), codegen
+    return nt.void(array, nt.intp, nt.none if _is_alone(apart) else nt.intp, value), codegen
 
 
 @inlined

@@ -65,37 +65,78 @@ def signed_codes(v: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
 
 
 @inlined
-def signed_scale(x: Floats, weights: Floats, at: int, count: int, top: np.float32) -> Lanes:
-    """The best scale for codes -top … top - 1 of 19 around extreme / -top: scale and inverse scale.
+def signed_scale(
+    x: Floats, weights: Floats, products: Floats, at: int, count: int, top: np.float32, apart: int | None
+) -> Lanes:
+    """The best scale for codes -top … top - 1 of 19 around extreme / -top, and its inverse, for groups `apart`.
 
-    Both 0 where all values are below 1e-15, the scale 0 where all weights are.
+    Both are 0 where all values are below 1e-15, the scale also where all weights are 0. products: as long as x.
     """
-    signed, peak = extreme(x, at, count)
-    inverse = -top / signed
-    sum_lx, sum_ll = every(ZERO), every(ZERO)
+    peak = every_wide(ZERO, apart)
+    signed = peak
     for i in range(at, at + LANES * count, LANES):
-        v, w = load(x, i), load(weights, i)
-        code = signed_codes(v, inverse, top)
-        sum_lx += w * v * code
-        sum_ll += w * code * code
+        v = load_wide(x, i, apart)
+        store_wide(products, i, apart, load_wide(weights, i, apart) * v)
+        size = absolute(v)
+        more = size > peak
+        peak, signed = where(more, size, peak), where(more, v, signed)
+    inverse, following = -top / signed, tenths_off(signed, top, -9)
+    sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
     scale = where(sum_ll == ZERO, ZERO, sum_lx / sum_ll)
-    best, best_inverse = scale * sum_lx, inverse
-    for step in range(-9, 10):
+    best = scale * sum_lx, scale, inverse
+    # Values reach from -extreme to extreme: where that cannot round to a code which does not exist, none is limited.
+    # The next inverse is divided out before it is needed: sums go on meanwhile.
+    for step in range(-9, -5):
+        inverse, following = following, tenths_off(signed, top, step + 1)
+        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, False, False)
+        best = better_scale(best, sums, inverse)
+    for step in range(-5, 5):
         if step == 0:
             continue
-        inverse = -(top + TENTH * np.float32(step)) / signed
-        sum_lx, sum_ll = every(ZERO), every(ZERO)
-        for i in range(at, at + LANES * count, LANES):
-            v, w = load(x, i), load(weights, i)
-            code = signed_codes(v, inverse, top)
-            sum_lx += w * v * code
-            sum_ll += w * code * code
-        better = (sum_ll > ZERO) & (sum_lx * sum_lx > best * sum_ll)
-        scale = where(better, sum_lx / sum_ll, scale)
-        best = where(better, scale * sum_lx, best)
-        best_inverse = where(better, inverse, best_inverse)
+        inverse, following = following, tenths_off(signed, top, step + 1 if step != -1 else 1)
+        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
+        best = better_scale(best, sums, inverse)
+    for step in range(5, 10):
+        inverse, following = following, tenths_off(signed, top, step + 1)
+        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, True, True)
+        best = better_scale(best, sums, inverse)
     empty = peak < NOTHING
-    return where(empty, ZERO, scale), where(empty, ZERO, best_inverse)
+    return where(empty, ZERO, best[1]), where(empty, ZERO, best[2])
+
+
+@inlined
+def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
+    """The inverse scale that gives the extreme the code -top - step / 10."""
+    return -(top + TENTH * np.float32(step)) / signed
+
+
+@inlined
+def better_scale(
+    best: tuple[Lanes, Lanes, Lanes], sums: tuple[Lanes, Lanes], inverse: Lanes
+) -> tuple[Lanes, Lanes, Lanes]:
+    """`best` (score, scale, inverse scale), or where it is better what the sums at another inverse scale give."""
+    sum_lx, sum_ll = sums
+    better = (sum_ll > ZERO) & (sum_lx * sum_lx > best[0] * sum_ll)
+    scale = sum_lx / sum_ll
+    return where(better, scale * sum_lx, best[0]), where(better, scale, best[1]), where(better, inverse, best[2])
+
+
+@inlined
+def signed_sums(
+    x: Floats, weights: Floats, products: Floats, at: int, count: int, inverse: Lanes, top: np.float32,
+    apart: int | None, below: bool, above: bool,
+) -> tuple[Lanes, Lanes]:  # fmt: skip
+    """Sums of weight * value * code and weight * code * code; codes are limited `below` and `above` if so told."""
+    sum_lx, sum_ll = every_wide(ZERO, apart), every_wide(ZERO, apart)
+    for i in range(at, at + LANES * count, LANES):
+        code = round_even(inverse * load_wide(x, i, apart))
+        if above:
+            code = smaller(code, top - ONE)
+        if below:
+            code = larger(code, -top)
+        sum_lx += load_wide(products, i, apart) * code
+        sum_ll += load_wide(weights, i, apart) * code * code
+    return sum_lx, sum_ll
 
 
 @inlined
@@ -107,14 +148,14 @@ def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes
 @inlined
 def scale_and_minimum(
     x: Floats, weights: Floats, at: int, count: int, top: np.float32, first: np.float32, step: np.float32,
-    steps: int, absolute_error: bool, found: Floats, to: int, distance: int, scratch: Floats,
-) -> None:  # fmt: skip
+    steps: int, absolute_error: bool, scratch: Floats,
+) -> tuple[Lanes, Lanes, Lanes, Lanes]:  # fmt: skip
     """The best of `steps` + 1 scales with its minimum: value = scale * code - minimum, codes 0 … top.
 
     For GROUPS groups in step, each following the one before. Tries inverse scales (first + step * k + top) / spread,
-    each counting from the lowest value of the best so far. Rows of `found` get, at `to`, `to + distance`, …: scale,
-    minimum, and for the codes that lowest value and the inverse scale; scale and inverse are 0 where all values are
-    equal. Errors count squared, or as they are. scratch: as long as the values of the groups.
+    each counting from the lowest value of the best so far. Returns scale, minimum, and for the codes that lowest value
+    and the inverse scale; scale and inverse are 0 where all values are equal. Errors count squared, or as they are.
+    scratch: as long as the values of the groups.
     """
     far = LANES * count  # from one group to the next
     low = load_wide(x, at, far)
@@ -129,7 +170,7 @@ def scale_and_minimum(
     empty = ~(high > low)
     inverse = top / (high - low)
     scale, minimum = ONE / inverse, low
-    best = every_wide(ZERO)
+    best = every_wide(ZERO, far)
     for i in range(0, far, LANES):
         v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
         error = scale * offset_codes(v, low, inverse, top) + minimum - v
@@ -137,7 +178,7 @@ def scale_and_minimum(
     best_inverse = inverse
     for k in range(steps + 1):
         inverse = (first + step * np.float32(k) + top) / (high - minimum)
-        sum_l, sum_ll, sum_xl = every_wide(ZERO), every_wide(ZERO), every_wide(ZERO)
+        sum_l, sum_ll, sum_xl = every_wide(ZERO, far), every_wide(ZERO, far), every_wide(ZERO, far)
         for i in range(0, far, LANES):
             v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
             code = offset_codes(v, minimum, inverse, top)
@@ -152,7 +193,7 @@ def scale_and_minimum(
         positive = new_minimum > ZERO
         if any_lane(positive):
             new_scale, new_minimum = where(positive, sum_xl / sum_ll, new_scale), where(positive, ZERO, new_minimum)
-        total = every_wide(ZERO)
+        total = every_wide(ZERO, far)
         for i in range(0, far, LANES):
             v, w = load_wide(x, at + i, far), load_wide(weights, at + i, far)
             error = new_scale * load_wide(scratch, i, far) + new_minimum - v
@@ -161,10 +202,7 @@ def scale_and_minimum(
         best = where(better, total, best)
         best_inverse, low = where(better, inverse, best_inverse), where(better, minimum, low)
         scale, minimum = where(better, new_scale, scale), where(better, new_minimum, minimum)
-    store_wide(found[SCALE], to, distance, where(empty, ZERO, scale))
-    store_wide(found[MINIMUM], to, distance, -minimum)
-    store_wide(found[LOW], to, distance, low)
-    store_wide(found[INVERSE], to, distance, where(empty, ZERO, best_inverse))
+    return where(empty, ZERO, scale), -minimum, low, where(empty, ZERO, best_inverse)
 
 
 @inlined
@@ -186,8 +224,10 @@ def byte_codes(code: Lanes, top: np.float32) -> Lanes:
 
 
 @inlined
-def positive_scale(values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words) -> Lanes:
-    """Codes 0 … top for `count` values of each lane that are not negative, by weighted least squares; returns the scale.
+def positive_scale(
+    values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words
+) -> Lanes:
+    """Codes 0 … top for `count` values of each lane, none negative, by weighted least squares; returns the scale.
 
     Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds.
     """
@@ -240,36 +280,46 @@ def positive_scale(values: Floats, weights: Floats, count: int, top: np.float32,
 
 @inlined
 def refined_scale(x: Floats, at: int, count: int, top: np.float32, codes: Floats) -> Lanes:
-    """A scale for codes -top … top - 1 weighted by x * x, single codes moved as long as that helps, in at most 5 rounds.
+    """A scale for codes -top … top - 1 weighted by x * x; single codes are moved, in up to 5 rounds, while that helps.
 
-    The codes, as float, go to the same places as the values; -top for all where all values are below 1e-15.
+    For GROUPS groups in step, each following the one before. The codes, as float, go to the same places as the values;
+    -top for all where all values are below 1e-15.
     """
-    signed, peak = extreme(x, at, count)
+    far = LANES * count
+    peak = every_wide(ZERO, far)
+    signed = peak
+    for i in range(at, at + far, LANES):
+        v = load_wide(x, i, far)
+        size = absolute(v)
+        more = size > peak
+        peak, signed = where(more, size, peak), where(more, v, signed)
     inverse = -top / signed
-    sum_lx, sum_ll = every(ZERO), every(ZERO)
-    for i in range(at, at + LANES * count, LANES):
-        v = load(x, i)
+    sum_lx, sum_ll = every_wide(ZERO, far), every_wide(ZERO, far)
+    for i in range(at, at + far, LANES):
+        v = load_wide(x, i, far)
         code, w = signed_codes(v, inverse, top), v * v
-        store(codes, i, code)
+        store_wide(codes, i, far, code)
         sum_lx += w * v * code
         sum_ll += w * code * code
     for _ in range(5):
         changed = peak != peak
-        for i in range(at, at + LANES * count, LANES):
-            v, code = load(x, i), load(codes, i)
+        for i in range(at, at + far, LANES):
+            v, code = load_wide(x, i, far), load_wide(codes, i, far)
             w = v * v
-            rest_lx, rest_ll = sum_lx - w * v * code, sum_ll - w * code * code
-            new = signed_codes(ONE, v * rest_ll / rest_lx, top)
-            new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
-            better = (rest_lx > ZERO) & (new != code) & (new_ll > ZERO)
-            better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
-            store(codes, i, where(better, new, code))
-            sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
-            changed |= better
+            product = w * v
+            rest_lx, rest_ll = sum_lx - product * code, sum_ll - w * code * code
+            new = signed_codes(v * rest_ll / rest_lx, ONE, top)
+            moved = (rest_lx > ZERO) & (new != code)
+            if any_lane(moved):
+                new_lx, new_ll = rest_lx + product * new, rest_ll + w * new * new
+                better = moved & (new_ll > ZERO) & (new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll)
+                store_wide(codes, i, far, where(better, new, code))
+                sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
+                changed |= better
         if not any_lane(changed):
             break
     empty = peak < NOTHING
     if any_lane(empty):
-        for i in range(at, at + LANES * count, LANES):
-            store(codes, i, where(empty, -top, load(codes, i)))
+        for i in range(at, at + far, LANES):
+            store_wide(codes, i, far, where(empty, -top, load_wide(codes, i, far)))
     return where(empty | ~(sum_ll > ZERO), ZERO, sum_lx / sum_ll)

@@ -20,16 +20,18 @@ from .lanes import (
     inlined,
     larger,
     load,
+    load_wide,
     put_words,
     round_even,
     smaller,
     square_root,
     store,
+    store_wide,
     to_float,
     to_int,
     where,
 )
-from .scales import INVERSE, LOW, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+from .scales import INVERSE, LOW, MINIMUM, SCALE, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
 
 SIZE = 256
 
@@ -70,20 +72,27 @@ def find_scales_and_minima(
     scratch = float_lanes(GROUPS * count)
     for j in range(0, SIZE // count, GROUPS):
         at = LANES * count * j
-        scale_and_minimum(
-            x, weights, at, count, top, first, step, steps, absolute_error, found, LANES * j, LANES, scratch
+        scale, minimum, low, inverse = scale_and_minimum(
+            x, weights, at, count, top, first, step, steps, absolute_error, scratch
         )
+        store_wide(found[SCALE], LANES * j, LANES, scale)
+        store_wide(found[MINIMUM], LANES * j, LANES, minimum)
+        store_wide(found[LOW], LANES * j, LANES, low)
+        store_wide(found[INVERSE], LANES * j, LANES, inverse)
 
 
 @inlined
-def find_signed_scales(x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats) -> None:
+def find_signed_scales(
+    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, scratch: Floats
+) -> None:
     """`signed_scale` of each sub-block of `count` values; its codes -top … top - 1, as float, replace the weights."""
-    for j in range(SIZE // count):
-        at = LANES * count * j
-        scale, inverse = signed_scale(x, weights, at, count, top)
-        store(scales, LANES * j, scale)
-        for i in range(at, at + LANES * count, LANES):
-            store(weights, i, where(inverse == ZERO, -top, signed_codes(load(x, i), inverse, top)))
+    far = LANES * count
+    for j in range(0, SIZE // count, GROUPS):
+        scale, inverse = signed_scale(x, weights, scratch, far * j, count, top, far)
+        store_wide(scales, LANES * j, LANES, scale)
+        for i in range(far * j, far * (j + 1), LANES):
+            code = signed_codes(load_wide(x, i, far), inverse, top)
+            store_wide(weights, i, far, where(inverse == ZERO, -top, code))
 
 
 @inlined
