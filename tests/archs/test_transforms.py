@@ -146,3 +146,11 @@ def test_blocks_cannot_be_moved_value_by_value() -> None:
     tensor = Tensor("a", (4, 32), q8_0, lambda start, stop: np.zeros((stop - start, 34), np.uint8), "file: a")
     with pytest.raises(FormatError, match="file: a is Q8_0"):
         transforms.transpose(tensor, CONFIG)
+
+
+def test_decays_round_as_the_reference_does() -> None:
+    """Falcon-H1's second layer in the zoo: the last value is not the rightly rounded one."""
+    logarithms = [1.1328125, 0.625, 0.62890625, 1.359375, 1.25, 1.3984375, 0.470703125, 0.419921875]
+    found = transforms.negative_exp(from_array("a", np.array(logarithms, np.float32)), CONFIG).float32()[:, 0]
+    right = (-np.exp(np.array(logarithms))).astype(np.float32)
+    assert (found.view(np.int32) - right.view(np.int32)).tolist() == [0] * 7 + [1]
