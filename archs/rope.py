@@ -31,6 +31,14 @@ def _kept_whole(config: Config) -> bool | None:
     return False if rope_scaling(config, "truncate") is False else None
 
 
+def _yarn_attention(config: Config) -> float | None:
+    """A temperature of its own, as GGUF keeps it: relative to the one that yarn computes (the reference drops it)."""
+    given, factor = rope_scaling(config, "attention_factor"), rope_scaling(config, "factor")
+    if rope_scaling(config, "rope_type") != "yarn" or given is None:
+        return None
+    return float(given) / (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
+
+
 SCALING: dict[str, str | Computed | None] = {
     # linear and yarn scale by rule, llama3 and longrope by a tensor. The reference has no word for "dynamic": ours is
     # `dynamic_factor`.
@@ -39,7 +47,7 @@ SCALING: dict[str, str | Computed | None] = {
     "rope.scaling.original_context_length": _if_kind(
         "yarn", key="original_max_position_embeddings", default="max_position_embeddings"
     ),
-    "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
+    "rope.scaling.attn_factor": _yarn_attention,
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
     "rope.scaling.yarn_truncate": _kept_whole,

@@ -120,7 +120,7 @@ def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:
         kind=kind,
         factor=float(keys.get("rope.scaling.factor", 1.0)),
         original_context=context,
-        attn_factor=float(keys.get("rope.scaling.yarn_attn_factor", 1.0)),
+        attn_factor=float(keys.get("rope.scaling.attn_factor", 1.0)),
         beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
         beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
         truncate=bool(keys.get("rope.scaling.yarn_truncate", True)),
