@@ -174,6 +174,7 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
             continue
         numbers = [int(n) for n in NUMBER.findall("." + bare)]
         if bare.startswith("layers.") and numbers and numbers[0] >= count:
+            _check_predicts_more(name, numbers[0], count, config)
             result.left_out.append(name)
             continue
         rule = _rule(rules, bare)
@@ -259,8 +260,17 @@ class Stacks:
             result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
 
 
+def _check_predicts_more(name: str, layer: int, count: int, config: Config) -> None:
+    """Layers past the last are left out where the config says that they predict further tokens (DeepSeek)."""
+    if layer >= count + int(config.get("num_nextn_predict_layers") or 0):
+        raise ModelError(
+            f"config.json says {count} layers; the checkpoint has {name!r}",
+            hint="config.json and weights belong to different models",
+        )
+
+
 def layer_count(architecture: Architecture, config: Config) -> int:
-    """`block_count`; layers of a checkpoint past it (DeepSeek's for predicting several tokens) are left out."""
+    """`block_count` of a checkpoint with this config."""
     source = architecture.metadata["block_count"]
     return int((source(config) if callable(source) else lookup(config, source or "")) or 0)
 

@@ -105,6 +105,27 @@ def test_a_missing_layer_is_named() -> None:
         mapped(checkpoint(), num_hidden_layers=3)
 
 
+def test_a_layer_too_many_is_named() -> None:
+    with pytest.raises(ModelError, match=r"says 1 layers; the checkpoint has 'model\.layers\.1\."):
+        mapped(checkpoint(), num_hidden_layers=1)
+
+
+def test_layers_that_predict_further_tokens_are_left_out() -> None:
+    found = mapped(checkpoint(), num_hidden_layers=1, num_nextn_predict_layers=1)
+    assert len(found.left_out) == 9
+    assert not any(name.startswith("blk.1.") for name in found.tensors)
+
+
+def test_numbers_in_rules_after_the_layer_stand_for_themselves() -> None:
+    rules = {f"layers.{{i}}.part.{part}.norm": f"blk.{{i}}.{name}_norm" for part, name in enumerate(("attn", "ffn"))}
+    rules["shared"] = "token_embd"
+    architecture = Architecture("x", (), metadata={"block_count": "num_hidden_layers"}, tensors=rules)
+    names = ["shared.weight", *(f"layers.{i}.part.{part}.norm.weight" for i in (0, 1) for part in (0, 1))]
+    found = mapped({name: tensor(name, 8) for name in names}, architecture).tensors
+    assert found["blk.1.attn_norm.weight"].origin.endswith("layers.1.part.0.norm.weight")
+    assert found["blk.0.ffn_norm.weight"].origin.endswith("layers.0.part.1.norm.weight")
+
+
 def test_a_tensor_missing_in_one_layer_is_named() -> None:
     tensors = checkpoint()
     del tensors["model.layers.1.mlp.up_proj.weight"]

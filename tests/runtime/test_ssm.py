@@ -1,0 +1,163 @@
+"""State spaces and short convolutions against loops over tokens, at once, in pieces, and several texts together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from quants import from_array
+from runtime.graph import Pass
+from runtime.kernels.scan import scan_channels, scan_heads
+from runtime.model import Model
+from runtime.ssm import convolved
+
+RNG = np.random.default_rng(6)
+WIDTH, INNER, SIZE, RANK, TAPS, HEADS, GROUPS = 8, 12, 4, 3, 4, 6, 2
+
+
+def array(*shape):
+    return (RNG.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+
+
+def positive(*shape):
+    return np.abs(RNG.standard_normal(shape)).astype(np.float32)
+
+
+MAMBA = {
+    "attn_norm.weight": (WIDTH,), "ssm_in.weight": (2 * INNER, WIDTH), "ssm_conv1d.weight": (INNER, TAPS),
+    "ssm_conv1d.bias": (INNER,), "ssm_x.weight": (RANK + 2 * SIZE, INNER), "ssm_dt.weight": (INNER, RANK),
+    "ssm_dt.bias": (INNER,), "ssm_a": (INNER, SIZE), "ssm_d": (INNER,), "ssm_out.weight": (WIDTH, INNER),
+}  # fmt: skip
+MAMBA2 = {
+    "attn_norm.weight": (WIDTH,), "ssm_in.weight": (2 * INNER + 2 * GROUPS * SIZE + HEADS, WIDTH),
+    "ssm_conv1d.weight": (INNER + 2 * GROUPS * SIZE, TAPS), "ssm_dt.bias": (HEADS,), "ssm_a": (HEADS, 1),
+    "ssm_d": (HEADS, 1), "ssm_norm.weight": (GROUPS, INNER // GROUPS), "ssm_out.weight": (WIDTH, INNER),
+}  # fmt: skip
+ATTENTION = {
+    "attn_q.weight": (8, WIDTH), "attn_k.weight": (4, WIDTH), "attn_v.weight": (4, WIDTH),
+    "attn_output.weight": (WIDTH, 8),
+}  # fmt: skip
+PLAIN_NET = {"ffn_up.weight": (10, WIDTH), "ffn_down.weight": (WIDTH, 10)}
+NET = PLAIN_NET | {"ffn_gate.weight": (10, WIDTH)}
+CONVOLUTION = {
+    "attn_norm.weight": (WIDTH,), "shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
+    "shortconv.conv.weight": (WIDTH, TAPS), "shortconv.out_proj.weight": (WIDTH, WIDTH),
+}  # fmt: skip
+NORM = {"attn_norm.weight": (WIDTH,)}
+SSM_KEYS = {"ssm.inner_size": INNER, "ssm.state_size": SIZE, "ssm.time_step_rank": RANK, "ssm.conv_kernel": TAPS}
+SSM2_KEYS = SSM_KEYS | {"ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS}
+HEAD_KEYS = {"attention.head_count": 2, "attention.head_count_kv": 1}
+MODELS = {
+    "mamba": ("mamba", [MAMBA, MAMBA], SSM_KEYS),
+    "mamba2": ("mamba2", [MAMBA2, MAMBA2], SSM2_KEYS),
+    "side by side": ("falcon-h1", [MAMBA2 | ATTENTION | NET | {"ffn_norm": (WIDTH,)}], SSM2_KEYS | HEAD_KEYS),
+    "one part a layer": (
+        "nemotron_h",
+        [MAMBA2, NORM | PLAIN_NET, NORM | ATTENTION],
+        SSM2_KEYS | {"attention.head_count": 2, "attention.head_count_kv": [0, 0, 1]},
+    ),
+    "convolutions": (
+        "lfm2",
+        [CONVOLUTION | NET | {"ffn_norm.weight": (WIDTH,)}] * 2,
+        {},
+    ),
+}  # fmt: skip
+
+
+def model_of(kind):
+    name, layers, keys = MODELS[kind]
+    tensors = {"token_embd.weight": array(20, WIDTH)}
+    for i, shapes in enumerate(layers):
+        for key, shape in shapes.items():
+            tensors[f"blk.{i}.{key}"] = -positive(*shape) if key == "ssm_a" else 2 * array(*shape)
+    metadata = {"general.architecture": name} | {
+        f"{name}.{key}": value
+        for key, value in (
+            {"embedding_length": WIDTH, "block_count": len(layers), "attention.layer_norm_rms_epsilon": 1e-5} | keys
+        ).items()
+    }
+    return Model(metadata, {key: from_array(key, values) for key, values in tensors.items()})
+
+
+def test_scan_of_channels():
+    n = 5
+    x, dt, a = array(n, INNER), positive(n, INNER), -positive(SIZE, INNER)
+    b, c, state = array(n, SIZE), array(n, SIZE), array(SIZE, INNER)
+    now, y = state.copy(), np.full_like(x, np.nan)
+    for start, stop in ((0, 5), (5, INNER)):
+        scan_channels(x, dt, a, b, c, now, y, start, stop)
+    wanted = state.astype(np.float64)
+    for t in range(n):
+        wanted = wanted * np.exp(dt[t] * a) + dt[t] * x[t] * b[t][:, None]
+        np.testing.assert_allclose(y[t], c[t] @ wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(now, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_scan_of_heads():
+    n, each = 5, 3
+    x, dt, a = array(n, HEADS, each), positive(n, HEADS), -positive(HEADS)
+    b, c, state = array(n, GROUPS, SIZE), array(n, GROUPS, SIZE), array(HEADS, SIZE, each)
+    now, y = state.copy(), np.full_like(x, np.nan)
+    for start, stop in ((0, 4), (4, HEADS)):
+        scan_heads(x, dt, a, b, c, now, y, start, stop)
+    wanted = state.astype(np.float64)
+    for t in range(n):
+        for h in range(HEADS):
+            g = h // (HEADS // GROUPS)
+            wanted[h] = wanted[h] * np.exp(dt[t, h] * a[h]) + dt[t, h] * np.outer(b[t, g], x[t, h])
+            np.testing.assert_allclose(y[t, h], c[t, g] @ wanted[h], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(now, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_convolution_looks_back_and_not_into_other_texts():
+    model = model_of("mamba")
+    layer = model.layers[0]
+    x = array(2 * 6, INNER)
+    out, tail = convolved(Pass(model, 2, 6, None), layer, "ssm_conv1d", x, None)
+    taps, bias = layer.array("ssm_conv1d.weight"), layer.array("ssm_conv1d.bias")
+    for text in range(2):
+        rows = x[6 * text : 6 * text + 6]
+        for t in range(6):
+            wanted = bias + sum(taps[:, TAPS - 1 - back] * rows[t - back] for back in range(min(t, TAPS - 1) + 1))
+            np.testing.assert_allclose(out[6 * text + t], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(tail[text], rows[-(TAPS - 1) :])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_pieces_of_a_text_continue_each_other(kind):
+    model = model_of(kind)
+    ids = RNG.integers(0, 20, 13)
+    whole = model.logits(ids)
+    cache = model.new_cache()
+    for _ in range(2):  # a cache can be used again
+        found = [model.forward(ids[start:stop], cache) for start, stop in ((0, 2), (2, 3), (3, 4), (4, 11), (11, 13))]
+        np.testing.assert_allclose(np.concatenate(found), whole, rtol=1e-4, atol=1e-5)
+        assert cache.length == len(ids)
+        cache.reset()
+        assert cache.length == 0
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_texts_do_not_see_each_other(kind):
+    model = model_of(kind)
+    ids = RNG.integers(0, 20, (3, 5))
+    np.testing.assert_allclose(
+        model.forward(ids), np.stack([model.forward(text) for text in ids]), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_time_steps_are_bounded_where_the_file_says_so():
+    free = model_of("mamba2")
+    bounds = {"mamba2.ssm.time_step_min": 0.5, "mamba2.ssm.time_step_max": 0.5}
+    bounded = Model({**free.metadata, **bounds}, free.tensors)
+    ids = RNG.integers(0, 20, 6)
+    changed = {name: t for name, t in free.tensors.items() if "ssm_in" not in name and "ssm_dt" not in name}
+    for i in range(2):  # rows that make the time step: no input, and a bias whose softplus is one half
+        weight = free.tensors[f"blk.{i}.ssm_in.weight"].float32().copy()
+        weight[-HEADS:] = 0
+        changed[f"blk.{i}.ssm_in.weight"] = from_array("in", weight)
+        changed[f"blk.{i}.ssm_dt.bias"] = from_array("bias", np.full(HEADS, math.log(math.expm1(0.5)), np.float32))
+    np.testing.assert_allclose(bounded.logits(ids), Model(free.metadata, changed).logits(ids), rtol=1e-4, atol=1e-5)
+    assert np.abs(bounded.logits(ids) - free.logits(ids)).max() > 1e-3
