@@ -292,8 +292,8 @@ def _sum_up(written: Written, item: Item, figures: Iterable[tuple[int, Figures]]
     ordered = [found for _, found in sorted(figures, key=lambda entry: entry[0])]  # for one sum whatever the order
     written.seconds = sum(f.seconds for f in ordered)
     if statistics:
-        written.rmse = math.sqrt(sum(f.squares for f in ordered) / item.tensor.size) if item.tensor.size else 0.0
-        written.max_error = max((f.largest for f in ordered), default=0.0)
+        written.rmse = math.sqrt(sum(f.squares or 0.0 for f in ordered) / max(1, item.tensor.size))
+        written.max_error = max((f.largest or 0.0 for f in ordered), default=0.0)
 
 
 @dataclass
@@ -340,6 +340,8 @@ class _Run:
     def known(self, task: Task) -> list[Figures | None]:
         """The figures of each item whose rows an earlier run wrote."""
         found = [self.sinks[number].covered(index, task.start, task.stop) for number, index, _ in task.wanted]
+        if self.statistics:
+            found = [None if figures is None or figures.squares is None else figures for figures in found]
         if found and None not in found:
             self.resumed += task.source_bytes
         return found
@@ -358,7 +360,7 @@ class _Run:
         if item.format.name == "F16" and not item.is_copy:
             _check_range(item, encoded, values.start)
         seconds = time.perf_counter() - started
-        squares, largest = values.errors(item, encoded) if self.statistics else (0.0, 0.0)
+        squares, largest = values.errors(item, encoded) if self.statistics else (None, None)
         figures = Figures(squares, largest, seconds)
         self.sinks[number].write(index, values.start, encoded, figures)
         return figures

@@ -10,6 +10,7 @@ range is read back and compared before it is believed, so a machine can lose pow
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -34,20 +35,11 @@ READ_BACK = 1 << 24  # bytes verified at a time
 
 @dataclass(frozen=True)
 class Figures:
-    """What writing a row range cost: sum of squared errors, largest error, seconds."""
+    """What writing a row range cost: sum of squared errors and largest error, None if not measured; seconds."""
 
-    squares: float = 0.0
-    largest: float = 0.0
+    squares: float | None = None
+    largest: float | None = None
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Range:
-    """Rows `start` … `stop` of a tensor, written."""
-
-    start: int
-    stop: int
-    figures: Figures
 
 
 def identity(paths: Sequence[Path]) -> list[list[Any]]:
@@ -73,22 +65,21 @@ class PartialGguf:
     def __init__(self, target: Path, layout: Layout, fd: int) -> None:
         self.target = target
         self.layout = layout
-        self.ranges: dict[int, list[Range]] = {}
+        self._ranges: dict[tuple[int, int, int], Figures] = {}
         self._fd = fd
         self._journal = -1
         self._lock = threading.Lock()
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
         """The figures of rows start … stop of tensor `index` if exactly they are there already."""
-        found = (r.figures for r in self.ranges.get(index, ()) if (r.start, r.stop) == (start, stop))
-        return next(found, None)
+        return self._ranges.get((index, start, stop))
 
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures | None = None) -> None:
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures) -> None:
         """Write rows of tensor `index`, uint8 (rows, bytes of a row), and note them. Raises FileError."""
         data = np.ascontiguousarray(raw).reshape(-1).data
         try:
             write_at(self._fd, data, self.layout.row_offset(index, first_row))
-            self._note(index, first_row, first_row + len(raw), zlib.crc32(data), figures or Figures())
+            self._note(index, first_row, first_row + len(raw), zlib.crc32(data), figures)
         except OSError as error:
             raise explain_write_error(error, self.target, self.layout.total) from error
 
@@ -111,7 +102,7 @@ class PartialGguf:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
         for index, start, stop, crc, *numbers in lines:
             if self._crc(index, start, stop) == crc:
-                self.ranges.setdefault(index, []).append(Range(start, stop, Figures(*numbers)))
+                self._ranges[index, start, stop] = Figures(*numbers)
         write_at(self._fd, memoryview(self.layout.header), 0)
         self._journal = os.open(journal_path(self.target), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         size = os.fstat(self._journal).st_size
@@ -154,7 +145,7 @@ def resumable_gguf(
     _check_folder(target)
     partial = partial_path(target)
     contents = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
-    earlier = _read_journal(target, contents) if resume and partial.is_file() else None
+    earlier = _read_journal(target, layout, contents) if resume and partial.is_file() else None
     check_space(target, layout.total - (_blocks(partial) if partial.is_file() else 0))
     try:
         fd = os.open(partial, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -196,10 +187,11 @@ def _claim(fd: int, target: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise FileError(f"another run is writing {target}") from error
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):  # file systems without locks say something else
+            raise FileError(f"another run is writing {target}") from error
 
 
-def _read_journal(target: Path, contents: dict[str, Any]) -> list[Any] | None:
+def _read_journal(target: Path, layout: Layout, contents: dict[str, Any]) -> list[Any] | None:
     """The ranges an earlier run noted. None where there is no journal."""
     journal = journal_path(target)
     try:
@@ -214,15 +206,21 @@ def _read_journal(target: Path, contents: dict[str, Any]) -> list[Any] | None:
         raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)
     if head != contents:
         raise FileError(f"{target} was begun with another recipe, other options or another matrix", hint=anew)
-    return [entry for entry in map(_parsed, lines[1:]) if entry is not None]
+    return [entry for entry in map(_parsed, lines[1:]) if _is_range(entry, layout)]
 
 
 def _parsed(line: str) -> Any:
     try:
-        entry = json.loads(line)
+        return json.loads(line)
     except json.JSONDecodeError:
         return None  # the line that was being written when the process died
-    return entry if isinstance(entry, list) and len(entry) == 7 else None
+
+
+def _is_range(entry: Any, layout: Layout) -> bool:
+    if not isinstance(entry, list) or len(entry) != 7 or not all(isinstance(n, int) for n in entry[:4]):
+        return False
+    index, start, stop = entry[:3]
+    return 0 <= index < len(layout.tensors) and bool(0 <= start < stop <= layout.tensors[index].rows)
 
 
 def _changed(before: Any, now: list[list[Any]]) -> str:

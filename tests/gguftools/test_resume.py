@@ -66,6 +66,15 @@ def test_what_was_written_is_not_written_again(source: Path, tmp_path: Path) -> 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.gguf", "out.gguf", "whole.gguf"]
 
 
+def test_errors_that_nobody_measured_are_measured_on_resuming(source: Path, tmp_path: Path) -> None:
+    whole, output = tmp_path / "whole.gguf", tmp_path / "out.gguf"
+    first = quantize(source, "Q8_0", whole, memory=1 << 16, statistics=True)
+    cut_short(source, output)
+    report = finish(source, output, statistics=True)
+    assert report.resumed_bytes == 0
+    assert [t.rmse for t in report.outputs[0].tensors] == [t.rmse for t in first.outputs[0].tensors]
+
+
 def test_without_resume_everything_starts_anew(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.gguf"
     cut_short(source, output)
@@ -95,10 +104,11 @@ def test_a_journal_whose_end_is_missing(source: Path, tmp_path: Path) -> None:
     quantize(source, "Q8_0", whole)
     cut_short(source, output)
     journal = journal_path(output)
+    head = journal.read_bytes().splitlines(keepends=True)[0]
     journal.write_bytes(journal.read_bytes()[:-7])
     assert finish(source, output).resumed_bytes > 0
     assert output.read_bytes() == whole.read_bytes()
-    for content in (b"", b"{", b"[]\n", b"null\n"):
+    for content in (b"", b"{", b"[]\n", b"null\n", head + b"[1]\n[999,0,1,2,3,4,5]\n[0,5,2,1,1,1,1]\n{}\n"):
         cut_short(source, output := tmp_path / "other.gguf")
         journal_path(output).write_bytes(content)
         assert finish(source, output).resumed_bytes == 0
