@@ -133,10 +133,10 @@ def test_groups_count_as_their_best_or_their_best_two(pairs):
 
 
 def test_sparse_mixer_weighs_each_expert_among_those_near_it():
-    """One token by hand: 2.0 and 1.99 are within 2 %, 1.0 is far; then 1.99 is alone."""
-    chosen, weight = sparse_mixer(np.array([[1.0, 2.0, 1.99, -3.0]], np.float32), 2, 0.01)
+    """One token by hand: 1.97 is within 2 % of 2.0, 1.95 is not; then 1.95 is within 2 % of 1.97."""
+    chosen, weight = sparse_mixer(np.array([[1.95, 2.0, 1.97, -3.0]], np.float32), 2, 0.01)
     assert chosen.tolist() == [[1, 2]]
-    np.testing.assert_allclose(weight, [[1 / (1 + math.exp(-0.01)), 1.0]], rtol=1e-6)
+    np.testing.assert_allclose(weight, [[1 / (1 + math.exp(-0.03)), 1 / (1 + math.exp(-0.02))]], rtol=1e-6)
 
 
 def test_sparse_mixer_on_negative_logits_measures_by_their_size():
