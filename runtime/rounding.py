@@ -48,12 +48,13 @@ def rounded(x: Floats, weight_format: str) -> Floats:
     scales = np.empty(len(blocks), np.float32)
     if shared == 32:
         through_q8_0(blocks, scales)
-        scales = _float32(scales.astype(np.float16))  # its scale is stored as such
+        scales[:] = scales.astype(np.float16)  # which is how this scale is stored
     else:
         through_q8_k(blocks, scales)
-    blocks *= scales[:, None]
+    np.multiply(blocks, scales[:, None], out=blocks)
     return blocks.reshape(x.shape)
 
 
 def _float32(x: NDArray[Any]) -> Floats:
-    return x.astype(np.float32, copy=False)
+    wide: Floats = x.astype(np.float32, copy=False)
+    return wide
