@@ -1,0 +1,80 @@
+"""`gguftools diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Exit, Option
+
+if TYPE_CHECKING:
+    from ..compare import Comparison, TensorDifference
+    from ..drafting import Drafting
+
+
+def diff(
+    a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],
+    b: Annotated[Path, Argument(help="What it is compared with.")],
+    vocab: Annotated[bool, Option("--vocab", help="Can B draft for A in speculative decoding?")] = False,
+    all: Annotated[bool, Option("--all", help="List tensors that are the same, too.")] = False,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
+    from ..ui import bytes_progress, print_json
+
+    if vocab:
+        from ..drafting import can_draft
+
+        drafting = can_draft(a, b)
+        print_json(drafting.as_dict()) if json else _print_drafting(drafting)
+        raise Exit(0 if drafting.possible else 1)
+    from ..compare import compare
+
+    with bytes_progress(f"diff {a.name}") as progress:
+        comparison = compare(a, b, threads=threads, progress=progress)
+    print_json(comparison.as_dict()) if json else _print_comparison(comparison, all)
+    raise Exit(1 if comparison.differ else 0)
+
+
+def _print_comparison(found: Comparison, all_tensors: bool) -> None:
+    from ..ui import print_table
+
+    for key in found.keys:
+        for sign, shown in (("-", key.a), ("+", key.b)):
+            if shown is not None:
+                print(f"{sign} {key.key}  {shown}")
+        if key.note:
+            print(f"  ({key.note})")
+    tensors = found.tensors if all_tensors else found.different_tensors
+    if tensors:
+        columns = ("tensor", "", str(found.a), str(found.b), "rmse", "largest", "relative")
+        print_table("tensors", columns, [_tensor_row(tensor) for tensor in tensors], "llllrrr")
+    print(found.verdict)
+
+
+def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
+    a, b = tensor.a or "", tensor.b or ""
+    if tensor.kind in ("shape", "added", "removed"):
+        a, b = (
+            f"{form} {' × '.join(map(str, shape or ()))}".strip()
+            for form, shape in ((a, tensor.shape_a), (b, tensor.shape_b))
+        )
+    figures = tensor.figures
+    if figures is None:
+        return (tensor.name, tensor.kind, a, b, "", "", "")
+    numbers = (f"{figures.rmse:.3g}", f"{figures.max_error:.3g}", f"{100 * figures.relative:.3g} %")
+    return (tensor.name, tensor.kind, a, b, *numbers)
+
+
+def _print_drafting(found: Drafting) -> None:
+    print(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")
+    print(f"tokens: {found.tokens[0]:,} and {found.tokens[1]:,}, the same up to {found.same_until:,}")
+    for role, (target, draft) in found.special.items():
+        print(f"{role}: {target} and {draft}")
+    for obstacle in found.obstacles:
+        print(f"obstacle: {obstacle}")
+    for remark in found.notes:
+        print(f"note: {remark}")
+    if found.edits:
+        print(f"to edit: gguftools set-metadata {found.draft} {' '.join(found.edits)}")
