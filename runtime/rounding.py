@@ -51,8 +51,8 @@ def rounded(x: Floats, weight_format: str) -> Floats:
         scales[:] = scales.astype(np.float16)  # which is how this scale is stored
     else:
         through_q8_k(blocks, scales)
-    np.multiply(blocks, scales[:, None], out=blocks)
-    return blocks.reshape(x.shape)
+    scaled: Floats = blocks * scales[:, None]
+    return scaled.reshape(x.shape)
 
 
 def _float32(x: NDArray[Any]) -> Floats:
