@@ -16,6 +16,12 @@ def rotated_width(config: Config) -> int:
 GLM4_MOE = DOTS1.but(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),
+    vocab_keys={
+        "bos_token_id": "[gMASK]",
+        "eot_token_id": "<|user|>",
+        "eom_token_id": "<|observation|>",
+        "unknown_token_id": "<|endoftext|>",
+    },
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
         "rope.dimension_count": rotated_width,

@@ -23,6 +23,7 @@ def kv_heads(config: Config) -> list[int]:
 GRANITE_HYBRID = GRANITE_MOE.but(
     name="granitehybrid",
     hf_classes=("GraniteMoeHybridForCausalLM",),
+    vocab_keys={},
     metadata={
         "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
         "attention.head_count_kv": kv_heads,

@@ -10,6 +10,7 @@ from archs.transforms import part
 GRANITE_MOE = GRANITE.but(
     name="granitemoe",
     hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    vocab_keys={"add_space_prefix": False},
     metadata={"expert_shared_feed_forward_length": "shared_intermediate_size"},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     tensors={

@@ -17,6 +17,7 @@ def pooling_type(config: Config) -> int:
 MODERNBERT = Architecture(
     name="modern-bert",
     hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
+    vocab_keys={"add_sep_token": True},
     metadata={
         **COMMON,
         "rope.freq_base": "rope_theta|global_rope_theta",
