@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata, ValueType
 from quants import Tensor, format_named, from_array
 from quants.errors import FileError, OptionError
+from quants.recipes import layer_of
 
 from .files.atomic import atomic_output
 from .files.gguf_reader import GgufFile, open_gguf
@@ -29,6 +30,7 @@ DEFAULT_CHUNK_SIZE = 512  # tokens; .dat files don't say
 MISSING_EXPERTS_ALLOWED = 0.05  # share of a tensor's experts that may be unseen without being an error
 DEAD_COLUMNS = 32  # so many zero weights in a row, aligned, and encoders store a block of zeros
 MAX_NAME_BYTES = 1 << 12
+WARNINGS_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,11 @@ def check(matrix: ImportanceMatrix) -> list[str]:
     if fatal:
         more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
         raise FileError(f"{matrix.path}: {fatal[0]}{more}", hint="`gguftools imatrix-info` lists them; measure it anew")
-    return [str(problem) for problem in found if problem.kind == "zero"]
+    zero = [str(problem) for problem in found if problem.kind == "zero"]
+    if len(zero) > WARNINGS_SHOWN:
+        rest = len(zero) - WARNINGS_SHOWN
+        zero[WARNINGS_SHOWN:] = [f"{rest} more have zero columns: `gguftools imatrix-info` lists them"]
+    return zero
 
 
 def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_experts: bool = False) -> Floats | None:
@@ -338,3 +344,12 @@ def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
             )
         )  # fmt: skip
     return sorted(found, key=lambda item: (-item.importance, item.name))
+
+
+def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
+    """Layer → sum of its entries' importance, the most important first; entries outside layers count as -1."""
+    found: dict[int, float] = {}
+    for entry in entries:
+        layer = layer_of(entry.name)
+        found[layer] = found.get(layer, 0.0) + entry.importance
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

@@ -101,17 +101,13 @@ class FilePlan:
 class Resumable:
     """Files that an interrupted run leaves half done for the next. See `resume`.
 
-    sources: the files that tensors are read from, all that decides their values.
-    take_up: go on where an earlier run stopped.
+    sources: the files that tensors are read from, all that decides their values. identity: `resume.identity` of them,
+    taken before the first is read. take_up: go on where an earlier run stopped.
     """
 
     sources: Sequence[Path]
+    identity: list[list[Any]]
     take_up: bool = False
-
-    @cached_property
-    def identity(self) -> list[list[Any]]:
-        """What the sources were when first asked."""
-        return identity(self.sources)
 
     def check_unchanged(self) -> None:
         """Raise FileError where a source is not the file any more that it was."""

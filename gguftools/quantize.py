@@ -21,7 +21,7 @@ from .inputs import converted_input as converted_input
 from .pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, page_releaser, scan, write_files
 from .planning import Planned, Planner, Splitting, without_layers
 from .report import OutputReport, QuantizeReport, tensor_report
-from .resume import partial_path
+from .resume import identity, partial_path
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -72,6 +72,7 @@ def quantize(
     if not chosen:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     opened = source if isinstance(source, Input) else open_input(Path(source))
+    resumable = Resumable(opened.files, identity(opened.files), resume)
     paths = output_paths(opened.path, chosen, None if output is None else Path(output))
     matrix, warnings = _matrix(imatrix, include_weights, exclude_weights)
     planner = Planner(
@@ -91,7 +92,7 @@ def quantize(
         scan(tensors.values(), threads=threads, progress=progress, release=release)
     outcome = write_files(
         [file for p in planned for file in p.files], threads=threads, memory=memory, statistics=statistics,
-        progress=progress, executor=executor, release=release, resumable=Resumable(opened.files, resume),
+        progress=progress, executor=executor, release=release, resumable=resumable,
     )  # fmt: skip
     return _report(planned, outcome, source_bytes, free, warnings)
 

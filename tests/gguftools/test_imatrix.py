@@ -15,6 +15,7 @@ from gguftools.imatrix import (
     ImportanceMatrix,
     check,
     importance_for,
+    layer_importance,
     merge,
     only,
     problems,
@@ -149,6 +150,13 @@ def test_problems_are_named() -> None:
     assert check(only(bad, ["c.", "d."])) == ["c.weight: 2 zero columns: 0, 2"]
 
 
+def test_many_warnings_are_few_lines() -> None:
+    many = {f"blk.{i}.x": Entry(np.zeros((1, 4), np.float32), floats(1)) for i in range(50)}
+    lines = check(ImportanceMatrix(Path("m"), many))
+    assert len(lines) == 11
+    assert lines[-1].startswith("40 more")
+
+
 def test_only_some() -> None:
     assert set(only(read_imatrix(DENSE), ["attn_q"]).entries) == {f"blk.{i}.attn_q.weight" for i in (0, 1)}
     assert not any("attn" in name for name in only(read_imatrix(DENSE), exclude=["attn"]).entries)
@@ -202,3 +210,13 @@ def test_summary_puts_the_most_important_first() -> None:
         ("a", 2, 1, 1, 0, 0), ("b", 2, 2, 1, 1, 0), ("c", 2, 1, 1, 0, 1),
     ]  # fmt: skip
     assert [s.importance for s in found] == [2, 2, 0.5]
+
+
+def test_layers_by_importance() -> None:
+    entries = {
+        "blk.0.a.weight": Entry(np.full((1, 4), 2, np.float32), floats(1)),
+        "blk.0.b.weight": Entry(np.full((1, 4), 3, np.float32), floats(1)),
+        "blk.1.a.weight": Entry(np.full((1, 4), 9, np.float32), floats(1)),
+        "output.weight": Entry(np.full((1, 4), 1, np.float32), floats(1)),
+    }
+    assert list(layer_importance(summary(ImportanceMatrix(Path("m"), entries))).items()) == [(1, 9), (0, 5), (-1, 1)]
