@@ -4,6 +4,7 @@ Reference: transformers `models/gpt_oss/modeling_gpt_oss.py`. Gate and up rows o
 keep their blocks, bfloat16 ones are stored as (in, out).
 """
 
+from archs.config import unusual_windows
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, every_second, transpose
@@ -15,13 +16,6 @@ PERIOD = 2  # every second layer sees everything
 def rows_first(tensor: Tensor, config: Config) -> Tensor:
     """MXFP4 experts are stored with a row per output already."""
     return tensor if tensor.format.is_quantized else transpose(tensor, config)
-
-
-def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers are windowed, where it is not every second one from the first (the reference drops it)."""
-    found = [kind == "sliding_attention" for kind in config.get("layer_types") or ()]
-    usual = [layer % PERIOD == 0 for layer in range(len(found))]
-    return found if found != usual else None
 
 
 def limit(config: Config) -> float | None:
@@ -37,7 +31,7 @@ GPT_OSS = LLAMA.but(
         "vocab_size": None,
         "rope.dimension_count": None,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_pattern,
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "expert_feed_forward_length": "intermediate_size",
         "swiglu_limit": limit,
     },

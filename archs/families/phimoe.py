@@ -5,6 +5,7 @@ Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer 
 
 from archs.config import head_dim
 from archs.families.mixtral import MIXTRAL
+from archs.rope import longrope_factors
 from archs.spec import Block, Config
 
 
@@ -21,6 +22,7 @@ PHIMOE = MIXTRAL.but(
         "vocab_size": None,
         "rope.dimension_count": head_dim,
         "rope.scaling.original_context_length": "original_max_position_embeddings|max_position_embeddings",
+        "rope.scaling.attn_factor": "rope_scaling.short_mscale",
         "attention.sliding_window": "sliding_window",
         "expert_router_jitter": jitter,
     },
@@ -35,5 +37,6 @@ PHIMOE = MIXTRAL.but(
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
+    generated=(longrope_factors,),
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
 )

@@ -19,11 +19,17 @@ def scan_channels(x, dt, a, b, c, state, y, start, stop):  # type: ignore[no-unt
     for t in range(x.shape[0]):
         y[t, start:stop] = f32(0)
         for s in range(a.shape[0]):
-            write, read = b[t, s], c[t, s]
-            for i in range(start, stop):
-                step = dt[t, i]
-                state[s, i] = state[s, i] * exp(step * a[s, i]) + step * x[t, i] * write
-                y[t, i] += state[s, i] * read
+            channel_step(
+                x[t, start:stop], dt[t, start:stop], a[s, start:stop], b[t, s], c[t, s], state[s, start:stop],
+                y[t, start:stop],
+            )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def channel_step(x, dt, a, write, read, state, y):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        state[i] = state[i] * exp(dt[i] * a[i]) + dt[i] * x[i] * write
+        y[i] += state[i] * read
 
 
 @njit(cache=True, nogil=True)
@@ -38,7 +44,11 @@ def scan_heads(x, dt, a, b, c, state, y, start, stop):  # type: ignore[no-untype
             decay = exp(step * a[h])
             y[t, h] = f32(0)
             for s in range(b.shape[2]):
-                write, read = step * b[t, group, s], c[t, group, s]
-                for i in range(x.shape[2]):
-                    state[h, s, i] = state[h, s, i] * decay + x[t, h, i] * write
-                    y[t, h, i] += state[h, s, i] * read
+                head_step(x[t, h], decay, step * b[t, group, s], c[t, group, s], state[h, s], y[t, h])
+
+
+@njit(cache=True, nogil=True)
+def head_step(x, decay, write, read, state, y):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        state[i] = state[i] * decay + x[i] * write
+        y[i] += state[i] * read
