@@ -171,7 +171,7 @@ def _term(values: Lanes, x: Floats, root: Floats, at: int) -> Lanes:
 
 
 @inlined
-def _nearest_point(
+def nearest_point(
     x: Floats, root: Floats, at: int, dims: int, scale: np.float32, first: int, count: int,
     codes: NDArray[np.uint16], meanings: Floats, margin: np.float32, errors: Floats,
 ) -> tuple[int, bool]:  # fmt: skip
@@ -278,7 +278,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
                         s = scales[LANES * c + lane]
                         bound = reach * s * s * sum_roots[LANES * cell + lane] + sum_squares[LANES * cell + lane]
                         margin = TOLERANCE * bound
-                        position, alone = _nearest_point(
+                        position, alone = nearest_point(
                             x, roots, LANES * dims * cell + lane, dims, s, first, count, codes, meanings, margin,
                             errors)
                         found[c] = np.int32(indexes[position]) << 16 | np.int32(codes[position])
@@ -355,7 +355,7 @@ def search_group(
             if again[lane] and not (refit == REFIT_OFF_GRID_CELLS and on_grid):
                 point, count = _list_of(points[LANES * cell + lane], entries)
                 if count != 0:
-                    position, _ = _nearest_point(
+                    position, _ = nearest_point(
                         x, roots, LANES * dims * cell + lane, dims, final[lane], point, count, codes, meanings,
                         np.float32(0), errors)
                     point = np.int32(indexes[position]) << 16 | np.int32(codes[position])

@@ -1,0 +1,243 @@
+"""IQ1_M: 256 values; every 8 are a point of a grid of 2048, every 16 have a scale. 1.75 bits per weight.
+
+    byte   0                     32                                   48                                       56
+           | qs[32]              | qh[16]                             | scales[4], u16 each                    |
+           | low 8 bits of index | 2 x (3 bits of index, up or down)  | 4 x 3 bits scale, 4 bits of f16 d      |
+
+    index k = qs[k] | 3 bits of qh[k / 2] << 8, low half first; d: its low bits in scales[0]
+    weight[8 * k + i] = d * (2 * scale k / 2 + 1) * (GRID[index k][i] ± 1 / 8),  GRID of -1, 0, 1
+    down (-) if the highest bit of qh's half is set
+
+Encoder: byte for byte the same as ggml's reference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
+from ..kernels.grid_search import LONGEST_LIST, block_scratch, load_blocks
+from ..kernels.grids import grid_values
+from ..kernels.half import to_half
+from ..kernels.iq1 import (
+    DOWN,
+    LOWEST,
+    UP,
+    cell_numbers,
+    choose_points,
+    greatest_size,
+    meaning,
+    meanings,
+    sort_group,
+    sorting_network,
+)
+from ..kernels.lanes import (
+    LANES,
+    Lanes,
+    any_lane,
+    block_offsets,
+    every,
+    every_int,
+    inlined,
+    kernel,
+    larger,
+    load,
+    smaller,
+    store,
+    to_float,
+    where,
+)
+from ..kernels.neighbours import neighbours
+from ..kernels.rounding import nearest_int
+
+USES_IMPORTANCE = True
+WEIGHTS, GROUP, GROUPS = 256, 16, 16
+BLOCK = np.dtype([("qs", "u1", WEIGHTS // 8), ("qh", "u1", GROUPS), ("scales", "<u2", GROUPS // 4)])
+SIZE = BLOCK.itemsize
+QS, QH, SCALES = field_offsets(BLOCK)
+ZERO_BELOW = np.float32(1e-7)
+FUDGE = np.float32(1.1125)  # of the stored scale, as the reference has it
+DELTA = np.float32(0.125)
+NETWORK = sorting_network(GROUP)
+# Ways to move the two cells of a group: up up, up down, down up, down down.
+# What weights add to a sum of squares of levels when they drop below the second limit, and then below the first.
+UP_FIRST, UP_SECOND = UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[2]
+DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[1] - DOWN[2] * DOWN[2]
+
+
+def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+    """float32 (n, width) → uint8 (n, width / 256 * 56).
+
+    Weight of an error: x * x, or importance * sqrt(2 * mean of the block's squares + x * x).
+    """
+    raw = raw_rows(rows, WEIGHTS, BLOCK)
+    near = neighbours("IQ1_S", 3)
+    tables = near.entries.reshape(-1), near.codes, near.indexes, meanings()
+    columns = np.empty(0, np.float32) if importance is None else importance
+    _encode(flat(rows), flat(columns), NETWORK, tables, raw.reshape(-1))
+    return raw
+
+
+def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, k * 56) → float32 (n, k * 256)."""
+    values = value_rows(raw, WEIGHTS, BLOCK)
+    scales = raw.reshape(-1).view(BLOCK)["scales"]
+    d = (scales >> 12 << np.arange(0, 16, 4)).sum(1).astype(np.uint16).view(np.float16).astype(np.float32)
+    _decode(d, np.ascontiguousarray(scales).reshape(-1), flat(raw), grid_values("IQ1_S"), values.reshape(-1))
+    return values
+
+
+@inlined
+def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
+    """The scale of the best split, its limits (see `cell_numbers`), and which way the cells are moved.
+
+    No split at all (all weights are zero): the limits are such that no value is below.
+    sums: scratch; of either cell's weight * x below every place, and what its weights up to the second limit add to the
+    sum of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in
+    the highest level, less the sums below the two limits.
+    """
+    zero = every(np.float32(0))
+    x, w = (zero, zero), (zero, zero)
+    for j in range(GROUP + 1):
+        for cell in range(2):
+            at = LANES * (6 * j + 3 * cell)
+            store(sums, at, x[cell])
+            store(sums, at + LANES, w[cell])
+            store(sums, at + 2 * LANES, w[cell] * DOWN_SECOND)
+        if j < GROUP:
+            weight, in_first = load(weights, LANES * j), load(order, LANES * j) < 8
+            product = weight * load(values, LANES * j)
+            x = where(in_first, x[0] + product, x[0]), where(in_first, x[1], x[1] + product)
+            w = where(in_first, w[0] + weight, w[0]), where(in_first, w[1], w[1] + weight)
+    up_a, up_b, down_a, down_b = x[0] * UP[2], x[1] * UP[2], x[0] * DOWN[2], x[1] * DOWN[2]
+    squares_up_a, squares_up_b = w[0] * UP[2] * UP[2], w[1] * UP[2] * UP[2]
+    squares_down_a, squares_down_b = w[0] * DOWN[2] * DOWN[2], w[1] * DOWN[2] * DOWN[2]
+    best = zero, every(LOWEST), every_int(0), every(LOWEST), every_int(0), every(LOWEST), every_int(0)
+    for i in range(GROUP + 1):
+        at = 6 * LANES * i
+        x_a, w_a, x_b, w_b = (
+            load(sums, at), load(sums, at + LANES), load(sums, at + 3 * LANES), load(sums, at + 4 * LANES))
+        low_up_a, low_up_b = squares_up_a + w_a * UP_FIRST, squares_up_b + w_b * UP_FIRST
+        low_down_a, low_down_b = squares_down_a + w_a * DOWN_FIRST, squares_down_b + w_b * DOWN_FIRST
+        for j in range(i, GROUP + 1):
+            at = 6 * LANES * j
+            below_a, below_b = x_a + load(sums, at), x_b + load(sums, at + 3 * LANES)
+            qx_up_a, qx_up_b, qx_down_a, qx_down_b = up_a - below_a, up_b - below_b, down_a - below_a, down_b - below_b
+            qq_up_a = low_up_a + load(sums, at + LANES) * UP_SECOND
+            qq_up_b = low_up_b + load(sums, at + 4 * LANES) * UP_SECOND
+            qq_down_a, qq_down_b = low_down_a + load(sums, at + 2 * LANES), low_down_b + load(sums, at + 5 * LANES)
+            best = _better(best, qx_up_a + qx_up_b, qq_up_a + qq_up_b, 0, values, order, i, j)
+            best = _better(best, qx_up_a + qx_down_b, qq_up_a + qq_down_b, 1, values, order, i, j)
+            best = _better(best, qx_down_a + qx_up_b, qq_down_a + qq_up_b, 2, values, order, i, j)
+            best = _better(best, qx_down_a + qx_down_b, qq_down_a + qq_down_b, 3, values, order, i, j)
+    return best[0], best[1], best[2], best[3:]
+
+
+@inlined
+def _better(best, qx, qq, move, values, order, i, j):  # type: ignore[no-untyped-def]
+    """`best` with the lanes replaced where this split and move gain more."""
+    scale, gain, moves, first, first_place, second, second_place = best
+    win = (qq > np.float32(0)) & (qx * qx > gain * qq)
+    if any_lane(win):
+        scale = where(win, qx / qq, scale)
+        gain = where(win, scale * qx, gain)
+        moves = where(win, every_int(move), moves)
+        first = where(win, load(values, LANES * i), first)
+        first_place = where(win, load(order, LANES * i), first_place)
+        second = where(win, load(values, LANES * j), second)
+        second_place = where(win, load(order, LANES * j), second_place)
+    return scale, gain, moves, first, first_place, second, second_place
+
+
+@inlined
+def _cell_down(move: Lanes, cell: int) -> Lanes:
+    """1 where the move takes the first or second cell of a group down."""
+    return (move >> (1 - cell)) & 1
+
+
+@kernel
+def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def]
+    count = x.size // WEIGHTS
+    blocks, ordered = block_scratch(), LANES * (GROUP + 1)
+    across, weights = blocks[0], blocks[1]
+    values, carried, order = np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.int32)
+    sums = np.empty(6 * ordered, np.float32)
+    points, downs, off_grid = np.empty(LANES * 2, np.int32), np.empty(LANES * 2, np.int32), np.empty(LANES, np.int32)
+    errors, start = np.empty(LONGEST_LIST, np.float32), np.empty(LANES, np.float32)
+    scales, moves = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
+    chosen, words = np.empty(LANES * 2 * GROUPS, np.int32), np.empty(LANES * 14, np.int32)
+    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    for block in range(0, count, LANES):
+        load_blocks(x, importance, block, np.float32(2), np.float32(0), blocks)
+        top = zero
+        for g in range(GROUPS):
+            at = LANES * GROUP * g
+            sort_group(across, weights, at, GROUP, network, values, carried, order)
+            scale, best, move, limits = _best_split(values, carried, order, sums)
+            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (best == LOWEST)
+            mirrored = scale < zero
+            cell_numbers(across, at, GROUP, limits, mirrored, points)
+            scale, move = where(mirrored, -scale, scale), where(mirrored, every_int(3) - move, move)
+            store(downs, 0, _cell_down(move, 0))
+            store(downs, LANES, _cell_down(move, 1))
+            store(start, 0, scale)
+            choose_points(across, weights, at, 2, start, downs, tables, errors, points, off_grid)
+            qx, qq = zero, zero
+            for k in range(2):
+                for i in range(8):
+                    j = at + LANES * (8 * k + i)
+                    q = meaning(load(points, LANES * k), i, _cell_down(move, k) == 1)
+                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
+                store(chosen, LANES * (2 * g + k), where(dead, every_int(0), load(points, LANES * k)))
+            fit = (load(off_grid, 0) != 0) & (qx > zero) & (qq > zero)
+            scale = where(dead, zero, where(fit, qx / qq, scale))
+            store(scales, LANES * g, scale)
+            store(moves, LANES * g, where(dead, every_int(0), move))
+            top = larger(top, scale)
+        d = top / np.float32(15)
+        inverse = where(top > zero, np.float32(1) / d, zero)
+        qx, qq, blank = zero, zero, top == zero
+        for i in range(14):
+            store(words, LANES * i, every_int(0))
+        for g in range(GROUPS):
+            level = nearest_int(np.float32(0.5) * (inverse * load(scales, LANES * g) - np.float32(1)))
+            level = larger(every_int(0), smaller(every_int(7), level))
+            move, high = load(moves, LANES * g), every_int(0)
+            for k in range(2):
+                point, down = load(chosen, LANES * (2 * g + k)), _cell_down(move, k)
+                for i in range(8):
+                    j = LANES * (GROUP * g + 8 * k + i)
+                    q = meaning(point, i, down == 1) * to_float(level * 2 + 1)
+                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
+                index = point >> 16
+                at = LANES * (g // 2)
+                store(words, at, load(words, at) | (index & 255) << (16 * (g % 2) + 8 * k))
+                high |= (index >> 8 | where(blank, every_int(0), down) << 3) << (4 * k)
+            at = LANES * (8 + g // 4)
+            store(words, at, load(words, at) | high << (8 * (g % 4)))
+            at = LANES * (12 + g // 8)
+            store(words, at, load(words, at) | level << (16 * (g // 4 % 2) + 3 * (g % 4)))
+        d = where(blank, zero, where(qq > zero, qx / qq, d))
+        half = to_half(d * FUDGE)
+        for k in range(4):
+            at = LANES * (12 + k // 2)
+            store(words, at, load(words, at) | (half >> (4 * k) & 15) << (12 + 16 * (k % 2)))
+        block_offsets(block, count, SIZE, targets)
+        put_all(raw, targets, QS, words, 14)
+
+
+@kernel
+def _decode(
+    d: NDArray[np.float32], scales: NDArray[np.uint16], raw: NDArray[np.uint8], grid: NDArray[np.int8],
+    values: NDArray[np.float32],
+) -> None:  # fmt: skip
+    for b in range(d.size):
+        for k in range(2 * GROUPS):
+            half = np.uint32(raw[SIZE * b + QH + k // 2]) >> (4 * (k % 2))
+            index = np.uint32(raw[SIZE * b + QS + k]) | (half & 7) << 8
+            level = scales[4 * b + k // 8] >> (3 * (k // 2 % 4)) & 7
+            scale = d[b] * np.float32(2 * np.int32(level) + 1)
+            delta = -DELTA if half & 8 else DELTA
+            for i in range(8):
+                values[WEIGHTS * b + 8 * k + i] = scale * (np.float32(grid[index, i]) + delta)

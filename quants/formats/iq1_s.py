@@ -1,0 +1,215 @@
+"""IQ1_S: 256 values; every 8 are a point of a grid of 2048, every 32 have a scale. 1.5625 bits per weight.
+
+    byte   0      2                     34                                              50
+           | d    | qs[32]              | qh[8], u16 each                               |
+           | f16  | low 8 bits of index | 4 x 3 bits of index, 3 bits scale, up or down |
+
+    index k = qs[k] | 3 bits of qh[k / 4] << 8, the lowest bits for the first of four
+    weight[8 * k + i] = d * (2 * scale k / 4 + 1) * (GRID[index k][i] ± 1 / 8),  GRID of -1, 0, 1
+    down (-) if the highest bit of qh[k / 4] is set
+
+Encoder: byte for byte the same as ggml's reference. It needs importance weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
+from ..kernels.grid_search import LONGEST_LIST, block_scratch, load_blocks
+from ..kernels.grids import grid_values
+from ..kernels.half import to_half
+from ..kernels.iq1 import (
+    DOWN,
+    LOWEST,
+    UP,
+    cell_numbers,
+    choose_points,
+    greatest_size,
+    meaning,
+    meanings,
+    sort_group,
+    sorting_network,
+)
+from ..kernels.lanes import (
+    LANES,
+    any_lane,
+    block_offsets,
+    every,
+    every_int,
+    inlined,
+    kernel,
+    larger,
+    load,
+    put_halves,
+    smaller,
+    store,
+    where,
+)
+from ..kernels.neighbours import neighbours
+from ..kernels.rounding import nearest_int
+
+USES_IMPORTANCE = True
+WEIGHTS, GROUP, GROUPS = 256, 32, 8
+BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", WEIGHTS // 8), ("qh", "<u2", GROUPS)])
+SIZE = BLOCK.itemsize
+D, QS, QH = field_offsets(BLOCK)
+ZERO_BELOW = np.float32(1e-12)
+FUDGE = np.float32(1.125)  # of the stored scale, as the reference has it
+DELTA = np.float32(0.125)
+NETWORK = sorting_network(GROUP)
+
+
+def encode(rows: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """float32 (n, width) → uint8 (n, width / 256 * 50).
+
+    Weight of an error: importance * sqrt(2 * mean of the block's squares + x * x).
+    """
+    raw = raw_rows(rows, WEIGHTS, BLOCK)
+    near = neighbours("IQ1_S", 3)
+    tables = near.entries.reshape(-1), near.codes, near.indexes, meanings()
+    _encode(flat(rows), flat(importance), NETWORK, tables, raw.reshape(-1))
+    return raw
+
+
+def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, k * 50) → float32 (n, k * 256)."""
+    values = value_rows(raw, WEIGHTS, BLOCK)
+    blocks = raw.reshape(-1).view(BLOCK)
+    qh = np.ascontiguousarray(blocks["qh"]).reshape(-1)
+    _decode(blocks["d"].astype(np.float32), qh, flat(raw), grid_values("IQ1_S"), values.reshape(-1))
+    return values
+
+
+@inlined
+def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
+    """The scale of the best split, its limits (see `cell_numbers`), and whether its cells are moved down.
+
+    No split at all (all weights are zero): the limits are such that no value is below.
+    """
+    sum_x, sum_w, rest_up, rest_down, square_up, square_down = sums
+    zero = every(np.float32(0))
+    x, w = zero, zero
+    for i in range(GROUP):
+        store(sum_x, LANES * i, x)
+        store(sum_w, LANES * i, w)
+        weight = load(weights, LANES * i)
+        x, w = x + weight * load(values, LANES * i), w + weight
+    store(sum_x, LANES * GROUP, x)
+    store(sum_w, LANES * GROUP, w)
+    for i in range(0, LANES * (GROUP + 1), LANES):
+        store(rest_up, i, (x - load(sum_x, i)) * UP[2])
+        store(rest_down, i, (x - load(sum_x, i)) * DOWN[2])
+        store(square_up, i, (w - load(sum_w, i)) * UP[2] * UP[2])
+        store(square_down, i, (w - load(sum_w, i)) * DOWN[2] * DOWN[2])
+    scale, best, down = zero, every(LOWEST), every_int(0)
+    first, first_place, second, second_place = every(LOWEST), every_int(0), every(LOWEST), every_int(0)
+    for i in range(GROUP + 1):
+        x, w = load(sum_x, LANES * i), load(sum_w, LANES * i)
+        low_up, low_down = x * UP[0], x * DOWN[0]
+        low_square_up, low_square_down = w * UP[0] * UP[0], w * DOWN[0] * DOWN[0]
+        for j in range(i, GROUP + 1):
+            middle = (load(sum_x, LANES * j) - x) * UP[1]
+            middle_square = (load(sum_w, LANES * j) - w) * UP[1] * UP[1]
+            qx = low_up + middle + load(rest_up, LANES * j)
+            qq = low_square_up + middle_square + load(square_up, LANES * j)
+            win = (qq > zero) & (qx * qx > best * qq)
+            if any_lane(win):
+                scale = where(win, qx / qq, scale)
+                best, down = where(win, scale * qx, best), where(win, every_int(0), down)
+                first = where(win, load(values, LANES * i), first)
+                first_place = where(win, load(order, LANES * i), first_place)
+                second = where(win, load(values, LANES * j), second)
+                second_place = where(win, load(order, LANES * j), second_place)
+            qx = low_down - middle + load(rest_down, LANES * j)
+            qq = low_square_down + middle_square + load(square_down, LANES * j)
+            win = (qq > zero) & (qx * qx > best * qq)
+            if any_lane(win):
+                scale = where(win, qx / qq, scale)
+                best, down = where(win, scale * qx, best), where(win, every_int(1), down)
+                first = where(win, load(values, LANES * i), first)
+                first_place = where(win, load(order, LANES * i), first_place)
+                second = where(win, load(values, LANES * j), second)
+                second_place = where(win, load(order, LANES * j), second_place)
+    return scale, best, down, (first, first_place, second, second_place)
+
+
+@kernel
+def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def]
+    count = x.size // WEIGHTS
+    blocks, ordered = block_scratch(), LANES * (GROUP + 1)
+    across, weights = blocks[0], blocks[1]
+    values, carried, order = np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.int32)
+    sums = (
+        np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.float32),
+        np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.float32),
+    )  # fmt: skip
+    points, downs, off_grid = np.empty(LANES * 4, np.int32), np.empty(LANES * 4, np.int32), np.empty(LANES, np.int32)
+    errors, start = np.empty(LONGEST_LIST, np.float32), np.empty(LANES, np.float32)
+    scales, high = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
+    words = np.empty(LANES * 12, np.int32)
+    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    for block in range(0, count, LANES):
+        load_blocks(x, importance, block, np.float32(2), np.float32(0), blocks)
+        top = zero
+        for g in range(GROUPS):
+            at = LANES * GROUP * g
+            sort_group(across, weights, at, GROUP, network, values, carried, order)
+            scale, best, down, limits = _best_split(values, carried, order, sums)
+            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (best == LOWEST)
+            mirrored = scale < zero
+            cell_numbers(across, at, GROUP, limits, mirrored, points)
+            scale, down = where(mirrored, -scale, scale), where(mirrored, every_int(1) - down, down)
+            for k in range(4):
+                store(downs, LANES * k, down)
+            store(start, 0, scale)
+            choose_points(across, weights, at, 4, start, downs, tables, errors, points, off_grid)
+            qx, qq = zero, zero
+            for k in range(4):
+                point = load(points, LANES * k)
+                for i in range(8):
+                    j = at + LANES * (8 * k + i)
+                    q = meaning(point, i, down == 1)
+                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
+            fit = (load(off_grid, 0) != 0) & (qx > zero) & (qq > zero)
+            scale = where(dead, zero, where(fit, qx / qq, scale))
+            four, bits = every_int(0), every_int(0)
+            for k in range(4):
+                index = where(dead, every_int(0), load(points, LANES * k) >> 16)
+                four |= (index & 255) << (8 * k)
+                bits |= (index >> 8) << (3 * k)
+            store(words, LANES * g, four)
+            store(high, LANES * g, bits | where(dead, every_int(0), down) << 15)
+            store(scales, LANES * g, scale)
+            top = larger(top, scale)
+        d = top / np.float32(15)
+        inverse = where(top > zero, np.float32(1) / d, zero)
+        for g in range(GROUPS):
+            level = nearest_int(np.float32(0.5) * (inverse * load(scales, LANES * g) - np.float32(1)))
+            level = larger(every_int(0), smaller(every_int(7), level))
+            bits = where(top > zero, load(high, LANES * g) | level << 12, load(high, LANES * g) & 0xFFF)
+            if g % 2 == 0:
+                store(words, LANES * (GROUPS + g // 2), bits)
+            else:
+                store(words, LANES * (GROUPS + g // 2), load(words, LANES * (GROUPS + g // 2)) | bits << 16)
+        block_offsets(block, count, SIZE, targets)
+        put_halves(raw, targets, D, to_half(d * FUDGE))
+        put_all(raw, targets, QS, words, 12)
+
+
+@kernel
+def _decode(
+    scales: NDArray[np.float32], qh: NDArray[np.uint16], raw: NDArray[np.uint8], grid: NDArray[np.int8],
+    values: NDArray[np.float32],
+) -> None:  # fmt: skip
+    for b in range(scales.size):
+        for g in range(GROUPS):
+            bits = np.uint32(qh[GROUPS * b + g])
+            d = scales[b] * np.float32(2 * (bits >> 12 & 7) + 1)
+            delta = -DELTA if bits & 0x8000 else DELTA
+            for k in range(4):
+                index = np.uint32(raw[SIZE * b + QS + 4 * g + k]) | (bits >> (3 * k) & 7) << 8
+                at = WEIGHTS * b + GROUP * g + 8 * k
+                for i in range(8):
+                    values[at + i] = d * (np.float32(grid[index, i]) + delta)

@@ -1,0 +1,129 @@
+"""What IQ1_S and IQ1_M share: three levels moved up or down by an eighth, and the best split of a group into them.
+
+With values in ascending order, the best levels for any scale are a split of the order in three; all splits are tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .grid_search import nearest_point
+from .lanes import LANES, Lanes, absolute, every, every_int, inlined, larger, load, store, where
+
+Floats = NDArray[np.float32]
+Words = NDArray[np.int32]
+
+# What the levels 0, 1, 2 mean in a cell that is moved up, and in one moved down.
+UP = (np.float32(-0.875), np.float32(0.125), np.float32(1.125))
+DOWN = (np.float32(-1.125), np.float32(-0.125), np.float32(0.875))
+LOWEST = np.float32(np.finfo(np.float32).min)
+POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
+
+
+def meanings() -> Floats:
+    """UP, then DOWN, each repeated as `nearest_point` picks from it."""
+    return np.array([(*UP, 0) * (LANES // 4), (*DOWN, 0) * (LANES // 4)], np.float32).reshape(-1)
+
+
+def sorting_network(count: int) -> NDArray[np.int64]:
+    """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
+    steps = []
+    for width in (1 << k for k in range(count.bit_length() - 1)):
+        for gap in (width >> k for k in range(width.bit_length())):
+            starts = range(gap % width, count - gap, 2 * gap)
+            for at, i in itertools.product(starts, range(gap)):
+                if (at + i) // (2 * width) == (at + i + gap) // (2 * width):
+                    steps.append((at + i, at + i + gap))
+    return np.array(steps)
+
+
+@inlined
+def greatest_size(x: Floats, at: int, count: int) -> Lanes:
+    top = absolute(load(x, at))
+    for i in range(LANES, LANES * count, LANES):
+        top = larger(top, absolute(load(x, at + i)))
+    return top
+
+
+@inlined
+def sort_group(
+    x: Floats, weights: Floats, at: int, count: int, network: NDArray[np.int64],
+    values: Floats, carried: Floats, order: Words,
+) -> None:  # fmt: skip
+    """values: x from at on in ascending order, equal ones in theirs; carried: their weights; order: where they were.
+
+    One place past the end has an infinite value.
+    """
+    for i in range(count):
+        store(values, LANES * i, load(x, at + LANES * i))
+        store(carried, LANES * i, load(weights, at + LANES * i))
+        store(order, LANES * i, every_int(i))
+    store(values, LANES * count, every(np.float32(np.inf)))
+    store(order, LANES * count, every_int(0))
+    for step in range(len(network)):
+        i, j = LANES * network[step, 0], LANES * network[step, 1]
+        a, b, place_a, place_b = load(values, i), load(values, j), load(order, i), load(order, j)
+        swap = (b < a) | ((a == b) & (place_b < place_a))
+        store(values, i, where(swap, b, a))
+        store(values, j, where(swap, a, b))
+        store(order, i, where(swap, place_b, place_a))
+        store(order, j, where(swap, place_a, place_b))
+        a, b = load(carried, i), load(carried, j)
+        store(carried, i, where(swap, b, a))
+        store(carried, j, where(swap, a, b))
+
+
+@inlined
+def cell_numbers(x: Floats, at: int, count: int, limits: Any, mirrored: Any, numbers: Words) -> None:
+    """For every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second, then 2.
+
+    limits: first value and place, second value and place; equal values are below if their place is. mirrored: lanes
+    where the levels are the other way round.
+    """
+    first, first_place, second, second_place = limits
+    for cell in range(count // 8):
+        number = every_int(0)
+        for i in range(8):
+            place = 8 * cell + i
+            v = load(x, at + LANES * place)
+            level = where((v < first) | ((v == first) & (first_place > place)), every_int(0), 1)
+            level = where((v < second) | ((v == second) & (second_place > place)), level, 2)
+            number += where(mirrored, every_int(2) - level, level) * POWERS[i]
+        store(numbers, LANES * cell, number)
+
+
+@inlined
+def choose_points(
+    x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Any, errors: Floats,
+    numbers: Words, off_grid: Words,
+) -> None:  # fmt: skip
+    """Turn the numbers of cells to points, index << 16 | code; off_grid: 1 for lanes where one was not on the grid.
+
+    downs: for each cell, 1 in lanes where it is moved down.
+    """
+    entries, codes, indexes, means = tables
+    for lane in range(LANES):
+        off_grid[lane] = 0
+        for cell in range(cells):
+            entry = 4 * numbers[LANES * cell + lane]
+            point, count = entries[entry], entries[entry + 1]
+            if count != 0:
+                off_grid[lane] = 1
+                position, _ = nearest_point(
+                    x, weights, at + 8 * LANES * cell + lane, 8, scales[lane], point, count, codes,
+                    means[LANES * downs[LANES * cell + lane] :], np.float32(0), errors)
+                point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+            numbers[LANES * cell + lane] = point
+
+
+@inlined
+def meaning(point: Lanes, i: int, down: Any) -> Lanes:
+    """What value i of a cell is at a grid point; down: a mask."""
+    level = (point >> (2 * i)) & 3
+    up_means = where(level == 0, every(UP[0]), where(level == 1, every(UP[1]), UP[2]))
+    down_means = where(level == 0, every(DOWN[0]), where(level == 1, every(DOWN[1]), DOWN[2]))
+    return where(down, down_means, up_means)
