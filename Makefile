@@ -27,10 +27,10 @@ test-all: lint
 	$(RUN)/python -m pytest -m 'not verify'
 
 fuzz: $(VENV)/installed
-	$(RUN)/python -m tests.fuzz
+	$(RUN)/python -m tests.fuzz.test_mutations --count 200000
 
 zoo: $(VENV)/installed
-	$(RUN)/python -m benchmarks.zoo
+	$(RUN)/python -m tests.zoo
 
 bench: $(VENV)/installed
 	$(RUN)/python -m benchmarks.formats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from archs.spec import COMMON
 from archs.transforms import computed
 from quants import Format, Tensor, format_named
 from quants.errors import FileError
-from quants.recipes import recipe_named
+from quants.recipes import RECIPES, recipe_named
 
 from .files.atomic import check_space
 from .files.checkpoint import Checkpoint, open_checkpoint
@@ -82,10 +83,16 @@ def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = ()) -
     return format_named(outtype)
 
 
-def with_file_type(metadata: Metadata, outtype: str) -> Metadata:
+def file_type(items: Iterable[Item], outtype: str) -> int:
+    """`general.file_type` of a conversion; experts that came as MXFP4 make it that of the recipe for them."""
+    has_mxfp4 = any(item.format.name == "MXFP4" for item in items)
+    return RECIPES["MXFP4_MOE"].file_type or 0 if has_mxfp4 and outtype != "Q8_0" else FILE_TYPES[outtype]
+
+
+def with_file_type(metadata: Metadata, number: int) -> Metadata:
     """A copy that says which type the file is of, in the places where the reference says so."""
     new = Metadata()
-    pending = {"general.file_type": FILE_TYPES[outtype], "general.quantization_version": QUANTIZATION_VERSION}
+    pending = {"general.file_type": number, "general.quantization_version": QUANTIZATION_VERSION}
     for key in metadata:
         if "general.file_type" in pending and not key.startswith("general.") and not _is_common(key):
             new["general.file_type"] = pending.pop("general.file_type")
@@ -155,7 +162,7 @@ def convert(
         )  # fmt: skip
     keep = source.plan.architecture.float32
     items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
-    file = FilePlan(path, with_file_type(source.metadata, wanted), items, reserve=reserve)
+    file = FilePlan(path, with_file_type(source.metadata, file_type(items, wanted)), items, reserve=reserve)
     check_space(path, file.layout.total)
     free = shutil.disk_usage(path.resolve().parent).free
     release = page_releaser(source.checkpoint.tensors.values())

@@ -99,9 +99,9 @@ class _RowFile:
 
 def converted_input(converted: Converted) -> Input:
     """A checkpoint that is being converted, ready to be quantized without a file between."""
-    from .conversion import with_file_type
+    from .conversion import FILE_TYPES, with_file_type
 
-    metadata = with_file_type(converted.metadata, "F16")  # the keys' places; their values are set later
+    metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
     return Input(
         converted.checkpoint.folder, metadata, converted.tensors, converted.files, mapped=converted.checkpoint.tensors
     )

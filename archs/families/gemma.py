@@ -12,6 +12,7 @@ GEMMA = QWEN2.but(
     name="gemma",
     hf_classes=("GemmaForCausalLM", "GemmaModel"),
     vocab=("sentencepiece", "bpe"),
+    vocab_keys={"eot_token_id": 107},
     metadata={"rope.freq_base": unusual_base},
     defaults={
         "hidden_size": 3072,

@@ -12,6 +12,7 @@ from archs.transforms import add_one
 PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
 
 GEMMA2 = GEMMA.but(
+    vocab_keys={},
     name="gemma2",
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={

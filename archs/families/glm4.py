@@ -8,10 +8,13 @@ from archs.families.qwen2 import QWEN2
 from archs.rope import rotated_width
 from archs.spec import Block, Config
 
+SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
+
 GLM4 = QWEN2.but(
     name="glm4",
     hf_classes=("Glm4ForCausalLM", "Glm4Model"),
     vocab=("bpe",),
+    vocab_keys=SPECIAL | {"bos_token_id": "<|endoftext|>"},
     metadata={
         "rope.dimension_count": rotated_width,
     },
@@ -47,6 +50,7 @@ def unusual_head_dim(config: Config) -> int | None:
 GLM = GLM4.but(
     name="chatglm",
     hf_classes=("GlmForCausalLM", "GlmModel"),
+    vocab_keys=SPECIAL,
     metadata={
         "context_length": lambda config: lookup(config, "seq_length|hidden_size"),
         "rope.scaling.original_context_length": (

@@ -9,7 +9,7 @@ from archs.spec import Block
 GRANITE = LLAMA.but(
     name="granite",
     hf_classes=("GraniteForCausalLM", "GraniteModel"),
-    vocab=("bpe",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
         "attention.scale": "attention_multiplier",
         "embedding_scale": "embedding_multiplier",

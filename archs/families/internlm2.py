@@ -12,6 +12,7 @@ HEADS, KV_HEADS = "num_attention_heads", "num_key_value_heads"
 INTERNLM2 = LLAMA.but(
     name="internlm2",
     hf_classes=("InternLM2ForCausalLM",),
+    vocab_keys={"add_space_prefix": True},
     metadata={"vocab_size": None, "rope.dimension_count": None},
     defaults={"head_dim": None, "vocab_size": 103_168},
     tensors={

@@ -18,6 +18,7 @@ NEMOTRON = QWEN2.but(
     name="nemotron",
     hf_classes=("NemotronForCausalLM", "NemotronModel"),
     vocab=("sentencepiece", "bpe"),
+    vocab_keys={"padding_token_id": 0, "unknown_token_id": 1},
     metadata={
         "attention.layer_norm_epsilon": "norm_eps",
         "rope.dimension_count": rotated_width,
