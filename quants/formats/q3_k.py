@@ -145,11 +145,13 @@ def _put(
         store(stored, i, load(stored, i) - 32)
     requantize_signed(side, SUB, TOP, from_half(d), stored, old, codes)
     bytes_to_words(codes, codes, SIZE)
+    words = int_lanes(8)
     for k in range(8):
         high = (load(codes, LANES * k) >> 2) & 0x01010101
         for j in range(1, 8):
             high |= ((load(codes, LANES * (8 * j + k)) >> 2) & 0x01010101) << j
-        put_words(raw, targets, HMASK + 4 * k, high)
+        store(words, LANES * k, high)
+    put_all(raw, targets, HMASK, words, 8)
     pair_words(codes, codes)
     put_all(raw, targets, QS, codes, 16)
     put_halves(raw, targets, D, d)

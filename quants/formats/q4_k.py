@@ -4,7 +4,7 @@
            | d   | dmin | scales             | qs[0]    qs[1]      ...     qs[127] |
            | f16 | f16  | 8 scales, 8 minima | 2 codes  ...                        |
 
-    scales: `put_six_bits` in kernels/superblocks.py; qs: `nibble_words` there
+    scales: `put_head` in kernels/superblocks.py; qs: `nibble_words` there
     weight[i] = d * scale[i / 32] * code[i] - dmin * minimum[i / 32]
 
 Encoder: byte for byte the same as ggml's reference, with and without importance weights.
@@ -38,7 +38,6 @@ from ..kernels.lanes import (
     int_lanes,
     kernel,
     load,
-    put_words,
     store,
     to_float,
     transpose,
@@ -52,7 +51,7 @@ from ..kernels.superblocks import (
     importance_weights,
     level_weights,
     nibble_words,
-    put_six_bits,
+    put_head,
     requantize_offset,
     six_bits,
     weight_sums,
@@ -129,8 +128,7 @@ def _put(
     requantize_offset(side, SUB, TOP, from_half(d), from_half(dmin), stored, found, codes)
     bytes_to_words(codes, codes, SIZE)
     nibble_words(codes, codes)
-    put_words(raw, targets, D, d | (dmin << 16))
-    put_six_bits(stored, raw, targets, SCALES)
+    put_head(d, dmin, stored, raw, targets)
     put_all(raw, targets, QS, codes, 32)
 
 

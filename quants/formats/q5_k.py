@@ -4,7 +4,7 @@
            | d   | dmin | scales             | qh          | qs[0]    qs[1]   ...    qs[127] |
            | f16 | f16  | 8 scales, 8 minima | fifth bits  | 2 x 4 bits ...                  |
 
-    scales: `put_six_bits` in kernels/superblocks.py; qs: `nibble_words` there
+    scales: `put_head` in kernels/superblocks.py; qs: `nibble_words` there
     bit j of qh[l] = code[32 * j + l] >> 4
     weight[i] = d * scale[i / 32] * code[i] - dmin * minimum[i / 32]
 
@@ -39,7 +39,6 @@ from ..kernels.lanes import (
     int_lanes,
     kernel,
     load,
-    put_words,
     store,
     to_float,
     transpose,
@@ -53,7 +52,7 @@ from ..kernels.superblocks import (
     importance_weights,
     level_weights,
     nibble_words,
-    put_six_bits,
+    put_head,
     requantize_offset,
     six_bits,
     weight_sums,
@@ -129,14 +128,15 @@ def _put(
 ) -> None:  # fmt: skip
     requantize_offset(side, SUB, TOP, from_half(d), from_half(dmin), stored, found, codes)
     bytes_to_words(codes, codes, SIZE)
+    words = int_lanes(8)
     for k in range(8):
         high = (load(codes, LANES * k) >> 4) & 0x01010101
         for j in range(1, SUBS):
             high |= ((load(codes, LANES * (8 * j + k)) >> 4) & 0x01010101) << j
-        put_words(raw, targets, QH + 4 * k, high)
+        store(words, LANES * k, high)
+    put_all(raw, targets, QH, words, 8)
     nibble_words(codes, codes)
-    put_words(raw, targets, D, d | (dmin << 16))
-    put_six_bits(stored, raw, targets, SCALES)
+    put_head(d, dmin, stored, raw, targets)
     put_all(raw, targets, QS, codes, 32)
 
 

@@ -40,7 +40,6 @@ from ..kernels.lanes import (
     kernel,
     load,
     put_halves,
-    put_words,
     round_even,
     smaller,
     store,
@@ -124,6 +123,7 @@ def _put(
     for i in range(0, SUBS * LANES, LANES):
         nearest = to_int(smaller(round_even(inverse * load(scales, i)), np.float32(127)))
         store(stored, i, where(empty, 0, nearest))
+    words = int_lanes(48)
     requantize_signed(side, SUB, TOP, from_half(d), stored, old, codes)
     if any_lane(empty):
         for i in range(0, SIZE * LANES, LANES):
@@ -139,10 +139,12 @@ def _put(
             at = LANES * (32 * half + k)
             a, b = load(codes, at), load(codes, at + 8 * LANES)
             c, e = load(codes, at + 16 * LANES), load(codes, at + 24 * LANES)
-            put_words(raw, targets, QL + 64 * half + 4 * k, (a & LOW) | (c & LOW) << 4)
-            put_words(raw, targets, QL + 64 * half + 4 * k + 32, (b & LOW) | (e & LOW) << 4)
+            store(words, LANES * (16 * half + k), (a & LOW) | (c & LOW) << 4)
+            store(words, LANES * (16 * half + k + 8), (b & LOW) | (e & LOW) << 4)
             high = (a >> 4 & PAIR) | (b >> 4 & PAIR) << 2 | (c >> 4 & PAIR) << 4 | (e >> 4 & PAIR) << 6
-            put_words(raw, targets, QH + 32 * half + 4 * k, high)
+            store(words, LANES * (32 + 8 * half + k), high)
+    put_all(raw, targets, QL, words, 32)
+    put_all(raw, targets, QH, words[32 * LANES :], 16)
 
 
 @kernel

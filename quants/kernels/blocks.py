@@ -16,6 +16,7 @@ from .lanes import (
     inlined,
     kernel,
     load,
+    put_quads,
     put_tile,
     put_words,
     square_root,
@@ -54,15 +55,23 @@ def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
 @inlined
 def column_offsets(first: int, count: int, size: int, per_row: int, offsets: Offsets) -> None:
     """offsets[i]: the column at which block first + i starts in its row of `per_row` blocks; see `block_offsets`."""
+    column = min(first, count - 1) % per_row
     for i in range(LANES):
-        offsets[i] = size * (min(first + i, count - 1) % per_row)
+        offsets[i] = size * column
+        if first + i < count - 1:  # counted, because sixteen divisions take long
+            column = column + 1 if column + 1 < per_row else 0
 
 
 @inlined
 def row_values(values: Floats, first: int, count: int, per_row: int, scratch: Floats) -> Lanes:
     """values[row] of each lane's block."""
+    row, column = divmod(min(first, count - 1), per_row)
     for i in range(LANES):
-        scratch[i] = values[min(first + i, count - 1) // per_row]
+        scratch[i] = values[row]
+        if first + i < count - 1:
+            column += 1
+            if column == per_row:
+                row, column = row + 1, 0
     return load(scratch, 0)
 
 
@@ -91,10 +100,13 @@ def load_word(raw: NDArray[np.uint8], at: int) -> Lanes:
 @inlined
 def put_all(out: NDArray[np.uint8], offsets: Offsets, at: int, words: Words, count: int) -> None:
     """The first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
-    whole = count - count % LANES
-    for k in range(0, whole, LANES):
+    tiles = count - count % LANES
+    quads = count - count % 4
+    for k in range(0, tiles, LANES):
         put_tile(out, offsets, at + 4 * k, words, LANES * k)
-    for k in range(whole, count):
+    for k in range(tiles, quads, 4):
+        put_quads(out, offsets, at + 4 * k, words, LANES * k)
+    for k in range(quads, count):
         put_words(out, offsets, at + 4 * k, load(words, LANES * k))
 
 

@@ -544,6 +544,35 @@ def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any
 
 
 @intrinsic
+def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
+    """Four words of each lane to sixteen blocks.
+
+    Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
+    """
+    if array.dtype != nt.uint8 or offsets.dtype != nt.int64 or words.dtype != nt.int32:
+        raise TypingError(f"cannot put {words} by {offsets} into {array}")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        columns = []
+        for k in range(4):
+            start = builder.add(args[4], ir.Constant(INDEX, LANES * k))
+            column = builder.load(_pointer(context, builder, words, args[3], start, WORDS))
+            column.align = 1
+            columns.append(column)
+        for c, quads in enumerate(_quads(builder, columns)):
+            for first in range(0, LANES, 4):
+                pick = ir.Constant(ir.VectorType(WORD, 4), list(range(first, first + 4)))
+                quad = builder.shuffle_vector(quads, ir.Constant(WORDS, ir.Undefined), pick)
+                lane_number = ir.Constant(INDEX, first + c)
+                start = builder.load(_pointer(context, builder, offsets, args[1], lane_number, INDEX))
+                pointer = _pointer(context, builder, array, args[0], builder.add(start, args[2]), quad.type)
+                builder.store(quad, pointer).align = 1
+        return context.get_dummy_value()
+
+    return nt.void(array, offsets, nt.intp, words, nt.intp), codegen
+
+
+@intrinsic
 def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
     """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
     return _put(array, offsets, SHORT)
@@ -555,33 +584,36 @@ def put_bytes(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any
     return _put(array, offsets, BYTE)
 
 
+QUARTERS = (0, 4, 8, 12)  # the first lanes of the 128-bit parts that shuffles work on
+
+
+def _shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, pick: list[int]) -> ir.Value:
+    return builder.shuffle_vector(a, b, ir.Constant(WORDS, pick))
+
+
+def _quads(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Of four vectors of sixteen words the columns, as four vectors: quarter l of vector c is column 4 * l + c."""
+    low_words = [q + i for q in QUARTERS for i in (0, 16, 1, 17)]
+    high_words = [q + i for q in QUARTERS for i in (2, 18, 3, 19)]
+    low_pairs = [q + i for q in QUARTERS for i in (0, 1, 16, 17)]
+    high_pairs = [q + i for q in QUARTERS for i in (2, 3, 18, 19)]
+    a, b, c, d = rows
+    halves = [(_shuffle(builder, a, b, pick), _shuffle(builder, c, d, pick)) for pick in (low_words, high_words)]
+    return [_shuffle(builder, p, q, pick) for p, q in halves for pick in (low_pairs, high_pairs)]
+
+
 def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Sixteen vectors of sixteen words, rows and columns exchanged, in 64 two-register shuffles."""
-
-    def shuffle(a: ir.Value, b: ir.Value, pick: list[int]) -> ir.Value:
-        return builder.shuffle_vector(a, b, ir.Constant(WORDS, pick))
-
-    quarters = (0, 4, 8, 12)
-    low_words = [q + i for q in quarters for i in (0, 16, 1, 17)]
-    high_words = [q + i for q in quarters for i in (2, 18, 3, 19)]
-    low_pairs = [q + i for q in quarters for i in (0, 1, 16, 17)]
-    high_pairs = [q + i for q in quarters for i in (2, 3, 18, 19)]
     even_quarters = [q + i for q in (0, 8, 16, 24) for i in range(4)]
     odd_quarters = [q + i for q in (4, 12, 20, 28) for i in range(4)]
-
-    groups = []  # [g][c]: in quarter l, column 4 * l + c of rows 4 * g … 4 * g + 3
-    for g in quarters:
-        a, b, c, d = rows[g : g + 4]
-        ab, cd = (shuffle(a, b, low_words), shuffle(a, b, high_words)), (
-            shuffle(c, d, low_words), shuffle(c, d, high_words))  # fmt: skip
-        groups.append([shuffle(p, q, pick) for p, q in zip(ab, cd, strict=True) for pick in (low_pairs, high_pairs)])
+    groups = [_quads(builder, rows[g : g + 4]) for g in QUARTERS]
     columns: list[ir.Value] = [None] * LANES
     for c in range(4):
         t0, t1, t2, t3 = (group[c] for group in groups)
         for parity, pick in enumerate((even_quarters, odd_quarters)):
-            first, second = shuffle(t0, t1, pick), shuffle(t2, t3, pick)
-            columns[4 * parity + c] = shuffle(first, second, even_quarters)
-            columns[4 * parity + 8 + c] = shuffle(first, second, odd_quarters)
+            first, second = _shuffle(builder, t0, t1, pick), _shuffle(builder, t2, t3, pick)
+            columns[4 * parity + c] = _shuffle(builder, first, second, even_quarters)
+            columns[4 * parity + 8 + c] = _shuffle(builder, first, second, odd_quarters)
     return columns
 
 

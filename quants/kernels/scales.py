@@ -83,42 +83,29 @@ def signed_scale(
     inverse, following = -top / signed, tenths_off(signed, top, -9)
     sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
     scale = where(sum_ll == ZERO, ZERO, sum_lx / sum_ll)
-    best = scale * sum_lx, scale, inverse
-    # Values reach from -extreme to extreme: where that cannot round to a code which does not exist, none is limited.
-    # The next inverse is divided out before it is needed: sums go on meanwhile.
-    for step in range(-9, -5):
-        inverse, following = following, tenths_off(signed, top, step + 1)
-        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, False, False)
-        best = better_scale(best, sums, inverse)
-    for step in range(-5, 5):
+    best, best_inverse = scale * sum_lx, inverse
+    for step in range(-9, 10):
         if step == 0:
             continue
         inverse, following = following, tenths_off(signed, top, step + 1 if step != -1 else 1)
-        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
-        best = better_scale(best, sums, inverse)
-    for step in range(5, 10):
-        inverse, following = following, tenths_off(signed, top, step + 1)
-        sums = signed_sums(x, weights, products, at, count, inverse, top, apart, True, True)
-        best = better_scale(best, sums, inverse)
+        # Values reach from -extreme to extreme: codes that no value can round to need not be limited.
+        if step < -5:
+            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, False)
+        elif step < 5:
+            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
+        else:
+            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, True, True)
+        better = (sum_ll > ZERO) & (sum_lx * sum_lx > best * sum_ll)
+        scale = where(better, sum_lx / sum_ll, scale)
+        best, best_inverse = where(better, scale * sum_lx, best), where(better, inverse, best_inverse)
     empty = peak < NOTHING
-    return where(empty, ZERO, best[1]), where(empty, ZERO, best[2])
+    return where(empty, ZERO, scale), where(empty, ZERO, best_inverse)
 
 
 @inlined
 def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
     """The inverse scale that gives the extreme the code -top - step / 10."""
     return -(top + TENTH * np.float32(step)) / signed
-
-
-@inlined
-def better_scale(
-    best: tuple[Lanes, Lanes, Lanes], sums: tuple[Lanes, Lanes], inverse: Lanes
-) -> tuple[Lanes, Lanes, Lanes]:
-    """`best` (score, scale, inverse scale), or where it is better what the sums at another inverse scale give."""
-    sum_lx, sum_ll = sums
-    better = (sum_ll > ZERO) & (sum_lx * sum_lx > best[0] * sum_ll)
-    scale = sum_lx / sum_ll
-    return where(better, scale * sum_lx, best[0]), where(better, scale, best[1]), where(better, inverse, best[2])
 
 
 @inlined

@@ -18,10 +18,11 @@ from .lanes import (
     every,
     float_lanes,
     inlined,
+    int_lanes,
     larger,
     load,
     load_wide,
-    put_words,
+    put_quads,
     round_even,
     smaller,
     square_root,
@@ -134,16 +135,19 @@ def requantize_signed(
 
 
 @inlined
-def put_six_bits(stored: Words, raw: NDArray[np.uint8], targets: Offsets, at: int) -> None:
-    """Write 8 scales and 8 minima of 6 bits as the 12 bytes of Q4_K and Q5_K.
+def put_head(d: Lanes, dmin: Lanes, stored: Words, raw: NDArray[np.uint8], targets: Offsets) -> None:
+    """Write the first 16 bytes of Q4_K and Q5_K: d and dmin in half precision, 8 scales and 8 minima of 6 bits.
 
-    Bytes 0-3: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 4-7: so the minima.
-    Bytes 8-11: the lower four bits of scales 4-7, and above them those of minima 4-7.
+    Bytes 4-7: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 8-11: so the minima.
+    Bytes 12-15: the lower four bits of scales 4-7, and above them those of minima 4-7.
     """
     s0, s1, m0, m1 = four(stored[0], 0), four(stored[0], 4), four(stored[1], 0), four(stored[1], 4)
-    put_words(raw, targets, at, s0 | (((s1 >> 4) & 0x03030303) << 6))
-    put_words(raw, targets, at + 4, m0 | (((m1 >> 4) & 0x03030303) << 6))
-    put_words(raw, targets, at + 8, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
+    words = int_lanes(4)
+    store(words, 0, d | (dmin << 16))
+    store(words, LANES, s0 | (((s1 >> 4) & 0x03030303) << 6))
+    store(words, 2 * LANES, m0 | (((m1 >> 4) & 0x03030303) << 6))
+    store(words, 3 * LANES, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
+    put_quads(raw, targets, 0, words, 0)
 
 
 @inlined
