@@ -13,6 +13,7 @@ from quants.errors import GgufToolsError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .edit import EditReport
     from .report import OutputReport, QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
@@ -109,6 +110,34 @@ def _note_fallbacks(output: OutputReport) -> None:
     for (form, reason), names in reasons.items():
         who = names[0] if len(names) == 1 else f"{len(names)} tensors ({names[0]}, …)"
         note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
+
+
+def print_edit(report: EditReport, as_json: bool) -> None:
+    """What an edit changed, as a diff; then a conversation through the new chat template, and how it was written."""
+    if report.recovered is not None:
+        note(f"interrupted edit: {report.recovered}")
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    for change in report.changes:
+        for line in change.lines():
+            print(line)
+    if report.preview is not None:
+        print("a conversation by the new chat template:")
+        for line in report.preview.splitlines():
+            print(f"  | {line}")
+    print(_written(report))
+
+
+def _written(report: EditReport) -> str:
+    where = "in place" if report.in_place else "by a copy"
+    if report.dry_run:
+        return f"{report.path} would be changed {where}"
+    if not report.bytes_written:
+        return f"{report.path} is as it was"
+    return f"{report.path} was changed {where}, {size(report.bytes_written)} written"
 
 
 def print_value(value: Any, as_json: bool) -> None:

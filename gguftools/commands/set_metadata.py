@@ -1,0 +1,59 @@
+"""`gguftools set-metadata`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def set_metadata(
+    file: Annotated[Path, Argument(help="GGUF file to edit (of a split set, any shard).")],
+    assignments: Annotated[
+        list[str] | None, Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE takes the text of a file.")
+    ] = None,
+    from_json: Annotated[
+        Path | None, Option("--from-json", help="More values, from a JSON object of keys and values.")
+    ] = None,
+    type: Annotated[
+        list[str] | None, Option("--type", help="KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise.")
+    ] = None,
+    remove: Annotated[list[str] | None, Option("--remove", help="Key to remove.")] = None,
+    rename: Annotated[list[str] | None, Option("--rename", help="OLD=NEW: another name for a key.")] = None,
+    chat_template: Annotated[
+        str | None, Option("--chat-template", help="Jinja text, or @FILE; tried on sample conversations.")
+    ] = None,
+    special_token: Annotated[
+        list[str] | None, Option("--special-token", help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")
+    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write a copy here, leave FILE alone.")] = None,
+    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    recover: Annotated[bool, Option("--recover", help="First complete an edit that was interrupted.")] = False,
+    roll_back: Annotated[bool, Option("--roll-back", help="First undo an edit that was interrupted.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the changes as JSON.")] = False,
+) -> None:
+    """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
+    from ..edit import set_metadata as run
+    from ..ui import bytes_progress, print_edit
+    from ..values import parse_assignment, read_json_values, split_pair, text_or_file
+
+    slack = 0
+    if reserve is not None:
+        from ..quantize import parse_size  # what it imports costs as much time as an edit
+
+        slack = parse_size(reserve)
+    values, types = read_json_values(from_json) if from_json else ({}, {})
+    values |= dict(map(parse_assignment, assignments or ()))
+    types |= dict(split_pair(text, "KEY=TYPE") for text in type or ())
+    with bytes_progress(f"edit {file.name}") as progress:
+        report = run(
+            file, values, types=types, remove=remove or (),
+            rename=dict(split_pair(text, "OLD=NEW") for text in rename or ()),
+            chat_template=text_or_file(chat_template) if chat_template is not None else None,
+            special_tokens=dict(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
+            reserve=slack, force=force, overwrite=overwrite, recover=recover,
+            roll_back=roll_back, dry_run=dry_run, progress=lambda done, total: progress(done, total, ""),
+        )  # fmt: skip
+    print_edit(report, json)

@@ -1,0 +1,245 @@
+"""What the keys that we know must hold: the type that the reference reads them as, and values that mean something."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys
+
+from archs.metadata import Metadata, Value, ValueType
+from quants import Tensor
+
+from .files.gguf_writer import RESERVE_KEY
+from .files.strings import quote
+from .values import FLOATS, Kind, kind_of
+
+U32, F32, BOOL, STRING = ValueType.UINT32, ValueType.FLOAT32, ValueType.BOOL, ValueType.STRING
+INTEGER_ARRAYS = (ValueType.UINT32, ValueType.INT32)  # the reference reads lists of integers of either type
+TOKENS = Keys.Tokenizer.LIST
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of one key. least: the smallest value. array: always one. per_layer: may be an array with an item for each layer.
+
+    shaping: tensors have the shapes they have because of it.
+    """
+
+    type: ValueType
+    least: float | None = None
+    array: bool = False
+    per_layer: bool = False
+    shaping: bool = False
+
+    def kind(self) -> Kind:
+        return Kind(ValueType.ARRAY, Kind(self.type)) if self.array else Kind(self.type)
+
+    def allows(self, value: Value) -> bool:
+        """Whether the value has the type that the key is read as."""
+        if value.type is not ValueType.ARRAY:
+            return not self.array and value.type is self.type
+        if not self.array and not self.per_layer:
+            return False
+        return value.element is self.type or (self.type in INTEGER_ARRAYS and value.element in INTEGER_ARRAYS)
+
+
+TEXT, FLAG, NUMBER, COUNT = Rule(STRING), Rule(BOOL), Rule(F32), Rule(U32, 0)
+POSITIVE = Rule(F32, 1e-30)
+SIZE = Rule(U32, 1, shaping=True)
+LAYER_SIZE = Rule(U32, 0, per_layer=True, shaping=True)
+STRINGS = Rule(STRING, array=True)
+
+GENERAL: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("architecture", "type", "name", "author", "version", "organization", "finetune", "basename", "description",
+         "quantized_by", "size_label", "license", "license.name", "license.link", "url", "doi", "uuid", "repo_url",
+         "source.url", "source.doi", "source.uuid", "source.repo_url"), TEXT),
+    **dict.fromkeys(("tags", "languages"), STRINGS),
+    **dict.fromkeys(("file_type", "quantization_version", "base_model.count", "dataset.count"), COUNT),
+    "alignment": Rule(U32, 1),
+}  # fmt: skip
+MODEL: dict[str, Rule] = {
+    "context_length": Rule(U32, 1),
+    "block_count": SIZE, "embedding_length": SIZE, "vocab_size": SIZE, "attention.key_length": SIZE,
+    "attention.value_length": SIZE, "attention.key_length_mla": SIZE, "attention.value_length_mla": SIZE,
+    "attention.key_length_swa": SIZE, "attention.value_length_swa": SIZE,
+    "attention.head_count": Rule(U32, 1, per_layer=True, shaping=True), "attention.head_count_kv": LAYER_SIZE,
+    "feed_forward_length": LAYER_SIZE,
+    **dict.fromkeys(
+        ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_count", "expert_shared_count",
+         "leading_dense_block_count", "nextn_predict_layers", "attention.q_lora_rank", "attention.kv_lora_rank",
+         "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
+         "shortconv.l_cache"), Rule(U32, 0, shaping=True)),
+    **dict.fromkeys(
+        ("expert_used_count", "expert_gating_func", "expert_group_count", "expert_group_used_count", "pooling_type",
+         "interleave_moe_layer_step", "attention.sliding_window", "attention.relative_buckets_count",
+         "rope.dimension_count", "rope.dimension_count_swa", "rope.scaling.original_context_length"), COUNT),
+    **dict.fromkeys(
+        ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.group_norm_epsilon",
+         "rope.freq_base", "rope.freq_base_swa"), POSITIVE),
+    **dict.fromkeys(
+        ("attention.scale", "attention.output_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
+         "expert_weights_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping",
+         "router_logit_softcapping", "final_logit_softcapping", "rope.scaling.factor", "rope.scaling.attn_factor",
+         "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
+         "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"), NUMBER),
+    **dict.fromkeys(
+        ("use_parallel_residual", "attention.causal", "expert_weights_norm", "rope.scaling.finetuned", "swin_norm"),
+        FLAG),
+    "rope.scaling.type": TEXT, "tensor_data_layout": TEXT,
+    "rope.dimension_sections": Rule(ValueType.INT32, 0, array=True),
+}  # fmt: skip
+TOKENIZER: dict[str, Rule] = {
+    Keys.Tokenizer.MODEL: TEXT, Keys.Tokenizer.PRE: TEXT, Keys.Tokenizer.CHAT_TEMPLATE: TEXT,
+    Keys.Tokenizer.HF_JSON: TEXT, TOKENS: STRINGS, Keys.Tokenizer.MERGES: STRINGS,
+    Keys.Tokenizer.CHAT_TEMPLATES: STRINGS, Keys.Tokenizer.TOKEN_TYPE: Rule(ValueType.INT32, array=True),
+    Keys.Tokenizer.SCORES: Rule(F32, array=True), Keys.Tokenizer.TOKEN_TYPE_COUNT: Rule(U32, 1),
+    **dict.fromkeys(
+        (Keys.Tokenizer.ADD_BOS, Keys.Tokenizer.ADD_EOS, Keys.Tokenizer.ADD_SEP, Keys.Tokenizer.ADD_PREFIX,
+         Keys.Tokenizer.REMOVE_EXTRA_WS), FLAG),
+}  # fmt: skip
+SPECIAL_TOKENS = {  # the roles of --special-token
+    "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
+    "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
+    "eot": Keys.Tokenizer.EOT_ID, "eom": Keys.Tokenizer.EOM_ID, "cls": "tokenizer.ggml.cls_token_id",
+    "fim_pre": Keys.Tokenizer.FIM_PRE_ID, "fim_suf": Keys.Tokenizer.FIM_SUF_ID,
+    "fim_mid": Keys.Tokenizer.FIM_MID_ID, "fim_pad": Keys.Tokenizer.FIM_PAD_ID,
+    "fim_rep": Keys.Tokenizer.FIM_REP_ID, "fim_sep": Keys.Tokenizer.FIM_SEP_ID,
+}  # fmt: skip
+PER_TOKEN = (Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.SCORES)
+NEEDED = ("block_count", "context_length", "embedding_length", "attention.head_count")
+
+
+def rule_of(key: str, architecture: str) -> Rule | None:
+    """What is known of a key; None for one that we don't know."""
+    if key.startswith("general."):
+        name = key.removeprefix("general.")
+        listed = name.startswith(("base_model.", "dataset.")) and name.count(".") == 2
+        return TEXT if listed else GENERAL.get(name)
+    if is_token_id(key):
+        return COUNT
+    if is_chat_template(key):
+        return TEXT
+    if architecture and key.startswith(f"{architecture}."):
+        return MODEL.get(key.removeprefix(f"{architecture}."))
+    return TOKENIZER.get(key)
+
+
+def is_token_id(key: str) -> bool:
+    return key.startswith("tokenizer.ggml.") and key.endswith("_token_id")
+
+
+def is_chat_template(key: str) -> bool:
+    return key == Keys.Tokenizer.CHAT_TEMPLATE or key.startswith(f"{Keys.Tokenizer.CHAT_TEMPLATE}.")
+
+
+def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """What makes the new value of a key one that the model cannot have; `old` is what it was before."""
+    value, architecture = metadata.value(key), architecture_of(metadata)
+    if key == RESERVE_KEY:
+        yield f"{key!r} is the space for later edits, not a value; its size is given by --reserve"
+    if key.startswith("split."):
+        yield f"{key!r} belongs to the shards of a split set; split and merge write it"
+    rule = rule_of(key, architecture)
+    if rule is not None:
+        stored_so = old is not None and kind_of(old) == kind_of(value)
+        if not rule.allows(value) and not stored_so:
+            yield f"{key!r} is read as {rule.kind()}, not {kind_of(value)}"
+        if not rule.allows(value):
+            return
+        yield from _range_problems(key, rule, value)
+    yield from _vocabulary_problems(key, value, metadata, tensors)
+    if architecture and key.startswith(f"{architecture}."):
+        yield from _model_problems(key.removeprefix(f"{architecture}."), key, value, metadata)
+
+
+def architecture_of(metadata: Metadata) -> str:
+    name = metadata.get("general.architecture", "")
+    return name if isinstance(name, str) else ""
+
+
+def _range_problems(key: str, rule: Rule, value: Value) -> Iterator[str]:
+    if value.type in FLOATS and not math.isfinite(value.data):
+        yield f"{key!r} is {value.data}; a finite number is expected"
+    elif rule.least is not None and value.type is not ValueType.ARRAY and value.data < rule.least:
+        expected = "more than 0" if rule.type is F32 else f"{rule.least} or more"
+        yield f"{key!r} is {value.data}; {expected} is expected"
+    elif rule.least is not None and value.type is ValueType.ARRAY and len(value.data) and np.min(value.data) < 0:
+        yield f"{key!r} has the item {np.min(value.data)}; 0 or more is expected"
+    elif value.type is ValueType.ARRAY and value.element in FLOATS and not np.isfinite(value.data).all():
+        yield f"{key!r} has items that are not finite"
+    if key == "general.alignment" and value.data & (value.data - 1):
+        yield f"{key!r} is {value.data}; a power of two is expected"
+
+
+def _vocabulary_problems(
+    key: str, value: Value, metadata: Metadata, tensors: Mapping[str, Tensor]
+) -> Iterator[str]:
+    count = _length(metadata, TOKENS)
+    if count is None:
+        return
+    if is_token_id(key) and not 0 <= value.data < count:
+        yield f"{key!r} is {value.data}; the vocabulary has the tokens 0 to {count - 1}"
+    if key in PER_TOKEN and len(value.data) != count:
+        yield f"{key!r} has {len(value.data)} items; the vocabulary has {count} tokens"
+    if key == TOKENS:
+        for other in PER_TOKEN:
+            if _length(metadata, other) not in (None, count):
+                yield f"{key!r} has {count} items, but {other!r} has {len(metadata[other])}"
+        embedding = tensors.get("token_embd.weight")
+        if embedding is not None and embedding.rows != count:
+            yield f"{key!r} has {count} items, but token_embd.weight has {embedding.rows} rows"
+        for other in filter(is_token_id, metadata):
+            if _are_counts(metadata[other]) and metadata[other] >= count:
+                yield f"{key!r} has {count} items, but {other!r} is {metadata[other]}"
+
+
+def _length(metadata: Metadata, key: str) -> int | None:
+    return len(metadata[key]) if key in metadata and metadata.value(key).type is ValueType.ARRAY else None
+
+
+def _model_problems(name: str, key: str, value: Value, metadata: Metadata) -> Iterator[str]:
+    prefix = key.removesuffix(name)
+    rule = MODEL.get(name)
+    layers = metadata.get(f"{prefix}block_count")
+    if rule is not None and rule.per_layer and value.type is ValueType.ARRAY and len(value.data) != layers:
+        yield f"{key!r} has {len(value.data)} items; the model has {layers} layers"
+    if name in ("attention.head_count", "attention.head_count_kv"):
+        heads, groups = (metadata.get(f"{prefix}attention.{each}", 0) for each in ("head_count", "head_count_kv"))
+        if _are_counts(heads, groups) and groups and heads % groups:
+            yield f"{key!r} is {value.data}: {heads} heads cannot share {groups} key and value heads"
+    if name in ("expert_count", "expert_used_count"):
+        experts, used = (metadata.get(f"{prefix}{each}", 0) for each in ("expert_count", "expert_used_count"))
+        if _are_counts(experts, used) and used > experts:
+            yield f"{key!r} is {value.data}: {used} experts cannot be used of {experts}"
+
+
+def _are_counts(*values: Any) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def removal_problem(key: str, old: Metadata) -> str | None:
+    """Why a key should not be removed or renamed."""
+    architecture = architecture_of(old)
+    needed = {"general.architecture", *(f"{architecture}.{name}" for name in NEEDED)}
+    needed |= {Keys.Tokenizer.MODEL} if TOKENS in old else set()
+    needed |= {TOKENS} if Keys.Tokenizer.MODEL in old else set()
+    return f"no program loads a model without {key!r}" if key in needed else None
+
+
+def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
+    """What the user should hear about a change that is allowed."""
+    architecture = architecture_of(metadata)
+    if key == "general.architecture":
+        before = "" if old is None else old.data
+        left = sum(other.startswith(f"{before}.") for other in metadata)
+        more = f", and {left} keys that begin with {f'{before}.'!r} will not be read" if before and left else ""
+        return f"another architecture expects other tensors{more}"
+    rule = rule_of(key, architecture)
+    if rule is not None and rule.shaping and old is not None:
+        return f"{key} shapes tensors; those of this file were made for {quote(old.data)}"
+    return None
