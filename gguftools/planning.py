@@ -62,6 +62,7 @@ class Splitting:
 class Planner:
     """Decides what every tensor of an output becomes, and refuses what cannot be.
 
+    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error.
     warnings: what the user should hear of, added to with every plan.
     """
 
@@ -75,6 +76,7 @@ class Planner:
     allow_missing_experts: bool = False
     allow_requantize: bool = False
     no_fallback: bool = False
+    dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     _importances: dict[str, Floats | None] = field(default_factory=dict)
 
@@ -124,15 +126,23 @@ class Planner:
             if pattern not in used:
                 self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
 
+    def _refuse(self, error: OptionError) -> None:
+        if not self.dry_run:
+            raise error
+        self.warnings.append(f"{error} ({error.hint})")
+
     def _check_sources(self, encoded: Sequence[Choice]) -> None:
-        for choice in encoded:
-            tensor = self.layers.tensors[choice.name]
-            if tensor.format.is_quantized and not self.allow_requantize:
-                raise OptionError(
-                    f"{choice.name!r} is {tensor.format.name} in {self.input.path.name}; encoding it again as "
-                    f"{choice.format.name} loses quality",
+        again = [choice for choice in encoded if self.layers.tensors[choice.name].format.is_quantized]
+        if again and not self.allow_requantize:
+            first = again[0]
+            stored = self.layers.tensors[first.name].format.name
+            self._refuse(
+                OptionError(
+                    f"{first.name!r} is {stored} in {self.input.path.name}; encoding it again as {first.format.name} "
+                    "loses quality",
                     hint="start from a float file, or pass --allow-requantize",
                 )
+            )
 
     def _check_fallbacks(self, recipe: Recipe, encoded: Sequence[Choice]) -> None:
         fallen = [choice for choice in encoded if choice.fallback]
@@ -150,14 +160,11 @@ class Planner:
         first = needing[0]
         more = f" and {len(needing) - 1} more" if len(needing) > 1 else ""
         if self.matrix is None:
-            raise OptionError(
-                f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}",
-                hint="pass --imatrix FILE",
-            )
-        raise OptionError(
-            f"{self.matrix.path} has no entry for {first.name!r}{more}, and {first.format.name} cannot do without",
-            hint="name another format for them: --tensor-type REGEX=TYPE",
-        )
+            what = f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}"
+            self._refuse(OptionError(what, hint="pass --imatrix FILE"))
+        else:
+            what = f"{self.matrix.path} has no entry for {first.name!r}{more}, which {first.format.name} needs"
+            self._refuse(OptionError(what, hint="name another format for them: --tensor-type REGEX=TYPE"))
 
     def metadata(self, recipe: Recipe) -> Metadata:
         """The source's pairs, and those that say what was done."""

@@ -78,7 +78,7 @@ def quantize(
     planner = Planner(
         opened, without_layers(opened.metadata, opened.tensors, prune_layers), matrix, options or Options(),
         override_kv or {}, Splitting(keep_split, split_max_size, split_max_tensors), reserve, allow_missing_experts,
-        allow_requantize, no_fallback, warnings,
+        allow_requantize, no_fallback, dry_run, warnings,
     )  # fmt: skip
     planned = [planner.plan(recipe, path) for recipe, path in zip(chosen, paths, strict=True)]
     free = check_outputs(planned, opened)

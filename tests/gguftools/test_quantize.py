@@ -21,6 +21,7 @@ from quants import Tensor, format_named, from_array
 from quants.errors import FileError, FormatError, GgufToolsError, OptionError
 from quants.recipes import Options
 from tests.conftest import DATA
+from tests.quants.test_recipes import GOLDEN, expected, model
 
 E2E = DATA / "golden" / "e2e"
 RESULTS = json.loads(gzip.decompress((E2E / "expected.json.gz").read_bytes()))["results"]
@@ -86,6 +87,37 @@ def test_dry_run_knows_the_exact_size_and_writes_nothing(tmp_path: Path) -> None
     assert down["fallback"] == "rows of 288 values; Q4_K needs a multiple of 256"
     assert "rmse" not in down
     assert sum(kind["bytes"] for kind in shown["types"].values()) == sum(t["bytes"] for t in shown["tensors"])
+
+
+def test_dry_run_warns_of_what_a_run_would_refuse(tmp_path: Path) -> None:
+    quantize(DENSE, "Q8_0", tmp_path / "q8.gguf")
+    report = quantize(tmp_path / "q8.gguf", ["IQ2_XXS", "Q4_K_M"], tmp_path, dry_run=True)
+    needs, again = "IQ2_XXS needs an importance matrix: 'blk.0.attn_k.weight'", "'output.weight' is Q8_0 in q8.gguf"
+    assert [next(w for w in (needs, again) if w in line) for line in report.warnings] == [again, needs, again]
+    assert {t.format for t in report.outputs[0].tensors} >= {"IQ2_XXS", "Q4_K"}
+    matrix = E2E / "tiny-dense.imatrix.gguf"
+    report = quantize(DENSE, "IQ2_XXS", tmp_path, imatrix=matrix, exclude_weights=["attn_q"], dry_run=True)
+    assert "has no entry for 'blk.0.attn_q.weight' and 1 more" in report.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "gpt-oss-20b-mxfp4-source", "deepseek-v2-lite"])
+def test_dry_run_of_a_large_model(name: str, tmp_path: Path) -> None:
+    """Header and a hole: the sizes that the reference's dry run prints, in seconds, whatever the model's size."""
+    facts, tensors = model(name)
+    metadata = Metadata()
+    metadata["general.architecture"] = facts.architecture
+    for key in ("block_count", "expert_count", "attention.head_count", "attention.head_count_kv"):
+        if key in GOLDEN["shapes"][name]["kv"]:
+            metadata[f"{facts.architecture}.{key}"] = GOLDEN["shapes"][name]["kv"][key]
+    layout = plan_file(metadata, [TensorInfo(*tensor) for tensor in tensors])
+    with (tmp_path / "model.gguf").open("wb") as file:
+        file.write(layout.header)
+        file.truncate(layout.total)
+    recorded = {n: r for n, r in GOLDEN["models"][name]["recipes"].items() if not r["rc"]}
+    report = quantize(tmp_path / "model.gguf", list(recorded), tmp_path, dry_run=True)
+    for output in report.outputs:
+        assert {t.name: t.format for t in output.tensors} == expected(recorded[output.recipe], tensors)
+        assert round(output.bits_per_weight, 2) == pytest.approx(recorded[output.recipe]["bpw"], abs=0.0101)
 
 
 def test_statistics_are_those_of_what_was_written(tmp_path: Path) -> None:
