@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
@@ -14,16 +16,24 @@ from .spec import Architecture
 
 def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Compare what can be known. Raises ModelError naming the tensor, its shape and the expected one."""
+    for name, expected in wrong_shapes(architecture, metadata, tensors):
+        tensor = tensors[name]
+        raise ModelError(
+            f"{tensor.origin or name} has shape {list(tensor.shape)}; config.json means {expected} ({name})",
+            hint="config.json and weights belong to different models, or a shard is damaged",
+        )
+
+
+def wrong_shapes(
+    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str]]:
+    """Tensors whose shape contradicts the metadata, each with what is expected ("256 in columns")."""
     expected = _expected(architecture.name, metadata)
     for name, tensor in tensors.items():
         role = re.sub(r"^blk\.\d+\.", "", name)
         for axis, size in expected.get(role, {}).items():
             if size is not None and (len(tensor.shape) < abs(axis) or tensor.shape[axis] != size):
-                raise ModelError(
-                    f"{tensor.origin or name} has shape {list(tensor.shape)}; config.json means {size} in "
-                    f"{'columns' if axis == -1 else 'rows'} ({name})",
-                    hint="config.json and weights belong to different models, or a shard is damaged",
-                )
+                yield name, f"{size} in {'columns' if axis == -1 else 'rows'}"
 
 
 def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int | None]]:
@@ -32,7 +42,8 @@ def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int
     def number(key: str) -> int | None:
         """A value, or what all layers that have one agree on."""
         value = metadata.get(f"{name}.{key}")
-        found = {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int) and each}
+        items = value if isinstance(value, list) else value.tolist() if isinstance(value, np.ndarray) else [value]
+        found = {each for each in items if isinstance(each, int) and each}
         return found.pop() if len(found) == 1 else None
 
     width, heads = number("embedding_length"), number("attention.head_count")

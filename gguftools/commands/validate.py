@@ -1,0 +1,33 @@
+"""`gguftools validate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+
+def validate(
+    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    header: Annotated[bool, Option("--header", help="Check the header alone, not every block of the data.")] = False,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
+    from ..ui import bytes_progress, print_json, print_table, size
+    from ..validation import validate as check
+
+    found = []
+    for path in files:
+        with bytes_progress(f"validate {path.name}") as progress:
+            found.append(check(path, data=not header, threads=threads, progress=progress))
+    if json:
+        documents = [each.as_dict() for each in found]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        for each in found:
+            rows = [(problem.severity, problem.where, problem.message) for problem in each.problems]
+            if rows:
+                print_table(None, ("", "where", "what"), rows)
+            looked = f"{each.keys} keys, {each.tensors} tensors, {size(each.bytes)} of data"
+            print(f"{each.path} is {'sound' if each.valid else 'NOT sound'}" + (f": {looked}" if each.keys else ""))
+    raise Exit(0 if all(each.valid for each in found) else 1)
