@@ -31,7 +31,7 @@ def _kept_whole(config: Config) -> bool | None:
     return False if rope_scaling(config, "truncate") is False else None
 
 
-def _yarn_attention(config: Config) -> float | None:
+def yarn_attention(config: Config) -> float | None:
     """A temperature of its own, as GGUF keeps it: relative to the one that yarn computes (the reference drops it)."""
     given, factor = rope_scaling(config, "attention_factor"), rope_scaling(config, "factor")
     if rope_scaling(config, "rope_type") != "yarn" or given is None:
@@ -47,7 +47,7 @@ SCALING: dict[str, str | Computed | None] = {
     "rope.scaling.original_context_length": _if_kind(
         "yarn", key="original_max_position_embeddings", default="max_position_embeddings"
     ),
-    "rope.scaling.attn_factor": _yarn_attention,
+    "rope.scaling.attn_factor": yarn_attention,
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
     "rope.scaling.yarn_truncate": _kept_whole,

@@ -65,7 +65,8 @@ class Block:
     scale_windowed: the rope scaling holds for windowed layers too.
     rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`;
         rope_windowed_only: layers without a window have none.
-    qk_norm_after_rope: q and k are normalised after they are rotated.
+    qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
+        is after the norms.
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
@@ -91,6 +92,7 @@ class Block:
     rope_period: int = 0
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False
+    clamp_normed: bool = False
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
     embedding_scale: Literal["one", "sqrt_width"] = "one"

@@ -160,6 +160,9 @@ def head(run: Pass, x: Floats) -> Floats:
     if "output_proj.weight" in whole:
         x = run.project(whole, "output_proj", x)
     logits = run.project(whole, "output" if "output.weight" in whole else "token_embd", x)
+    bias = whole.array("output.bias") if "output.weight" not in whole else None
+    if bias is not None:  # of a tied head
+        logits += bias
     if model.hyper.logit_scale != 1:
         logits *= np.float32(model.hyper.logit_scale)
     return ops.softcap(logits, model.hyper.logit_softcap) if model.hyper.logit_softcap else logits
@@ -227,6 +230,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     q, k, v = queries_keys_values(run, index, layer, x)
     if not block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+    if hyper.clamp and block.clamp_normed:
+        q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
     if own.rotates:
         cos, sin = run.rope(own.rope_base, own.rope_scaled, layer)
         apply_rope(q, cos, sin, block.rope)
@@ -251,7 +256,7 @@ def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple
         parts = np.split(run.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
     else:
         parts = [run.project(layer, name, x) for name in ("attn_q", "attn_k", "attn_v")]
-    if hyper.clamp:
+    if hyper.clamp and not run.model.architecture.block.clamp_normed:
         parts = [np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in parts]
     heads = (own.heads, own.kv_heads, own.kv_heads)
     q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))

@@ -10,6 +10,7 @@ import math
 from archs.config import rope_scaling
 from archs.experts import ROUTING
 from archs.families.llama import LLAMA
+from archs.rope import yarn_attention
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, head_rows, transpose
 
@@ -21,12 +22,14 @@ def log_multiplier(config: Config) -> float | None:
 
 
 def attn_factor(config: Config) -> float | None:
-    """What cos and sin are multiplied by, where yarn's two scales differ (the reference drops it)."""
-    scale, scale_all = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
-    if not scale or not scale_all or scale == scale_all:
-        return None
+    """What cos and sin are multiplied by, where yarn's two scales don't cancel out (the reference drops it)."""
+    if log_multiplier(config) is None:
+        return yarn_attention(config)
+    given, scale = rope_scaling(config, "attention_factor"), rope_scaling(config, "mscale")
     steepness = 0.1 * math.log(rope_scaling(config, "factor"))
-    return float((steepness * scale + 1) / (steepness * scale_all + 1))
+    beneath = steepness * rope_scaling(config, "mscale_all_dim") + 1 if scale else 1.0
+    found = float(given or (steepness * (scale or 1.0) + 1) / beneath)
+    return found if found != 1 else None
 
 
 def groups_used(config: Config) -> int | None:
@@ -50,7 +53,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "expert_group_used_count": groups_used,
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
         "rope.dimension_count": "qk_rope_head_dim",
-        "rope.scaling.yarn_attn_factor": attn_factor,
+        "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": log_multiplier,
     },
     defaults={

@@ -7,8 +7,8 @@ Reference: transformers `models/granitemoehybrid/modeling_granitemoehybrid.py`. 
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import step_limit
-from archs.spec import Block, Config, Map
-from archs.transforms import channels_and_taps, column, in_groups, negative_exp
+from archs.spec import Block, Config, Map, Transform
+from archs.transforms import channels_and_taps, column, in_groups, negative_exp, part
 
 
 def rotates(config: Config) -> bool:
@@ -17,7 +17,14 @@ def rotates(config: Config) -> bool:
 
 def kv_heads(config: Config) -> list[int]:
     """Key-value heads of each layer; none in those that are no attention layers."""
-    return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in config["layer_types"]]
+    attends = [kind in ("attention", "full_attention") for kind in config["layer_types"]]
+    return [config["num_key_value_heads"] if each else 0 for each in attends]
+
+
+def shared(part_of_net: str, transform: Transform | None = None) -> Map:
+    """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
+    name = f"blk.{{i}}.ffn_{part_of_net}"
+    return Map(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
 
 GRANITE_HYBRID = GRANITE_MOE.but(
@@ -53,6 +60,8 @@ GRANITE_HYBRID = GRANITE_MOE.but(
         "layers.{i}.mamba.D": Map("blk.{i}.ssm_d", column),
         "layers.{i}.mamba.norm": Map("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
         "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
+        "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
+        "layers.{i}.shared_mlp.output_linear": shared("down"),
     },
     layers_vary=True,
     block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),

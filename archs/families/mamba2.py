@@ -3,6 +3,8 @@
 Reference: transformers `models/mamba2/modeling_mamba2.py`.
 """
 
+from collections.abc import Mapping
+
 from archs.families.mamba import MAMBA, inner_size
 from archs.spec import Computed, Config, Map
 from archs.transforms import column, in_groups
@@ -12,8 +14,8 @@ def step_limit(which: int) -> Computed:
     """The bounds of time steps, where they bound anything (the reference drops them)."""
 
     def limit(config: Config) -> float | None:
-        low, high = config.get("time_step_limit") or (0.0, float("inf"))
-        bound = float((low, high)[which])
+        given = (config.get("time_step_limit") or (0.0, float("inf")))[which]
+        bound = float(given["__float__"] if isinstance(given, Mapping) else given)  # so transformers 5 writes infinity
         return bound if 0 < bound < float("inf") else None
 
     return limit

@@ -9,12 +9,16 @@ from archs.families.mamba2 import MAMBA2
 from archs.spec import COMMON, Block, Config, Map
 from archs.transforms import interleave_rope
 
-KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+# How a pattern spells a layer's kind, and how transformers 5 does.
+KINDS = {
+    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
+}  # fmt: skip
 
 
 def layer_kinds(config: Config) -> list[str]:
     """What each layer is."""
-    return list(config.get("layers_block_type") or (KINDS[sign] for sign in config["hybrid_override_pattern"]))
+    kinds = config.get("layers_block_type") or config.get("layer_types") or config["hybrid_override_pattern"]
+    return [KINDS.get(kind, kind) for kind in kinds]
 
 
 def kv_heads(config: Config) -> list[int]:

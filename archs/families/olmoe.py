@@ -27,5 +27,5 @@ OLMOE = QWEN3_MOE.but(
         "num_experts": 64,
         "vocab_size": 50_304,
     },
-    block=Block(rope="halves"),
+    block=Block(rope="halves", clamp_normed=True),
 )

@@ -12,8 +12,8 @@ FAR = 128  # what files without `attention.relative_max_distance` mean
 
 def logit_scale(config: Config) -> float | None:
     """The factor of a tied head's logits; later versions say they are not tied, and have none."""
-    scaled = config.get("model_type") == "t5" and config.get("tie_word_embeddings") is not False
-    return float(config["d_model"]) ** -0.5 if scaled else None
+    said = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
+    return float(config["d_model"]) ** -0.5 if config["model_type"] == "t5" and said is not False else None
 
 
 def activation(config: Config) -> str | None:

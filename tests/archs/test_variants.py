@@ -1,0 +1,111 @@
+"""Variants of families that the zoo has no checkpoint of: what their configs become."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from archs.config import normalized
+from archs.plan import architecture_metadata
+from archs.registry import by_hf_class
+from archs.spec import Map
+
+
+def keys(hf_class: str, **config: Any) -> dict[str, Any]:
+    """The family's metadata without its name in front, as plain values."""
+    architecture = by_hf_class([hf_class])
+    made = architecture_metadata(architecture, normalized(config, architecture.defaults))
+    return {key.removeprefix(f"{architecture.name}."): getattr(value, "data", value) for key, value in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "said", "written"),
+    [
+        ("Qwen2MoeForCausalLM", None, None), ("Qwen2MoeForCausalLM", True, True), ("Qwen2MoeForCausalLM", False, None),
+        ("Qwen3MoeForCausalLM", None, False), ("Qwen3MoeForCausalLM", True, None), ("OlmoeForCausalLM", True, True),
+    ],
+)  # fmt: skip
+def test_rescaling_of_experts_is_written_where_the_name_does_not_imply_it(hf_class, said, written) -> None:
+    config = {} if said is None else {"norm_topk_prob": said}
+    assert keys(hf_class, **config).get("expert_weights_norm") is written
+
+
+def test_deepseek_yarn_with_two_scales() -> None:
+    scaling = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.707, "beta_fast": 32, "beta_slow": 1}
+    found = keys("DeepseekV3ForCausalLM", rope_scaling=scaling)
+    assert found["rope.scaling.yarn_log_multiplier"] == pytest.approx(0.0707)
+    steep = 0.1 * math.log(40)
+    assert found["rope.scaling.attn_factor"] == pytest.approx((steep + 1) / (0.707 * steep + 1))
+    same = keys("DeepseekV3ForCausalLM", rope_scaling={**scaling, "mscale": 0.707})
+    assert "rope.scaling.attn_factor" not in same
+
+
+def test_deepseek_greedy_routing_looks_at_all_groups() -> None:
+    greedy = keys("DeepseekV2ForCausalLM", n_group=4, topk_group=2, topk_method="greedy")
+    limited = keys("DeepseekV2ForCausalLM", n_group=4, topk_group=2, topk_method="group_limited_greedy")
+    assert (greedy["expert_group_used_count"], limited["expert_group_used_count"]) == (4, 2)
+
+
+@pytest.mark.parametrize("infinity", [math.inf, {"__float__": "Infinity"}])
+def test_time_steps_without_bounds_write_none(infinity: Any) -> None:
+    found = keys("Mamba2ForCausalLM", time_step_limit=[0.0, infinity])
+    assert not {"ssm.time_step_min", "ssm.time_step_max"} & set(found)
+    found = keys("Mamba2ForCausalLM", time_step_limit=[0.01, infinity])
+    assert (found["ssm.time_step_min"], "ssm.time_step_max" in found) == (0.01, False)
+
+
+@pytest.mark.parametrize(
+    "pattern", [{"hybrid_override_pattern": "M-*M"}, {"layers_block_type": ["mamba", "mlp", "attention", "mamba"]},
+                {"layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"]}],
+)  # fmt: skip
+def test_nemotron_patterns_in_every_spelling(pattern: dict[str, Any]) -> None:
+    found = keys("NemotronHForCausalLM", num_key_value_heads=2, intermediate_size=9, **pattern)
+    assert found["block_count"] == 4
+    assert found["attention.head_count_kv"] == [0, 0, 2, 0]
+    assert found["feed_forward_length"] == [0, 9, 0, 0]
+
+
+def test_lfm2_widths_and_layers() -> None:
+    adjusted = keys("Lfm2ForCausalLM", num_hidden_layers=3, full_attn_idxs=[1], intermediate_size=100,
+                    block_multiple_of=16, block_ffn_dim_multiplier=1.5, num_key_value_heads=2)  # fmt: skip
+    assert adjusted["feed_forward_length"] == 112  # 100 → 66 → 99 → a multiple of 16
+    assert adjusted["attention.head_count_kv"] == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("config", "scale"),
+    [
+        ({}, 0.125), ({"tie_word_embeddings": False}, None), ({"tie_word_embeddings": True}, 0.125),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, None), ({"model_type": "mt5"}, None),
+    ],
+)  # fmt: skip
+def test_t5_scales_the_first_version_only(config: dict[str, Any], scale: float | None) -> None:
+    assert keys("T5ForConditionalGeneration", d_model=64, **config).get("logit_scale") == scale
+
+
+def test_t5_says_unusual_activations_and_distances() -> None:
+    assert "hidden_activation" not in keys("T5ForConditionalGeneration", feed_forward_proj="gated-gelu")
+    found = keys("T5ForConditionalGeneration", feed_forward_proj="gated-silu", relative_attention_max_distance=20)
+    assert (found["hidden_activation"], found["attention.relative_max_distance"]) == ("silu", 20)
+
+
+def test_granite_hybrids_without_experts_have_a_dense_net() -> None:
+    target = by_hf_class(["GraniteMoeHybridForCausalLM"]).tensors["layers.{i}.shared_mlp.output_linear"]
+    assert isinstance(target, Map)
+    assert callable(target.name)
+    assert target.name({"num_local_experts": 4}) == "blk.{i}.ffn_down_shexp"
+    assert target.name({"num_local_experts": 0}) == "blk.{i}.ffn_down"
+    assert keys("GraniteMoeHybridForCausalLM", position_embedding_type="rope")["rope.scaling.finetuned"] is True
+
+
+def test_gpt_oss_defaults() -> None:
+    found = keys("GptOssForCausalLM", num_hidden_layers=4)
+    assert found["rope.scaling.factor"] == 32
+    assert found["rope.scaling.yarn_truncate"] is False
+    assert "attention.sliding_window_pattern" not in found
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
+    changed = keys("GptOssForCausalLM", num_hidden_layers=4, layer_types=kinds, swiglu_limit=5.0)
+    assert changed["attention.sliding_window_pattern"] == [False, True, True, True]
+    assert changed["swiglu_limit"] == 5

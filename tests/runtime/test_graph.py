@@ -1,0 +1,76 @@
+"""Details of the graph that few models have."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from quants import from_array
+from quants.errors import ModelError
+from runtime import graph
+from runtime.model import Model
+
+RNG = np.random.default_rng(12)
+WIDTH, VOCABULARY = 8, 11
+LAYER = {
+    "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH),
+    "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_up": (10, WIDTH), "ffn_gate": (10, WIDTH),
+    "ffn_down": (WIDTH, 10),
+}  # fmt: skip
+
+
+def array(*shape):
+    return (2 * RNG.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+
+
+def model_of(name, shapes, **keys):
+    metadata = {"general.architecture": name} | {
+        f"{name}.{key}": value
+        for key, value in {
+            "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2,
+            "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **keys,
+        }.items()
+    }  # fmt: skip
+    shapes = {"token_embd.weight": (VOCABULARY, WIDTH)} | shapes
+    return Model(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
+
+
+def layer(**more):
+    return {f"blk.0.{name}.weight": shape for name, shape in (LAYER | more).items()}
+
+
+def test_a_tied_head_may_have_a_bias():
+    model = model_of("llama", layer() | {"output.bias": (VOCABULARY,)})
+    bias = model.whole.array("output.bias")
+    without = {name: tensor for name, tensor in model.tensors.items() if name != "output.bias"}
+    plain = Model(model.metadata, without)
+    np.testing.assert_allclose(model.logits([1, 2, 3]), plain.logits([1, 2, 3]) + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["olmo", "olmoe"])
+def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
+    model = model_of(name, layer(attn_q_norm=(WIDTH,), attn_k_norm=(WIDTH,)), **{"attention.clamp_kqv": 0.25})
+    seen = {}
+
+    def attend(q, k, v, **rest):
+        seen.update(q=q, v=v)
+        return q.reshape(len(q), -1)
+
+    monkeypatch.setattr(graph, "attend", attend)
+    monkeypatch.setattr(graph, "apply_rope", lambda x, *rest: x)
+    model.logits([1, 2, 3])
+    assert np.abs(seen["v"]).max() == 0.25
+    assert (np.abs(seen["q"]).max() == 0.25) == (name == "olmoe")
+
+
+def test_encoders_see_both_sides_and_have_no_cache():
+    shapes = {name.replace("attn_norm", "attn_output_norm").replace("ffn_norm", "layer_output_norm"): shape
+              for name, shape in layer().items() if "gate" not in name}  # fmt: skip
+    model = model_of("bert", shapes)
+    found, changed = model.logits([1, 2, 3]), model.logits([1, 2, 4])
+    assert found.shape == (3, WIDTH)
+    assert np.abs(found[0] - changed[0]).max() > 1e-4
+    with pytest.raises(ModelError, match="reads a text as a whole"):
+        model.forward([1], model.new_cache())
