@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 
 # Where ours differs, and why.
 REASONS = {
-    ("gpt2-ninner", "files"): "the reference writes a feed_forward_length of 4 * n_embd whatever n_inner is; ours is right",
+    ("gpt2-ninner", "files"): "feed_forward_length: the reference writes 4 * n_embd whatever n_inner is",
     ("falcon-rw-style", "once"): "the truth was made by eager attention, which adds ALiBi twice; transformers' default "
     "and the published code add it once, as we do (equal to 3e-6)",
 }

@@ -1,0 +1,66 @@
+"""Write docs/architectures.md from the registry: python docs/generate.py [--check]."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from archs.registry import architectures
+
+PAGE = Path(__file__).resolve().parent / "architectures.md"
+
+HEAD = """\
+# Architectures
+
+Written by `docs/generate.py` from the registry; `gguftools architectures` prints the same. All of them are converted and
+run; the results are checked against the original models' logits (`make zoo`).
+
+```console
+$ gguftools architectures
+$ gguftools architectures --json
+```
+
+"""
+
+TAIL = """
+## Keys that we add
+
+Files have the keys of llama.cpp's converter. Where that drops what the model computes with, ours is added; a reader that
+does not know it is no worse off than before. NAME is the architecture's.
+
+| key | type | written when | meaning |
+|---|---|---|---|
+| `NAME.attention.sliding_window` | uint32 | Mistral, Qwen2, StarCoder2, … with a window that hides something | keys at this distance or more are hidden |
+| `NAME.attention.sliding_window_pattern` | uint32 or bool array | layers differ otherwise than the architecture's own rule | every how many layers one sees everything (0: all are windowed, 1: none is), or a flag for each layer |
+| `NAME.attention.scale` | float32 | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor |
+| `NAME.hidden_activation` | string | the activation is not the architecture's usual one | Hugging Face's name of it |
+| `NAME.logit_scale` | float32 | T5 with a tied head | factor of the logits |
+| `NAME.rope.scaling.dynamic_factor` | float32 | rotary scaling of type dynamic | its factor; stretched past `context_length` |
+| `NAME.rope.scaling.attn_factor` | float32 | yarn with an `attention_factor` of its own | relative to the one that yarn computes |
+| `NAME.rope.scaling.yarn_truncate` | bool | yarn with `truncate: false` (GPT-OSS) | whether the range of pairs is rounded to whole ones |
+| `NAME.rope.scaling.original_context_length` | uint32 | GLM | the context length; the reference writes the hidden width as `context_length` |
+| `NAME.rope.freq_base` | float32 | not 10000 where the reference has no such key | base of the rotary frequencies |
+| `NAME.no_rope_layers` | bool array | SmolLM3 with an unusual choice | which layers do not rotate |
+| `NAME.attention.max_alibi_bias` | float32 | Falcon-RW, Baichuan 13B | the largest slope of ALiBi |
+| `NAME.use_parallel_residual` | bool | Falcon-RW | attention and feed-forward net one after the other |
+| `NAME.ssm.dt_b_c_rms_epsilon`, `NAME.ssm.time_step_min` | float32 | Falcon-Mamba, Mamba 2 where they matter | epsilon of those norms; lower bound of the step |
+| `tokenizer.huggingface.added_tokens` | string | added tokens whose recognition GGUF's types can't express | a JSON list with ids and flags |
+| `tokenizer.huggingface.ignore_merges` | bool | the pre-tokenizer's name implies otherwise | whole words in the vocabulary win over merges |
+| `tokenizer.huggingface.normalizer`, `tokenizer.ggml.normalizer.nfc` | string, bool | the pre-tokenizer's name implies another normalizer | what text goes through first |
+| `tokenizer.huggingface.json` | string | `--embed-tokenizer` | `tokenizer.json` itself |
+
+OPT has no name in llama.cpp; its files use `opt`, GPT-2's tensor names, BERT's for norms after each part, and
+`token_embd_proj.weight` / `output_proj.weight` for the 350m variant's projections.
+"""
+
+
+def page() -> str:
+    rows = [(a.name, ", ".join(a.hf_classes), ", ".join(a.vocab)) for a in architectures()]
+    table = ["| GGUF name | Hugging Face classes | vocabularies |", "|---|---|---|"]
+    return HEAD + "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n" + TAIL
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
