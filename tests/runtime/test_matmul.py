@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from quants import Tensor, from_array
+from quants import Tensor, encode, format_named, from_array
+from runtime import matmul as matmul_module
 from runtime.kernels import blas, threads
 from runtime.matmul import gather, matmul, matmul_experts, set_threads
 
@@ -29,6 +30,19 @@ def test_product(n, width, rows):
     assert got.shape == (n, rows)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, x.astype(np.float64) @ w.T.astype(np.float64), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16"])
+@pytest.mark.usefixtures("thread_count")
+def test_many_rows_share_tiles(monkeypatch, name):
+    monkeypatch.setattr(matmul_module, "TILE", 64 * 100)
+    monkeypatch.setattr(matmul_module, "PIECE", 64 * 30)
+    x, w = normal(701, 64), normal(333, 64).astype(np.float16).astype(np.float32)
+    raw = encode(name, w)
+    weight = Tensor("w", w.shape, format_named(name), lambda start, stop: raw[start:stop])
+    want = x.astype(np.float64) @ w.T.astype(np.float64)
+    np.testing.assert_allclose(matmul(x, weight), want, atol=1e-4)
+    np.testing.assert_allclose(matmul(x, weight, slice(50, 300)), want[:, 50:300], atol=1e-4)
 
 
 def test_some_rows_and_given_result():
