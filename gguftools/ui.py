@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .edit import EditReport
     from .report import OutputReport, QuantizeReport
+    from .shards import ShardsReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -138,6 +139,18 @@ def _written(report: EditReport) -> str:
     if not report.bytes_written:
         return f"{report.path} is as it was"
     return f"{report.path} was changed {where}, {size(report.bytes_written)} written"
+
+
+def print_shards(report: ShardsReport, as_json: bool) -> None:
+    """The shards of a set, and the file that has it all."""
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
+    print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
+    print(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
 
 
 def print_value(value: Any, as_json: bool) -> None:

@@ -170,7 +170,7 @@ def _write_copy(
             os.fchmod(unnamed.fd, stat.S_IMODE(os.fstat(source).st_mode))
             os.ftruncate(unnamed.fd, total)
             write_at(unnamed.fd, memoryview(header), 0)
-            _copy(source, unnamed.fd, moves, progress)
+            copy_ranges(source, unnamed.fd, moves, progress)
             publish(unnamed, target, overwrite_target)
         except OSError as error:
             raise explain_write_error(error, target, total) from error
@@ -202,7 +202,8 @@ def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[byte
     return header, [(opened.data_offset, len(header), size)] if size > 0 else []
 
 
-def _copy(source: int, target: int, moves: Sequence[tuple[int, int, int]], progress: Progress | None) -> None:
+def copy_ranges(source: int, target: int, moves: Sequence[tuple[int, int, int]], progress: Progress | None) -> None:
+    """Copy ranges (from, to, bytes) between open files; progress(done, total) in bytes. Raises OSError."""
     total, done = sum(size for _, _, size in moves), 0
     for begin, to, size in moves:
         left = size

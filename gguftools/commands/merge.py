@@ -1,0 +1,27 @@
+"""`gguftools merge`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def merge(
+    shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="File to write; PREFIX.gguf beside the shards if not given.")
+    ] = None,
+    free: Annotated[
+        bool, Option("--free", help="Delete each shard once its bytes are safe; if interrupted, run it again.")
+    ] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Put a split set together: the file that was split, byte for byte."""
+    from ..shards import merge as run
+    from ..ui import bytes_progress, print_shards
+
+    with bytes_progress(f"merge {shard.name}") as progress:
+        report = run(shard, output, free=free, overwrite=overwrite, dry_run=dry_run, progress=progress)
+    print_shards(report, json)

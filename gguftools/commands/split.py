@@ -1,0 +1,35 @@
+"""`gguftools split`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def split(
+    file: Annotated[Path, Argument(help="GGUF file to split.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="PREFIX of the shards' names; the file's own if not given.")
+    ] = None,
+    max_size: Annotated[str | None, Option("--max-size", help="Tensor bytes of a shard, as 500M or 2G.")] = None,
+    max_tensors: Annotated[
+        int | None, Option("--max-tensors", help="Tensors of a shard; 128 if neither is given.")
+    ] = None,
+    no_tensor_first_split: Annotated[
+        bool, Option("--no-tensor-first-split", help="The first shard has the metadata alone.")
+    ] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace shards that exist.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, named and marked as everyone reads them."""
+    from ..quantize import parse_size
+    from ..shards import split as run
+    from ..ui import bytes_progress, print_shards
+
+    with bytes_progress(f"split {file.name}") as progress:
+        report = run(
+            file, output, max_size=parse_size(max_size) if max_size else None, max_tensors=max_tensors,
+            metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run, progress=progress,
+        )  # fmt: skip
+    print_shards(report, json)
