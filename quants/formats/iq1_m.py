@@ -26,15 +26,21 @@ from ..kernels.iq1 import (
     UP,
     cell_numbers,
     choose_points,
+    gain_above,
+    gain_near,
     greatest_size,
+    keep_best,
     meaning,
     meanings,
     sort_group,
     sorting_network,
+    split_limits,
+    units,
 )
 from ..kernels.lanes import (
     LANES,
     Lanes,
+    absolute,
     any_lane,
     block_offsets,
     every,
@@ -90,9 +96,8 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @inlined
 def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
-    """The scale of the best split, its limits (see `cell_numbers`), and which way the cells are moved.
+    """The best split: its gain, scale, which way the cells are moved, and at what places it is.
 
-    No split at all (all weights are zero): the limits are such that no value is below.
     sums: scratch; of either cell's weight * x below every place, and what its weights up to the second limit add to the
     sum of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in
     the highest level, less the sums below the two limits.
@@ -110,44 +115,60 @@ def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
             product = weight * load(values, LANES * j)
             x = where(in_first, x[0] + product, x[0]), where(in_first, x[1], x[1] + product)
             w = where(in_first, w[0] + weight, w[0]), where(in_first, w[1], w[1] + weight)
-    up_a, up_b, down_a, down_b = x[0] * UP[2], x[1] * UP[2], x[0] * DOWN[2], x[1] * DOWN[2]
-    squares_up_a, squares_up_b = w[0] * UP[2] * UP[2], w[1] * UP[2] * UP[2]
-    squares_down_a, squares_down_b = w[0] * DOWN[2] * DOWN[2], w[1] * DOWN[2] * DOWN[2]
-    best = zero, every(LOWEST), every_int(0), every(LOWEST), every_int(0), every(LOWEST), every_int(0)
+    totals = (x[0] * UP[2], x[1] * UP[2], x[0] * DOWN[2], x[1] * DOWN[2])
+    squares = (w[0] * UP[2] * UP[2], w[1] * UP[2] * UP[2], w[0] * DOWN[2] * DOWN[2], w[1] * DOWN[2] * DOWN[2])
+    unit_x, unit_w = units(values, weights, GROUP)
+    over, under = -every(np.float32(1)), every(np.float32(1))
     for i in range(GROUP + 1):
-        at = 6 * LANES * i
-        x_a, w_a, x_b, w_b = (
-            load(sums, at), load(sums, at + LANES), load(sums, at + 3 * LANES), load(sums, at + 4 * LANES))
-        low_up_a, low_up_b = squares_up_a + w_a * UP_FIRST, squares_up_b + w_b * UP_FIRST
-        low_down_a, low_down_b = squares_down_a + w_a * DOWN_FIRST, squares_down_b + w_b * DOWN_FIRST
+        low = _below_first(sums, squares, i)
         for j in range(i, GROUP + 1):
-            at = 6 * LANES * j
-            below_a, below_b = x_a + load(sums, at), x_b + load(sums, at + 3 * LANES)
-            qx_up_a, qx_up_b, qx_down_a, qx_down_b = up_a - below_a, up_b - below_b, down_a - below_a, down_b - below_b
-            qq_up_a = low_up_a + load(sums, at + LANES) * UP_SECOND
-            qq_up_b = low_up_b + load(sums, at + 4 * LANES) * UP_SECOND
-            qq_down_a, qq_down_b = low_down_a + load(sums, at + 2 * LANES), low_down_b + load(sums, at + 5 * LANES)
-            best = _better(best, qx_up_a + qx_up_b, qq_up_a + qq_up_b, 0, values, order, i, j)
-            best = _better(best, qx_up_a + qx_down_b, qq_up_a + qq_down_b, 1, values, order, i, j)
-            best = _better(best, qx_down_a + qx_up_b, qq_down_a + qq_up_b, 2, values, order, i, j)
-            best = _better(best, qx_down_a + qx_down_b, qq_down_a + qq_down_b, 3, values, order, i, j)
-    return best[0], best[1], best[2], best[3:]
+            qx, qq = _split_sums(sums, totals, low, j)
+            over, under = gain_above(over, under, qx[0], qq[0], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[1], qq[1], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[2], qq[2], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[3], qq[3], unit_x, unit_w)
+    gain, scale, kinds, lows, highs = every(LOWEST), zero, every_int(0), every_int(0), every_int(0)
+    for i in range(GROUP + 1):
+        low = _below_first(sums, squares, i)
+        for j in range(i, GROUP + 1):
+            qx, qq = _split_sums(sums, totals, low, j)
+            near = gain_near(over, under, qx[0], qq[0], unit_x, unit_w)
+            near |= gain_near(over, under, qx[1], qq[1], unit_x, unit_w)
+            near |= gain_near(over, under, qx[2], qq[2], unit_x, unit_w)
+            near |= gain_near(over, under, qx[3], qq[3], unit_x, unit_w)
+            if any_lane(near):
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[0], qq[0], 0, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[1], qq[1], 1, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[2], qq[2], 2, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[3], qq[3], 3, i, j, gain, scale, kinds, lows, highs)
+    return gain, scale, kinds, lows, highs
 
 
 @inlined
-def _better(best, qx, qq, move, values, order, i, j):  # type: ignore[no-untyped-def]
-    """`best` with the lanes replaced where this split and move gain more."""
-    scale, gain, moves, first, first_place, second, second_place = best
-    win = (qq > np.float32(0)) & (qx * qx > gain * qq)
-    if any_lane(win):
-        scale = where(win, qx / qq, scale)
-        gain = where(win, scale * qx, gain)
-        moves = where(win, every_int(move), moves)
-        first = where(win, load(values, LANES * i), first)
-        first_place = where(win, load(order, LANES * i), first_place)
-        second = where(win, load(values, LANES * j), second)
-        second_place = where(win, load(order, LANES * j), second_place)
-    return scale, gain, moves, first, first_place, second, second_place
+def _below_first(sums, squares, i):  # type: ignore[no-untyped-def]
+    """What does not depend on the second limit: sums of both cells, and parts of the sums of squares."""
+    at = 6 * LANES * i
+    w_a, w_b = load(sums, at + LANES), load(sums, at + 4 * LANES)
+    return (
+        load(sums, at), load(sums, at + 3 * LANES), squares[0] + w_a * UP_FIRST, squares[1] + w_b * UP_FIRST,
+        squares[2] + w_a * DOWN_FIRST, squares[3] + w_b * DOWN_FIRST,
+    )  # fmt: skip
+
+
+@inlined
+def _split_sums(sums, totals, low, j):  # type: ignore[no-untyped-def]
+    """Sums of weight * level * x and weight * level * level for the four ways to move the cells."""
+    at = 6 * LANES * j
+    below_a, below_b = low[0] + load(sums, at), low[1] + load(sums, at + 3 * LANES)
+    up_a, up_b, down_a, down_b = totals[0] - below_a, totals[1] - below_b, totals[2] - below_a, totals[3] - below_b
+    qx = up_a + up_b, up_a + down_b, down_a + up_b, down_a + down_b
+    up_a, up_b = low[2] + load(sums, at + LANES) * UP_SECOND, low[3] + load(sums, at + 4 * LANES) * UP_SECOND
+    down_a, down_b = low[4] + load(sums, at + 2 * LANES), low[5] + load(sums, at + 5 * LANES)
+    return qx, (up_a + up_b, up_a + down_b, down_a + up_b, down_a + down_b)
 
 
 @inlined
@@ -163,6 +184,7 @@ def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def
     across, weights = blocks[0], blocks[1]
     values, carried, order = np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.int32)
     sums = np.empty(6 * ordered, np.float32)
+    floats, ints = np.empty(2 * LANES, np.float32), np.empty(2 * LANES, np.int32)
     points, downs, off_grid = np.empty(LANES * 2, np.int32), np.empty(LANES * 2, np.int32), np.empty(LANES, np.int32)
     errors, start = np.empty(LONGEST_LIST, np.float32), np.empty(LANES, np.float32)
     scales, moves = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
@@ -174,14 +196,15 @@ def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def
         for g in range(GROUPS):
             at = LANES * GROUP * g
             sort_group(across, weights, at, GROUP, network, values, carried, order)
-            scale, best, move, limits = _best_split(values, carried, order, sums)
-            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (best == LOWEST)
+            gain, scale, move, lows, highs = _best_split(values, carried, order, sums)
+            split_limits(values, order, lows, highs, floats, ints)
+            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (gain == LOWEST)
             mirrored = scale < zero
-            cell_numbers(across, at, GROUP, limits, mirrored, points)
-            scale, move = where(mirrored, -scale, scale), where(mirrored, every_int(3) - move, move)
+            scale, move = absolute(scale), where(mirrored, every_int(3) - move, move)
             store(downs, 0, _cell_down(move, 0))
             store(downs, LANES, _cell_down(move, 1))
             store(start, 0, scale)
+            cell_numbers(across, weights, at, GROUP, floats, ints, mirrored, scale, downs, points)
             choose_points(across, weights, at, 2, start, downs, tables, errors, points, off_grid)
             qx, qq = zero, zero
             for k in range(2):

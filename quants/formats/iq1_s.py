@@ -27,14 +27,16 @@ from ..kernels.iq1 import (
     cell_numbers,
     choose_points,
     greatest_size,
+    keep_best,
     meaning,
     meanings,
     sort_group,
     sorting_network,
+    split_limits,
 )
 from ..kernels.lanes import (
     LANES,
-    any_lane,
+    absolute,
     block_offsets,
     every,
     every_int,
@@ -84,10 +86,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @inlined
 def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
-    """The scale of the best split, its limits (see `cell_numbers`), and whether its cells are moved down.
-
-    No split at all (all weights are zero): the limits are such that no value is below.
-    """
+    """The best split: its gain, scale, 1 if the cells are moved down, and at what places it is."""
     sum_x, sum_w, rest_up, rest_down, square_up, square_down = sums
     zero = every(np.float32(0))
     x, w = zero, zero
@@ -103,36 +102,32 @@ def _best_split(values, weights, order, sums):  # type: ignore[no-untyped-def]
         store(rest_down, i, (x - load(sum_x, i)) * DOWN[2])
         store(square_up, i, (w - load(sum_w, i)) * UP[2] * UP[2])
         store(square_down, i, (w - load(sum_w, i)) * DOWN[2] * DOWN[2])
-    scale, best, down = zero, every(LOWEST), every_int(0)
-    first, first_place, second, second_place = every(LOWEST), every_int(0), every(LOWEST), every_int(0)
+    gain, scale, kinds, lows, highs = every(LOWEST), zero, every_int(0), every_int(0), every_int(0)
     for i in range(GROUP + 1):
-        x, w = load(sum_x, LANES * i), load(sum_w, LANES * i)
-        low_up, low_down = x * UP[0], x * DOWN[0]
-        low_square_up, low_square_down = w * UP[0] * UP[0], w * DOWN[0] * DOWN[0]
+        low = _below_first(sums, i)
         for j in range(i, GROUP + 1):
-            middle = (load(sum_x, LANES * j) - x) * UP[1]
-            middle_square = (load(sum_w, LANES * j) - w) * UP[1] * UP[1]
-            qx = low_up + middle + load(rest_up, LANES * j)
-            qq = low_square_up + middle_square + load(square_up, LANES * j)
-            win = (qq > zero) & (qx * qx > best * qq)
-            if any_lane(win):
-                scale = where(win, qx / qq, scale)
-                best, down = where(win, scale * qx, best), where(win, every_int(0), down)
-                first = where(win, load(values, LANES * i), first)
-                first_place = where(win, load(order, LANES * i), first_place)
-                second = where(win, load(values, LANES * j), second)
-                second_place = where(win, load(order, LANES * j), second_place)
-            qx = low_down - middle + load(rest_down, LANES * j)
-            qq = low_square_down + middle_square + load(square_down, LANES * j)
-            win = (qq > zero) & (qx * qx > best * qq)
-            if any_lane(win):
-                scale = where(win, qx / qq, scale)
-                best, down = where(win, scale * qx, best), where(win, every_int(1), down)
-                first = where(win, load(values, LANES * i), first)
-                first_place = where(win, load(order, LANES * i), first_place)
-                second = where(win, load(values, LANES * j), second)
-                second_place = where(win, load(order, LANES * j), second_place)
-    return scale, best, down, (first, first_place, second, second_place)
+            qx_up, qq_up, qx_down, qq_down = _split_sums(sums, low, j)
+            gain, scale, kinds, lows, highs = keep_best(qx_up, qq_up, 0, i, j, gain, scale, kinds, lows, highs)
+            gain, scale, kinds, lows, highs = keep_best(qx_down, qq_down, 1, i, j, gain, scale, kinds, lows, highs)
+    return gain, scale, kinds, lows, highs
+
+
+@inlined
+def _below_first(sums, i):  # type: ignore[no-untyped-def]
+    """What does not depend on the second limit: sums below the first one, alone and times levels."""
+    x, w = load(sums[0], LANES * i), load(sums[1], LANES * i)
+    return x, w, x * UP[0], x * DOWN[0], w * UP[0] * UP[0], w * DOWN[0] * DOWN[0]
+
+
+@inlined
+def _split_sums(sums, low, j):  # type: ignore[no-untyped-def]
+    """Sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
+    middle = (load(sums[0], LANES * j) - low[0]) * UP[1]
+    middle_square = (load(sums[1], LANES * j) - low[1]) * UP[1] * UP[1]
+    return (
+        low[2] + middle + load(sums[2], LANES * j), low[4] + middle_square + load(sums[4], LANES * j),
+        low[3] - middle + load(sums[3], LANES * j), low[5] + middle_square + load(sums[5], LANES * j),
+    )  # fmt: skip
 
 
 @kernel
@@ -145,6 +140,7 @@ def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def
         np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.float32),
         np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.float32),
     )  # fmt: skip
+    floats, ints = np.empty(2 * LANES, np.float32), np.empty(2 * LANES, np.int32)
     points, downs, off_grid = np.empty(LANES * 4, np.int32), np.empty(LANES * 4, np.int32), np.empty(LANES, np.int32)
     errors, start = np.empty(LONGEST_LIST, np.float32), np.empty(LANES, np.float32)
     scales, high = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
@@ -156,14 +152,15 @@ def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def
         for g in range(GROUPS):
             at = LANES * GROUP * g
             sort_group(across, weights, at, GROUP, network, values, carried, order)
-            scale, best, down, limits = _best_split(values, carried, order, sums)
-            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (best == LOWEST)
+            gain, scale, down, lows, highs = _best_split(values, carried, order, sums)
+            split_limits(values, order, lows, highs, floats, ints)
+            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (gain == LOWEST)
             mirrored = scale < zero
-            cell_numbers(across, at, GROUP, limits, mirrored, points)
-            scale, down = where(mirrored, -scale, scale), where(mirrored, every_int(1) - down, down)
+            scale, down = absolute(scale), where(mirrored, every_int(1) - down, down)
             for k in range(4):
                 store(downs, LANES * k, down)
             store(start, 0, scale)
+            cell_numbers(across, weights, at, GROUP, floats, ints, mirrored, scale, downs, points)
             choose_points(across, weights, at, 4, start, downs, tables, errors, points, off_grid)
             qx, qq = zero, zero
             for k in range(4):

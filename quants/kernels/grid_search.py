@@ -156,7 +156,7 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
 
 
 @inlined
-def _list_of(number: int, entries: Words) -> tuple[int, int]:
+def list_of(number: int, entries: Words) -> tuple[int, int]:
     """Start and length of the list to be searched; index << 16 | code and 0 of a grid point."""
     entry = 4 * (number & (DOUBTFUL - 1))
     if number < DOUBTFUL and entries[entry + 1] != 0:
@@ -265,7 +265,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
                 start = lowest_bit(open_runs)
                 open_runs = np.int32(open_runs & (open_runs - 1))
                 stop = lowest_bit(open_runs) if open_runs != 0 else tries
-                first, count = _list_of(numbers[base + LANES * start], entries)
+                first, count = list_of(numbers[base + LANES * start], entries)
                 if count == 0:
                     chosen[base + LANES * start] = first
                     continue
@@ -345,15 +345,15 @@ def search_group(
         c = which[lane]
         off_grid = refit == REFIT_ALWAYS or (c < 0 and refit == REFIT_IF_OFF_GRID)
         for cell in range(cells):
-            if c >= 0 and _list_of(numbers[LANES * (tries * cell + c) + lane], entries)[1] != 0:
+            if c >= 0 and list_of(numbers[LANES * (tries * cell + c) + lane], entries)[1] != 0:
                 off_grid = True
         again[lane] = off_grid and final[lane] > 0
         for cell in range(cells):
             base = LANES * tries * cell + lane
             point = chosen[base + LANES * c] if c >= 0 else 0
-            on_grid = c < 0 or _list_of(numbers[base + LANES * max(c, 0)], entries)[1] == 0
+            on_grid = c < 0 or list_of(numbers[base + LANES * max(c, 0)], entries)[1] == 0
             if again[lane] and not (refit == REFIT_OFF_GRID_CELLS and on_grid):
-                point, count = _list_of(points[LANES * cell + lane], entries)
+                point, count = list_of(points[LANES * cell + lane], entries)
                 if count != 0:
                     position, _ = nearest_point(
                         x, roots, LANES * dims * cell + lane, dims, final[lane], point, count, codes, meanings,

@@ -11,8 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid_search import nearest_point
-from .lanes import LANES, Lanes, absolute, every, every_int, inlined, larger, load, store, where
+from .grid_search import DOUBT, DOUBTFUL, POWERS, list_of, nearest_point
+from .lanes import (
+    LANES,
+    Lanes,
+    absolute,
+    every,
+    every_int,
+    inlined,
+    larger,
+    load,
+    store,
+    to_float,
+    where,
+    with_sign,
+)
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
@@ -21,7 +34,8 @@ Words = NDArray[np.int32]
 UP = (np.float32(-0.875), np.float32(0.125), np.float32(1.125))
 DOWN = (np.float32(-1.125), np.float32(-0.125), np.float32(0.875))
 LOWEST = np.float32(np.finfo(np.float32).min)
-POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
+NEARLY = np.float32(1 - 1e-4)
+VANISHING = np.float32(1e-30)
 
 
 def meanings() -> Floats:
@@ -78,22 +92,85 @@ def sort_group(
 
 
 @inlined
-def cell_numbers(x: Floats, at: int, count: int, limits: Any, mirrored: Any, numbers: Words) -> None:
+def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
+    """What brings sums of weight * x and of weights to about 1, for `gain_above` and `gain_near`."""
+    size, total = every(np.float32(0)), every(np.float32(0))
+    for i in range(0, LANES * count, LANES):
+        size, total = size + absolute(load(values, i) * load(weights, i)), total + load(weights, i)
+    one = every(np.float32(1))
+    return where(size > VANISHING, one / size, one), where(total > VANISHING, one / total, one)
+
+
+@inlined
+def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
+    """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
+    top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
+    more = top * under > over * bottom
+    return where(more, top, over), where(more, bottom, under)
+
+
+@inlined
+def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> Lanes:
+    """Mask of lanes where the gain comes near to over / under, the greatest, so that it may be the one to be chosen.
+
+    Which of some almost equal gains wins depends on rounding and on their order. The reference divides whenever one is
+    greater than all before, mostly in vain; dividing for those near the top, in the same order, ends with the same one.
+    """
+    top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
+    return top * under >= over * NEARLY * bottom
+
+
+@inlined
+def keep_best(
+    qx: Lanes, qq: Lanes, kind: int, i: int, j: int, gain: Lanes, scale: Lanes, kinds: Lanes, lows: Lanes, highs: Lanes
+) -> tuple[Lanes, Lanes, Lanes, Lanes, Lanes]:
+    """gain … highs, with the split at places i, j in their stead where it gains more, as the reference decides it."""
+    win = (qq > np.float32(0)) & (qx * qx > gain * qq)
+    scale = where(win, qx / qq, scale)
+    return (
+        where(win, scale * qx, gain), scale, where(win, every_int(kind), kinds), where(win, every_int(i), lows),
+        where(win, every_int(j), highs),
+    )  # fmt: skip
+
+
+@inlined
+def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats: Floats, ints: Words) -> None:
+    """Values and places at which a split is, for `cell_numbers`: the first limit's, then the second one's."""
+    store(ints, 0, lows)
+    store(ints, LANES, highs)
+    for k in range(2 * LANES):
+        at = LANES * ints[k] + k % LANES
+        floats[k], ints[k] = values[at], order[at]
+
+
+@inlined
+def cell_numbers(
+    x: Floats, weights: Floats, at: int, count: int, floats: Floats, ints: Words, mirrored: Lanes, scale: Lanes,
+    downs: Words, numbers: Words,
+) -> None:  # fmt: skip
     """For every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second, then 2.
 
-    limits: first value and place, second value and place; equal values are below if their place is. mirrored: lanes
-    where the levels are the other way round.
+    floats, ints: `split_limits`; values equal to a limit are below if their place is. mirrored: a mask, where levels
+    are the other way round. DOUBTFUL is added where a level is not clearly the nearest one to x / scale in a cell that
+    is moved down or not.
     """
-    first, first_place, second, second_place = limits
+    first, second, first_place, second_place = load(floats, 0), load(floats, LANES), load(ints, 0), load(ints, LANES)
+    inverse = np.float32(1) / scale
     for cell in range(count // 8):
-        number = every_int(0)
+        shift = where(load(downs, LANES * cell) == 1, every(DOWN[1]), UP[1])
+        number, clear = every_int(0), shift == shift
         for i in range(8):
             place = 8 * cell + i
             v = load(x, at + LANES * place)
             level = where((v < first) | ((v == first) & (first_place > place)), every_int(0), 1)
             level = where((v < second) | ((v == second) & (second_place > place)), level, 2)
-            number += where(mirrored, every_int(2) - level, level) * POWERS[i]
-        store(numbers, LANES * cell, number)
+            level = where(mirrored, every_int(2) - level, level)
+            number += level * POWERS[i]
+            away = absolute(v * inverse - shift - to_float(level - 1))
+            outward = with_sign(np.float32(1), to_float(level - 1)) * (v * inverse - shift)
+            nearest = (away < np.float32(0.5) - DOUBT) | ((level != 1) & (outward > np.float32(0.5) + DOUBT))
+            clear = clear & (nearest | (load(weights, at + LANES * place) == np.float32(0)))
+        store(numbers, LANES * cell, where(clear, number, number + DOUBTFUL))
 
 
 @inlined
@@ -109,8 +186,7 @@ def choose_points(
     for lane in range(LANES):
         off_grid[lane] = 0
         for cell in range(cells):
-            entry = 4 * numbers[LANES * cell + lane]
-            point, count = entries[entry], entries[entry + 1]
+            point, count = list_of(numbers[LANES * cell + lane], entries)
             if count != 0:
                 off_grid[lane] = 1
                 position, _ = nearest_point(
