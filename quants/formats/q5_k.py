@@ -38,6 +38,7 @@ from ..kernels.lanes import (
     inlined,
     int_lanes,
     kernel,
+    lane,
     load,
     store,
     to_float,
@@ -142,14 +143,17 @@ def _put(
 
 @kernel
 def _decode(raw: NDArray[np.uint8], values: Floats) -> None:
+    scales, minima = np.empty(SUBS, np.float32), np.empty(SUBS, np.float32)
     for b in range(values.size // SIZE):
         at, to = BYTES * b, SIZE * b
-        d, dmin = load_half(raw, at + D), load_half(raw, at + DMIN)
+        d, dmin = lane(load_half(raw, at + D), 0), lane(load_half(raw, at + DMIN), 0)
         for j in range(SUBS):
             scale, minimum = six_bits(raw, at + SCALES, j)
-            scaled, offset = d * np.float32(scale), dmin * np.float32(minimum)
-            for half in range(0, SUB, LANES):
+            scales[j], minima[j] = d * np.float32(scale), dmin * np.float32(minimum)
+        for half in range(0, SUB, LANES):
+            high = load(raw, at + QH + half) << 4
+            for j in range(0, SUBS, 2):
                 q = load(raw, at + QS + SUB * (j // 2) + half)
-                high = load(raw, at + QH + half) >> j & 1
-                code = (q >> 4) if j % 2 else (q & 15)
-                store(values, to + SUB * j + half, scaled * to_float(code | high << 4) - offset)
+                first, second = (q & 15) | (high >> j & 16), (q >> 4) | (high >> (j + 1) & 16)
+                store(values, to + SUB * j + half, scales[j] * to_float(first) - minima[j])
+                store(values, to + SUB * (j + 1) + half, scales[j + 1] * to_float(second) - minima[j + 1])

@@ -24,6 +24,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -39,9 +40,30 @@ from numpy.typing import NDArray
 LANES = 16
 Lanes = Any  # in annotations: a value of one of the lane types
 
-# Entry points called from Python, and functions that are always inlined into them. No fastmath: bytes must not vary.
-kernel = functools.partial(njit, nogil=True, cache=True, error_model="numpy")
-inlined = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True)
+# A function that is always inlined into the kernels that call it; it cannot be called from Python.
+inlined = functools.partial(
+    njit, nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
+
+    numba looks at the file of the function alone to see whether a cached kernel is out of date. Ours consist of
+    functions from this folder, too, so that a change of any of these files counts.
+    """
+    compiled = njit(nogil=True, cache=True, error_model="numpy")(function)
+    cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
+    if cached is not None:
+        cached._source_stamp = (cached._source_stamp, _kernels_changed())
+    return compiled
+
+
+@functools.cache
+def _kernels_changed() -> float:
+    """When a file of this folder was last changed."""
+    return max(file.stat().st_mtime for file in Path(__file__).parent.glob("*.py"))
+
 
 BIT, BYTE, SHORT, WORD, INDEX, FLOAT = *(ir.IntType(n) for n in (1, 8, 16, 32, 64)), ir.FloatType()
 BITS, BYTES, SHORTS, WORDS, FLOATS = (ir.VectorType(scalar, LANES) for scalar in (BIT, BYTE, SHORT, WORD, FLOAT))
