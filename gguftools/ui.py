@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from .edit import EditReport
+    from .hashing import CheckReport
+    from .imatrix import ImportanceMatrix
     from .report import OutputReport, QuantizeReport
     from .shards import ShardsReport
 
@@ -46,6 +48,16 @@ def usage(message: str, hint: str) -> NoReturn:
     """End the program as a wrong call: exit code 2."""
     print_error(GgufToolsError(message, hint))
     sys.exit(2)
+
+
+@contextmanager
+def resumable_note() -> Iterator[None]:
+    """Work that leaves what it has done for --resume, and says so when it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("what is done was kept beside the output; the same command with --resume goes on from there")
+        raise
 
 
 def note(text: str) -> None:
@@ -151,6 +163,42 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
     print(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
+
+
+def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
+    """For each file, what differs from its manifest."""
+    if as_json:
+        print_json([report.as_dict() for report in reports])
+        return
+    for report in reports:
+        for mismatch in report.mismatches:
+            print(mismatch)
+        wrong = len(report.mismatches)
+        print(f"{report.file}: {f'{wrong} wrong' if wrong else 'as it should be'}; {report.checked} hashes checked")
+
+
+MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
+
+
+def print_matrix(matrix: ImportanceMatrix) -> None:
+    """An importance matrix: where it comes from, what matters most and least, what is wrong."""
+    from .imatrix import layer_importance, problems, summary
+
+    entries, found = summary(matrix), problems(matrix)
+    print(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
+          f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
+    rows = [
+        (e.name, str(e.width), f"{e.experts_seen}/{e.experts}", str(e.zero_columns), f"{e.importance:.4g}")
+        for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
+    ]
+    columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
+    print_table(None, columns, rows, "lrrrr")
+    layers = [layer for layer in layer_importance(entries) if layer >= 0]
+    print(f"layers by importance: {', '.join(map(str, layers))}")
+    for problem in found[:MOST_ROWS]:
+        note(f"warning: {problem}")
+    if len(found) > MOST_ROWS:
+        note(f"warning: {len(found) - MOST_ROWS} more problems; --json lists all")
 
 
 def print_value(value: Any, as_json: bool) -> None:

@@ -1,0 +1,42 @@
+"""`gguftools hash`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+
+def hash(
+    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    xxh64: Annotated[bool, Option("--xxh64", help="XXH64: fast, against damage. The default.")] = False,
+    sha1: Annotated[bool, Option("--sha1", help="SHA-1.")] = False,
+    sha256: Annotated[bool, Option("--sha256", help="SHA-256: against tampering.")] = False,
+    uuid: Annotated[bool, Option("--uuid", help="UUID (version 5) of all tensors' data.")] = False,
+    all: Annotated[bool, Option("--all", help="All of them.")] = False,
+    no_tensors: Annotated[bool, Option("--no-tensors", help="Of each file as a whole only.")] = False,
+    check: Annotated[Path | None, Option("--check", help="Manifest to compare the files with.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write the manifest here.")] = None,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
+    from ..hashing import check_file, hash_file, write_manifest
+    from ..ui import bytes_progress, print_checks, print_json
+
+    given = {"xxh64": xxh64, "sha1": sha1, "sha256": sha256, "uuid": uuid}
+    wanted = [name for name, chosen in given.items() if chosen or all] or ["xxh64"]
+    with bytes_progress("hash") as progress:
+        if check is not None:
+            reports = [check_file(path, check, progress) for path in files]
+        else:
+            digests = [digest for path in files for digest in hash_file(path, wanted, not no_tensors, progress)]
+    if check is not None:
+        print_checks(reports, json)
+        if any(report.mismatches for report in reports):
+            raise Exit(1)
+    elif output is not None:
+        write_manifest(output, digests)
+    elif json:
+        print_json([digest.as_dict() for digest in digests])
+    else:
+        for digest in digests:
+            print(digest.line())
