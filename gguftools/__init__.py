@@ -15,7 +15,7 @@ _API = {
     "load": "opened",
     "open": "opened",
     "perplexity": "measure",
-    "quantize": "quantize",
+    "quantize": "quantization",
     "set_metadata": "edit",
 }
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .edit import set_metadata
     from .measure import perplexity
     from .opened import load, open
-    from .quantize import quantize
+    from .quantization import quantize
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from quants.recipes import RECIPES, recipe_named
 from .files.atomic import check_space
 from .files.checkpoint import Checkpoint, open_checkpoint
 from .pipeline import DEFAULT_MEMORY, FilePlan, Item, Progress, page_releaser, write_files
-from .quantize import PathLike, converted_input, quantize
+from .quantization import PathLike, converted_input, quantize
 from .report import OutputReport, QuantizeReport, tensor_report
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # outtypes of a conversion: `general.file_type`
@@ -63,7 +63,12 @@ def open_converted(folder: PathLike, pre: str | None = None, embed_tokenizer: bo
 
 
 def own_type(source: Converted) -> str:
-    """The outtype that follows the checkpoint: what most of its weights are stored in, BF16 where GGUF has no such."""
+    """The outtype that follows the checkpoint: what most of its weights are stored in, BF16 where GGUF has no such.
+
+    BF16 too where weights are quantized, whatever the rest is stored in.
+    """
+    if source.plan.packed:
+        return "BF16"
     sizes: Counter[str] = Counter()
     for tensor in source.checkpoint.tensors.values():
         if len(tensor.shape) > 1:

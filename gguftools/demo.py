@@ -10,7 +10,7 @@ from quants.errors import FileError
 
 from .conversion import convert
 from .measure import perplexity
-from .quantize import quantize
+from .quantization import quantize
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,3 +354,14 @@ def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
         layer = layer_of(entry.name)
         found[layer] = found.get(layer, 0.0) + entry.importance
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def as_dict(matrix: ImportanceMatrix) -> dict[str, Any]:
+    """A matrix in figures, as `imatrix-info --json` shows it."""
+    entries = summary(matrix)
+    return {
+        "file": str(matrix.path), "datasets": list(matrix.datasets), "chunks": matrix.chunks,
+        "chunk_size": matrix.chunk_size, "entries": [asdict(entry) for entry in entries],
+        "layers": [{"layer": layer, "importance": value} for layer, value in layer_importance(entries).items()],
+        "problems": [asdict(problem) for problem in problems(matrix)],
+    }  # fmt: skip

@@ -15,6 +15,8 @@ from quants.errors import FileError
 
 from .opened import OpenFile, open
 
+TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
+
 Progress = Callable[[int, int, float], None]
 
 
@@ -46,17 +48,20 @@ def perplexity(
     chunks: int | None = None,
     stride: int = 0,
     threads: int | None = None,
+    round_activations: bool = False,
     progress: Progress | None = None,
 ) -> Measured:
     """Perplexity of the model on the text in the file `text`, by the reference's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
-    threads: None for all processors. Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    threads: None for all processors. round_activations: round the inputs of products as the reference does (to 8
+    bits for quantized weights) instead of keeping float32, for figures to set beside its own. Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.kernels.threads import set_threads
     from runtime.model import Model
     from runtime.perplexity import perplexity as measure
     from runtime.perplexity import windows
+    from runtime.rounding import set_reference_rounding
 
     opened = model if isinstance(model, OpenFile) else open(model)
     tokenizer = opened.tokenizer
@@ -66,15 +71,20 @@ def perplexity(
     net = Model(opened.metadata, opened.tensors)
     compile_seconds = _warm_up(net, tokens[:n_ctx])
     start = time.perf_counter()
-    result = measure(
-        tokens,
-        lambda ids, first: net.forward(ids, None, first),
-        n_ctx,
-        bos=tokenizer.bos if tokenizer.add_bos else None,
-        chunks=chunks,
-        stride=stride,
-        progress=progress,
-    )
+    set_reference_rounding(round_activations)
+    try:
+        result = measure(
+            tokens,
+            net.scorable,
+            n_ctx,
+            bos=tokenizer.bos if tokenizer.add_bos else None,
+            chunks=chunks,
+            stride=stride,
+            batch=max(1, TOKENS_AT_ONCE // n_ctx),
+            progress=progress,
+        )
+    finally:
+        set_reference_rounding(False)
     seconds = time.perf_counter() - start
     return Measured(
         file=str(opened.path),
@@ -90,11 +100,8 @@ def perplexity(
 
 def _warm_up(net: Any, tokens: list[int]) -> float:
     """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
-    from runtime.perplexity import token_losses
-
     start = time.perf_counter()
-    logits = net.forward(tokens[:16], None, 14)
-    token_losses(logits, np.asarray(tokens[:2], np.int64))
+    net.scorable(tokens[:16], 14).losses(np.asarray(tokens[:2], np.int64))
     return time.perf_counter() - start
 
 

@@ -23,6 +23,7 @@ from .experts import experts
 from .matmul import gather, matmul
 from .mla import latent_attention
 from .rope import apply_rope, rope_table
+from .scoring import Logits
 from .ssm import short_convolution, state_space
 
 if TYPE_CHECKING:
@@ -151,21 +152,27 @@ def decode(run: Pass, x: Floats) -> Floats:
     return x
 
 
-def head(run: Pass, x: Floats) -> Floats:
-    """Logits: float32 (tokens, vocabulary); or the last hidden states, (tokens, width), where the model ends there."""
+def head(run: Pass, x: Floats) -> Logits | Floats:
+    """Logits, not computed yet, of x (…, width); or the last hidden states where the model ends there."""
     model, whole = run.model, run.model.whole
     x = run.norm(whole, model.architecture.block.output_norm, x)
     if model.architecture.block.hidden_states:
         return x
     if "output_proj.weight" in whole:
         x = run.project(whole, "output_proj", x)
-    logits = run.project(whole, "output" if "output.weight" in whole else "token_embd", x)
-    bias = whole.array("output.bias") if "output.weight" not in whole else None
-    if bias is not None:  # of a tied head
-        logits += bias
-    if model.hyper.logit_scale != 1:
-        logits *= np.float32(model.hyper.logit_scale)
-    return ops.softcap(logits, model.hyper.logit_softcap) if model.hyper.logit_softcap else logits
+    name = "output" if "output.weight" in whole else "token_embd"
+    weight, bias = whole.need(f"{name}.weight"), whole.array(f"{name}.bias")
+    if model.observe:
+        model.observe(weight.name, x)
+
+    def finish(logits: Floats, first: int) -> Floats:
+        if bias is not None:
+            logits += bias[first : first + logits.shape[1]]
+        if model.hyper.logit_scale != 1:
+            logits *= np.float32(model.hyper.logit_scale)
+        return ops.softcap(logits, model.hyper.logit_softcap) if model.hyper.logit_softcap else logits
+
+    return Logits(x, weight, finish)
 
 
 def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:

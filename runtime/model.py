@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .cache import KVCache
 from .graph import Layer, Observe, Pass, decode, embed, head
 from .hyper import Hyper, Keys, hyper
 from .rope import RopeScaling
+from .scoring import Logits
 
 Floats = NDArray[np.float32]
 
@@ -98,12 +100,28 @@ class Model:
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
+        result = self._evaluate(texts, cache, first)
+        array = result.float32() if isinstance(result, Logits) else result
+        return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+
+    def scorable(self, tokens: ArrayLike, first: int = 0) -> Logits:
+        """As `forward` without a cache, but the logits are computed as far as they are asked for.
+
+        Raises ModelError for a model that ends in hidden states.
+        """
+        ids = self._checked(tokens)
+        result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first)
+        if not isinstance(result, Logits):
+            raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
+        return replace(result, x=result.x.reshape(*ids.shape[:-1], -1, result.x.shape[-1]))
+
+    def _evaluate(self, texts: NDArray[np.int64], cache: KVCache | None, first: int) -> Logits | Floats:
+        """What `head` gives for positions `first` and on of each text, one after the other."""
         run = Pass(self, len(texts), texts.shape[1], cache)
         x = embed(run, texts.reshape(-1))
         x = decode(run, x) if self.sides is None else encoder_decoder.decode(run, self.sides, x)
         wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
-        result = head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
-        return result.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+        return head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
 
 
 def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:

@@ -26,7 +26,7 @@ def convert(
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..conversion import convert as run
-    from ..quantize import parse_size
+    from ..sizes import parse_size
     from ..ui import bytes_progress, print_report
 
     extra = {} if imatrix is None else {"imatrix": imatrix}

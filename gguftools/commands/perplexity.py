@@ -13,6 +13,9 @@ def perplexity(
     chunks: Annotated[int | None, Option("--chunks", help="Measure the first so many windows only.")] = None,
     stride: Annotated[int, Option("--stride", help="Let windows overlap, each so many tokens on.")] = 0,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    round_activations: Annotated[
+        bool, Option("--round-activations", help="Round activations as llama.cpp does, to compare with its figures.")
+    ] = False,
     running: Annotated[bool, Option("--running", help="Print the value after every window.")] = False,
     json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -21,7 +24,10 @@ def perplexity(
     from ..ui import print_json, stdout, window_progress
 
     with window_progress(model.name) as progress:
-        result = measure(model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads, progress=progress)
+        result = measure(
+            model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
+            round_activations=round_activations, progress=progress,
+        )  # fmt: skip
     if json:
         print_json(result.as_json())
         return

@@ -39,7 +39,7 @@ def quantize(
         bool, Option("--leave-output-tensor", help="Keep output.weight as it is.")
     ] = False,
     prune_layers: Annotated[
-        list[int] | None, Option("--prune-layers", help="Leave a layer out (may be repeated); the rest is renumbered.")
+        str | None, Option("--prune-layers", help="Leave layers out, as 3,5,7; the rest is renumbered.")
     ] = None,
     override_kv: Annotated[
         list[str] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
@@ -74,9 +74,10 @@ def quantize(
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from quants.recipes import RECIPES, Options
 
-    from ..quantize import parse_override, parse_rule, parse_size, read_rules
-    from ..quantize import quantize as run
-    from ..ui import bytes_progress, print_report, print_table, usage
+    from ..quantization import parse_layers, parse_override, parse_rule, read_rules
+    from ..quantization import quantize as run
+    from ..sizes import parse_size
+    from ..ui import bytes_progress, print_report, print_table, resumable_note, usage
 
     if list_recipes:
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
@@ -89,11 +90,11 @@ def quantize(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
         leave_output=leave_output_tensor, rules=(*rules, *(read_rules(tensor_type_file) if tensor_type_file else ())),
     )  # fmt: skip
-    with bytes_progress(f"quantize {source.name}") as progress:
+    with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
         report = run(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
-            prune_layers=prune_layers or (),
+            prune_layers=parse_layers(prune_layers) if prune_layers else (),
             override_kv=dict(map(parse_override, override_kv or ())), keep_split=keep_split,
             split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
             reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,

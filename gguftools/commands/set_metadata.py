@@ -41,7 +41,7 @@ def set_metadata(
 
     slack = 0
     if reserve is not None:
-        from ..quantize import parse_size  # what it imports costs as much time as an edit
+        from ..sizes import parse_size
 
         slack = parse_size(reserve)
     values, types = read_json_values(from_json) if from_json else ({}, {})

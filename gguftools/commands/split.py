@@ -23,7 +23,7 @@ def split(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, named and marked as everyone reads them."""
-    from ..quantize import parse_size
+    from ..sizes import parse_size
     from ..shards import split as run
     from ..ui import bytes_progress, print_shards
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 
 RECIPES = ["Q4_K_M", "Q8_0"]
 

@@ -14,7 +14,7 @@ import pytest
 from archs.metadata import Metadata
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 from quants import Tensor, format_named
 from quants.recipes import RECIPES, Options
 

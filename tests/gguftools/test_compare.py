@@ -16,7 +16,7 @@ from gguftools.compare import compare
 from gguftools.conversion import convert
 from gguftools.drafting import can_draft
 from gguftools.opened import open as open_file
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 from quants.errors import VocabularyError
 
 from ..conftest import ROOT

@@ -11,7 +11,7 @@ import pytest
 
 from gguftools.conversion import convert
 from gguftools.files.gguf_reader import open_gguf
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 from quants.errors import OptionError
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 from gguftools.resume import journal_path, partial_path
 from quants import from_array
 from quants.errors import FileError
@@ -191,7 +191,7 @@ def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, mo
 def test_too_little_room_is_known_before_any_work(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gguftools.quantize as module
+    import gguftools.quantization as module
 
     monkeypatch.setattr(module, "check_outputs", lambda *given: 1000)
     assert not quantize(source, "Q8_0", tmp_path / "out.gguf", dry_run=True).fits

@@ -15,7 +15,7 @@ from gguftools.__main__ import build_app
 from gguftools.block_check import not_finite
 from gguftools.conversion import convert
 from gguftools.opened import open as open_file
-from gguftools.quantize import quantize
+from gguftools.quantization import quantize
 from gguftools.validation import validate
 from quants import decode, format_named
 from quants.format import formats, has_codec

@@ -16,7 +16,8 @@ import pytest
 from archs.metadata import Metadata, Value, ValueType
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
-from gguftools.quantize import parse_override, parse_rule, parse_size, quantize, read_rules
+from gguftools.quantization import parse_override, parse_rule, quantize, read_rules
+from gguftools.sizes import parse_size
 from quants import Tensor, format_named, from_array
 from quants.errors import FileError, FormatError, GgufToolsError, OptionError
 from quants.recipes import Options

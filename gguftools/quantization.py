@@ -24,7 +24,6 @@ from .report import OutputReport, QuantizeReport, tensor_report
 from .resume import identity, partial_path
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
-SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 
 
@@ -215,10 +214,9 @@ def parse_override(text: str) -> tuple[str, Value]:
     return key, Value(raw, ValueType.STRING)
 
 
-def parse_size(text: str) -> int:
-    """A size such as `500M` or `2G`, in bytes: decimal units, as in the names of split sets. Raises OptionError."""
-    found = SIZE.fullmatch(text.strip())
-    if not found or not int(found[1]):
-        raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
-    thousands: int = 1000 ** " KMGT".index(found[2].upper() or " ")
-    return int(found[1]) * thousands
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Layer numbers such as `3,5,7`. Raises OptionError."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5,7") from None
