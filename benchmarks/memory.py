@@ -41,12 +41,17 @@ def main() -> None:
         run(Path(work), options.gigabytes)
 
 
-def run(work: Path, gigabytes: float) -> None:
+def synthetic(folder: Path, gigabytes: float) -> int:
+    """Write a Llama checkpoint of about that size with random weights: its bytes."""
     layers = max(1, round((gigabytes * 1e9 - 0.26e9) / BYTES_OF_A_LAYER))
-    tool = [sys.executable, str(SHARED / "tools" / "synthetic_checkpoint.py"), str(work / "model"), "--shard-gb", "1"]
+    tool = [sys.executable, str(SHARED / "tools" / "synthetic_checkpoint.py"), str(folder), "--shard-gb", "1"]
     subprocess.run([*tool, "--hidden", "2048", "--ffn", "5632", "--layers", str(layers)], check=True)
-    size = sum(path.stat().st_size for path in (work / "model").glob("*.safetensors"))
-    print(f"checkpoint of {size / 1e9:.2f} GB, {layers} layers; Python alone needs {own_memory():.2f} GB")
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def run(work: Path, gigabytes: float) -> None:
+    size = synthetic(work / "model", gigabytes)
+    print(f"checkpoint of {size / 1e9:.2f} GB; this program alone needs {own_memory():.2f} GB")
     source = {"convert": work / "model", "quantize": work / "bf16.gguf"}
     for command, outtype in STEPS:
         target = work / (f"{outtype}.gguf" if command == "convert" else "quantized.gguf")
