@@ -17,7 +17,7 @@ from quants.errors import ModelError
 from .config import lookup, normalized
 from .general import general
 from .metadata import Metadata, Value, ValueType
-from .packed import joined
+from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .registry import by_hf_class
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
@@ -59,6 +59,7 @@ class Plan:
 
     metadata: all but `general.file_type`, which depends on the formats chosen.
     ignored: source tensors that hold nothing; left_out: those of parts this file has no place for (vision towers).
+    packed: the method that quantized the checkpoint's weights, "" where they are plain.
     """
 
     architecture: Architecture
@@ -66,6 +67,7 @@ class Plan:
     tensors: dict[str, Tensor]
     ignored: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    packed: str = ""
 
 
 def plan(
@@ -84,7 +86,7 @@ def plan(
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = by_hf_class(config.get("architectures") or [])
-    full = normalized(config, architecture.defaults)
+    full = with_settings_beside(folder, normalized(config, architecture.defaults))
     mapped = map_tensors(architecture, full, tensors)
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
@@ -97,7 +99,10 @@ def plan(
     )  # fmt: skip
     for key in words:
         metadata[key] = words.value(key)
-    return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out)
+    settings = settings_of(full)
+    return Plan(
+        architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out, method_of(settings) if settings else ""
+    )
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
@@ -158,13 +163,13 @@ class Mapped:
 
 def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
-    tensors = joined(tensors)
+    whole = unpacked(config, tensors)
     count = layer_count(architecture, config)
     rules = {PLACE.sub("#", pattern): target for pattern, target in architecture.tensors.items()}
-    result, stacks, unknown = Mapped(), Stacks(), []
+    result, stacks, unknown = Mapped(ignored=whole.ignored), Stacks(), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    for name, tensor in tensors.items():
+    for name, tensor in whole.tensors.items():
         if _matches(name, LEFT_OUT):
             result.left_out.append(name)
             continue

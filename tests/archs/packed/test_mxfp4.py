@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from archs.packed import joined
+from archs.packed.mxfp4 import joined
 from gguftools.files.dtypes import checkpoint_formats
 from quants import Tensor
 from quants.errors import ModelError

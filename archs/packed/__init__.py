@@ -1,0 +1,92 @@
+"""Checkpoints whose weights are quantized already: the tensors that stand for a weight together become that weight.
+
+A method is a module of this package with `unpacked(settings, tensors) -> Unpacked`, imported when a checkpoint needs
+it. Weights answer row ranges: float32, or blocks of ggml's where the values go over without loss. Layers that the
+method left alone (`modules_to_not_convert`, `ignore`) are recognised by being stored plainly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .mxfp4 import joined
+from .parts import Settings, Unpacked, refused
+
+METHODS = {  # `quant_method` → module
+    "fp8": "scaled", "fbgemm_fp8": "scaled", "gptq": "gptq", "awq": "awq", "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed_tensors", "modelopt": "modelopt", "modelopt_fp4": "modelopt", "mxfp4": "mxfp4",
+}  # fmt: skip
+KEYS = ("quantization_config", "compression_config")
+
+WEIGHTS = ("weight", "weight_packed", "qweight")
+CODES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "I8", "U8", "I16", "I32")
+
+# Files beside a config.json that says nothing: file → method, and where the settings are in it.
+BESIDE = {
+    "hf_quant_config.json": ("modelopt", "quantization"),
+    "quantize_config.json": ("gptq", ""),
+    "quant_config.json": ("awq", ""),
+}
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings | None:
+    """How a checkpoint's weights are quantized, by its normalized config; None where they are not."""
+    return next((config[key] for key in KEYS if isinstance(config.get(key), Mapping) and config[key]), None)
+
+
+def method_of(settings: Settings) -> str:
+    """The method's name in lower case; older configs don't say it, but have keys of their own."""
+    named = str(settings.get("quant_method") or "").lower()
+    if named and named != "none":
+        return named
+    if "config_groups" in settings:
+        return "compressed-tensors"
+    return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "of an unnamed method"
+
+
+def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with what older exports wrote into a file beside config.json. Raises ModelError for a broken one."""
+    if settings_of(config):
+        return config
+    for name, (method, inside) in BESIDE.items():
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            settings = dict(found[inside] if inside else found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
+        return {**config, KEYS[0]: {"quant_method": method, **settings}}
+    return config
+
+
+def unpacked(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Unpacked:
+    """The tensors of a checkpoint with every quantized weight in one piece.
+
+    config: as `archs.config.normalized` gives it. Raises ModelError for a method that is not read, and for parts that
+    are missing or don't belong together.
+    """
+    settings = settings_of(config)
+    if settings is None:
+        return Unpacked(joined(tensors))
+    method = method_of(settings)
+    if method not in METHODS:
+        raise refused(method, "this method")
+    result: Unpacked = importlib.import_module(f"{__name__}.{METHODS[method]}").unpacked(settings, tensors)
+    _check_none_left(method, result)
+    return result
+
+
+def _check_none_left(method: str, result: Unpacked) -> None:
+    """Refuse codes that would be taken for numbers."""
+    for name, tensor in result.tensors.items():
+        if len(tensor.shape) > 1 and name.endswith(WEIGHTS) and tensor.format.name in CODES:
+            raise refused(method, f"{name} is {tensor.format.name}, without the scales that are known")

@@ -1,0 +1,106 @@
+"""What the methods share: finding the tensors that stand for a weight together, and lazy tensors over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Tensor, format_named
+from quants.errors import FormatError, ModelError
+
+Settings = Mapping[str, Any]  # `quantization_config` of config.json
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A checkpoint's tensors after weights stored in parts became one tensor each.
+
+    ignored: stored tensors that no weight needs, such as the scales of activations.
+    """
+
+    tensors: dict[str, Tensor]
+    ignored: list[str] = field(default_factory=list)
+
+
+def replaced(
+    tensors: Mapping[str, Tensor], wholes: Iterable[tuple[Tensor, Iterable[str]]], ignored: Iterable[str] = ()
+) -> Unpacked:
+    """`tensors` with each whole at the place of the first of its parts."""
+    owner = {part: whole for whole, parts in wholes for part in parts}
+    left = dict.fromkeys(name for name in ignored if name not in owner)
+    result: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        found = owner.get(name, tensor)
+        if name not in left:
+            result[found.name] = found
+    return Unpacked(result, list(left))
+
+
+def part(tensors: Mapping[str, Tensor], name: str, of: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The tensor `name` that belongs to `of`. Raises ModelError where it is missing or of another shape."""
+    found = tensors.get(name)
+    if found is None:
+        raise ModelError(
+            f"{of.origin or of.name} is a quantized weight that needs {name!r}, which is missing",
+            hint="a shard may be missing",
+        )
+    if shape is not None and found.shape != shape:
+        raise ModelError(f"{found.origin or name} has shape {list(found.shape)}; {list(shape)} was expected")
+    return found
+
+
+def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats], origin: str) -> Tensor:
+    """A float32 tensor whose rows start … stop are `read(start, stop)`, float32 (rows, width)."""
+
+    def raw(start: int, stop: int) -> NDArray[np.uint8]:
+        rows = np.ascontiguousarray(read(start, stop), "<f4")
+        return rows.reshape(stop - start, shape[-1]).view(np.uint8)
+
+    return Tensor(name, shape, format_named("F32"), raw, origin)
+
+
+def words(tensor: Tensor) -> NDArray[np.uint32]:
+    """The values of a matrix of 32-bit integers, as they lie in the file."""
+    if tensor.format.name not in ("I32", "U32") or len(tensor.shape) != 2:
+        raise ModelError(
+            f"{tensor.origin or tensor.name} is {tensor.format.name} {list(tensor.shape)}; a matrix of I32 was expected"
+        )
+    return tensor.elements().view("<u4")
+
+
+def columns(tensor: Tensor, start: int, stop: int) -> Floats:
+    """Columns start … stop of a matrix of numbers as float32 (columns, rows)."""
+    part = np.ascontiguousarray(tensor.elements()[:, start:stop])
+    return np.ascontiguousarray(tensor.format.decode(part.view(np.uint8)).T)
+
+
+def groups_in_order(width: int, count: int, size: int | None) -> NDArray[np.int64]:
+    """The group of each column where groups of one size follow each other.
+
+    size: as config.json says, for a last group that is shorter.
+    """
+    each = width // count if width % count == 0 else size or 0
+    if each < 1 or -(-width // each) != count:
+        raise ModelError(f"rows of {width} values have {count} scales; groups of {size} values were expected")
+    return np.arange(width) // each
+
+
+def checked_groups(tensor: Tensor, count: int) -> NDArray[np.int64]:
+    """The group of each column as the checkpoint stores it. Raises FormatError for one that has no scale."""
+    group = tensor.elements().reshape(-1).astype(np.int64)
+    if group.size and (group.min() < 0 or group.max() >= count):
+        raise FormatError(f"{tensor.origin or tensor.name} names group {int(group.max())}; there are {count} groups")
+    return group
+
+
+def refused(method: str, what: str) -> ModelError:
+    """The error for weights in a layout that is not read."""
+    return ModelError(
+        f"the checkpoint's weights are quantized ({method}: {what}), which is not read",
+        hint="fetch the model in 16 bits, or in a quantization that docs/convert.md lists",
+    )
