@@ -1,7 +1,8 @@
 """Byte order of tensor data: which bytes of a block are numbers of several bytes.
 
-Fields are those of ggml's block structures, (first byte, bytes of a number, how many). A block whose numbers are all
-single bytes (MXFP4, NVFP4, IQ1_M and IQ3_XXS but for the scale) is the same in both orders.
+(first byte, bytes of a number, how many), by what ggml reads as one number on the machine it runs on. That is more than
+the fields of its structures: the high bits of Q5_0 and Q5_1, the signs of IQ2_XXS and IQ3_XXS and the scales of IQ1_M
+are arrays of bytes, or of shorter numbers, that are read as 32 or 16 bits. In MXFP4 and NVFP4 all are single bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ Field = tuple[int, int, int]
 
 SCALE = (0, 2, 1)
 FIELDS: dict[str, tuple[Field, ...]] = {
-    "Q4_0": (SCALE,), "Q4_1": ((0, 2, 2),), "Q5_0": (SCALE,), "Q5_1": ((0, 2, 2),), "Q8_0": (SCALE,),
-    "Q8_1": ((0, 4, 2),), "Q1_0": (SCALE,), "Q2_0": (SCALE,), "Q2_K": ((80, 2, 2),), "Q3_K": ((108, 2, 1),),
-    "Q4_K": ((0, 2, 2),), "Q5_K": ((0, 2, 2),), "Q6_K": ((208, 2, 1),), "Q8_K": ((0, 4, 1), (260, 2, 16)),
-    "IQ2_XXS": (SCALE, (2, 2, 32)), "IQ2_XS": (SCALE, (2, 2, 32)), "IQ2_S": (SCALE,), "IQ3_XXS": (SCALE,),
-    "IQ3_S": (SCALE,), "IQ1_S": (SCALE, (34, 2, 8)), "IQ1_M": (), "IQ4_NL": (SCALE,), "IQ4_XS": (SCALE, (2, 2, 1)),
-    "TQ1_0": ((52, 2, 1),), "TQ2_0": ((64, 2, 1),), "MXFP4": (), "NVFP4": (),
+    "Q4_0": (SCALE,), "Q4_1": ((0, 2, 2),), "Q5_0": (SCALE, (2, 4, 1)), "Q5_1": ((0, 2, 2), (4, 4, 1)),
+    "Q8_0": (SCALE,), "Q8_1": ((0, 4, 2),), "Q1_0": (SCALE,), "Q2_0": (SCALE,),
+    "Q2_K": ((80, 2, 2),), "Q3_K": ((108, 2, 1),), "Q4_K": ((0, 2, 2),), "Q5_K": ((0, 2, 2),), "Q6_K": ((208, 2, 1),),
+    "Q8_K": ((0, 4, 1), (260, 2, 16)),
+    "IQ2_XXS": (SCALE, *((6 + 8 * i, 4, 1) for i in range(8))), "IQ2_XS": (SCALE, (2, 2, 32)), "IQ2_S": (SCALE,),
+    "IQ3_XXS": (SCALE, (66, 4, 8)), "IQ3_S": (SCALE,), "IQ1_S": (SCALE, (34, 2, 8)), "IQ1_M": ((48, 2, 4),),
+    "IQ4_NL": (SCALE,), "IQ4_XS": (SCALE, (2, 2, 1)), "TQ1_0": ((52, 2, 1),), "TQ2_0": ((64, 2, 1),),
+    "MXFP4": (), "NVFP4": (),
 }  # fmt: skip
 
 

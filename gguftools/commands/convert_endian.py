@@ -1,0 +1,29 @@
+"""`gguftools convert-endian`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def convert_endian(
+    file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
+    order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="File to write; NAME-ORDER.gguf if not given.")
+    ] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Write a GGUF file in the other byte order, for machines such as IBM Z."""
+    from ..endianness import convert_endian as run
+    from ..ui import bytes_progress, print_json, size
+
+    with bytes_progress(f"convert {file.name}") as progress:
+        report = run(file, order, output, overwrite, progress)
+    if json:
+        print_json(report.as_dict())
+        return
+    for path in report.files:
+        print(path)
+    print(f"{report.order} endian, {size(report.nbytes)}")
