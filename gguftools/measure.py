@@ -65,7 +65,7 @@ def perplexity(
 
     opened = model if isinstance(model, OpenFile) else open(model)
     tokenizer = opened.tokenizer
-    tokens = tokenizer.encode(_read(Path(text)), add_special=True)
+    tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     set_threads(threads)
     net = Model(opened.metadata, opened.tensors)
@@ -105,7 +105,8 @@ def _warm_up(net: Any, tokens: list[int]) -> float:
     return time.perf_counter() - start
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A UTF-8 text. Raises FileError."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

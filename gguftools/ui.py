@@ -96,8 +96,9 @@ def print_report(report: QuantizeReport, as_json: bool) -> None:
     """What conversion or quantization did: for each output its types, then file, size, bits per weight, time."""
     for warning in report.warnings:
         note(f"warning: {warning}")
-    if report.without_importance:
-        note(f"warning: the importance matrix has nothing on {', '.join(report.without_importance)}")
+    unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
+    if unknown:
+        note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
     if as_json:
         print_json(report.as_dict())
         return
@@ -177,6 +178,7 @@ def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
         print(f"{report.file}: {f'{wrong} wrong' if wrong else 'as it should be'}; {report.checked} hashes checked")
 
 
+USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
 MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 

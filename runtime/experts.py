@@ -47,7 +47,7 @@ def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
     def project(name: str, values: Floats) -> Floats:
         weight = layer.need(f"ffn_{name}_exps.weight")
         if run.model.observe:
-            run.model.observe(f"{weight.name}#{expert}", values)
+            run.model.observe(weight.name, values, expert, weight.shape[0])
         y = matmul_experts(values, weight, expert)
         bias = layer.array(f"ffn_{name}_exps.bias")
         return y if bias is None else np.add(y, bias[expert], out=y)

@@ -6,7 +6,7 @@ A layer with other insides than attention brings a module of its own and is reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .model import Model
 
 Floats = NDArray[np.float32]
-Observe = Callable[[str, Floats], None]
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Pass:
         """x @ W.T (+ bias) for the weight `name`.weight."""
         weight = layer.need(f"{name}.weight")
         if self.model.observe:
-            self.model.observe(weight.name, x)
+            self.model.observe(weight.name, x, 0, 1)
         y = matmul(x, weight)
         bias = layer.array(f"{name}.bias")
         return y if bias is None else np.add(y, bias, out=y)
@@ -161,9 +160,9 @@ def head(run: Pass, x: Floats) -> Logits | Floats:
     if "output_proj.weight" in whole:
         x = run.project(whole, "output_proj", x)
     name = "output" if "output.weight" in whole else "token_embd"
-    weight, bias = whole.need(f"{name}.weight"), whole.array(f"{name}.bias")
+    weight, bias = whole.need(f"{name}.weight"), whole.array("output.bias")  # which a tied head may have, too
     if model.observe:
-        model.observe(weight.name, x)
+        model.observe(weight.name, x, 0, 1)
 
     def finish(logits: Floats, first: int) -> Floats:
         if bias is not None:

@@ -64,7 +64,7 @@ def per_head(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     for head in range(weight.shape[0]):
         values = np.ascontiguousarray(x[:, head])
         if run.model.observe:
-            run.model.observe(f"{weight.name}#{head}", values)
+            run.model.observe(weight.name, values, head, weight.shape[0])
         out[:, head] = matmul_experts(values, weight, head)
     return out
 

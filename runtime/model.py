@@ -15,8 +15,9 @@ from quants.errors import ModelError
 
 from . import encoder_decoder
 from .cache import KVCache
-from .graph import Layer, Observe, Pass, decode, embed, head
+from .graph import Layer, Pass, decode, embed, head
 from .hyper import Hyper, Keys, hyper
+from .importance import Observe
 from .rope import RopeScaling
 from .scoring import Logits
 
@@ -26,7 +27,8 @@ Floats = NDArray[np.float32]
 class Model:
     """A model ready to run; weights stay as they are stored.
 
-    observe: called with a weight's name and the float32 rows it is multiplied with, where somebody wants to know.
+    observe: called with a weight's name, the float32 rows it is multiplied with, and which of how many experts it is,
+    where somebody wants to know.
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from typer import Option
 
-
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
 
