@@ -24,6 +24,7 @@ from .lanes import (
     LANES,
     Lanes,
     absolute,
+    all_lanes,
     block_offsets,
     every,
     every_int,
@@ -86,9 +87,9 @@ def scratch(cells: int, dims: int, tries: int) -> Any:
         np.empty(LANES * cells, np.float32),  # for each cell, sum of those roots
         np.empty(LANES * cells, np.float32),  # and the same times squared values
         np.empty(LONGEST_LIST, np.float32),  # errors of neighbours
-        np.empty(tries, np.int32),  # points found in a run of scales
-        np.empty((tries, 2), np.int64),  # intervals of scales still to be looked at
-        np.empty(LANES * cells, np.int32),  # for each cell, a bit for each scale that has another point than the last
+        np.empty((LANES * tries + 1, 5), np.int32),  # runs of scales: lane, first, list, its length, last
+        np.empty((2 * LANES * tries + 2, 8), np.int32),  # intervals within: the same, points at the ends, if clear
+        np.empty(LANES, np.int32),  # a bit for each scale at which a cell's point may be another than before
         np.empty(LANES, np.int32),  # which scale won
         np.empty(LANES, np.float32),  # its value
         np.empty(LANES, np.int32),  # whether points were chosen again
@@ -156,6 +157,30 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
 
 
 @inlined
+def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
+    """The same where x * inverse may be so great that rounding wraps, in the reference too: no nearest levels then."""
+    number = every_int(DOUBTFUL)
+    for i in range(dims):
+        level = nearest_int(np.float32(0.5) * (inverse * load(x, at + LANES * i) - np.float32(1)))
+        level = larger(every_int(0), smaller(every_int(2 if dims == 8 else 7), level))
+        number += level * (POWERS[i] if dims == 8 else 1 << (3 * i))
+    return number
+
+
+@inlined
+def _combinations(
+    x: Floats, cells: int, dims: int, inverse: Lanes, span: Lanes, numbers: Words, stride: int, start: int
+) -> None:
+    """The number of each cell's combination to numbers[stride * cell + start]; span: bound of |x|."""
+    if all_lanes(span * inverse < np.float32(1 << 22)):
+        for cell in range(cells):
+            store(numbers, LANES * (stride * cell + start), _combination(x, LANES * dims * cell, dims, inverse))
+    else:
+        for cell in range(cells):
+            store(numbers, LANES * (stride * cell + start), _wrapped_combination(x, LANES * dims * cell, dims, inverse))
+
+
+@inlined
 def list_of(number: int, entries: Words) -> tuple[int, int]:
     """Start and length of the list to be searched; index << 16 | code and 0 of a grid point."""
     entry = 4 * (number & (DOUBTFUL - 1))
@@ -171,46 +196,64 @@ def _term(values: Lanes, x: Floats, root: Floats, at: int) -> Lanes:
 
 
 @inlined
+def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meanings: Floats) -> Any:
+    """For each value of a cell its error at each level, repeated as `pick_of_four` and `pick_of_eight` need it."""
+    values = load(meanings, 0) * scale
+    t0, t1 = _term(values, x, root, at), _term(values, x, root, at + LANES)
+    t2, t3 = _term(values, x, root, at + 2 * LANES), _term(values, x, root, at + 3 * LANES)
+    if dims != 8:
+        return t0, t1, t2, t3, t0, t1, t2, t3
+    t4, t5 = _term(values, x, root, at + 4 * LANES), _term(values, x, root, at + 5 * LANES)
+    t6, t7 = _term(values, x, root, at + 6 * LANES), _term(values, x, root, at + 7 * LANES)
+    return t0, t1, t2, t3, t4, t5, t6, t7
+
+
+@inlined
+def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
+    """The error of each lane's point, summed from the first value to the last."""
+    t0, t1, t2, t3, t4, t5, t6, t7 = terms
+    if dims == 8:
+        error = pick_of_four(t0, code) + pick_of_four(t1, code >> 2)
+        error = error + pick_of_four(t2, code >> 4) + pick_of_four(t3, code >> 6)
+        error = error + pick_of_four(t4, code >> 8) + pick_of_four(t5, code >> 10)
+        return error + pick_of_four(t6, code >> 12) + pick_of_four(t7, code >> 14)
+    error = pick_of_eight(t0, code) + pick_of_eight(t1, code >> 3)
+    return error + pick_of_eight(t2, code >> 6) + pick_of_eight(t3, code >> 9)
+
+
+@inlined
+def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
+    """The first lane of least error, and whether all others are greater by more than `margin`."""
+    lowest = smallest_lane(error)
+    near, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
+    return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
+
+
+@inlined
 def nearest_point(
     x: Floats, root: Floats, at: int, dims: int, scale: np.float32, first: int, count: int,
     codes: NDArray[np.uint16], meanings: Floats, margin: np.float32, errors: Floats,
 ) -> tuple[int, bool]:  # fmt: skip
     """Where in `codes` the point of least error is, the first if several; and whether by more than `margin`."""
-    values = load(meanings, 0) * scale
-    t0, t1 = _term(values, x, root, at), _term(values, x, root, at + LANES)
-    t2, t3 = _term(values, x, root, at + 2 * LANES), _term(values, x, root, at + 3 * LANES)
-    if dims == 8:
-        t4, t5 = _term(values, x, root, at + 4 * LANES), _term(values, x, root, at + 5 * LANES)
-        t6, t7 = _term(values, x, root, at + 6 * LANES), _term(values, x, root, at + 7 * LANES)
-    else:
-        t4, t5, t6, t7 = t0, t1, t2, t3
+    terms = _terms(x, root, at, dims, scale, meanings)
     infinite = every(np.float32(np.inf))
+    if count <= LANES:
+        error = where(lane_numbers() < count, _errors(terms, load(codes, first), dims), infinite)
+        lane, alone = _first_least(error, margin)
+        return first + lane, alone
     least = infinite
     for k in range(0, count, LANES):
-        code = load(codes, first + k)
-        if dims == 8:
-            error = pick_of_four(t0, code) + pick_of_four(t1, code >> 2)
-            error = error + pick_of_four(t2, code >> 4) + pick_of_four(t3, code >> 6)
-            error = error + pick_of_four(t4, code >> 8) + pick_of_four(t5, code >> 10)
-            error = error + pick_of_four(t6, code >> 12) + pick_of_four(t7, code >> 14)
-        else:
-            error = pick_of_eight(t0, code) + pick_of_eight(t1, code >> 3)
-            error = error + pick_of_eight(t2, code >> 6) + pick_of_eight(t3, code >> 9)
-        error = where(lane_numbers() < count - k, error, infinite)
+        error = where(lane_numbers() < count - k, _errors(terms, load(codes, first + k), dims), infinite)
         store(errors, k, error)
         least = smaller(error, least)
     lowest = smallest_lane(least)
-    limit = lowest + margin
-    found, near = -1, 0
-    for k in range(0, count, LANES):
+    found, near = 0, 0
+    for k in range(count - 1 & -LANES, -1, -LANES):
         error = load(errors, k)
-        bits = mask_bits(error <= limit)
-        if bits != 0:
-            near += 1 if bits & (bits - 1) == 0 else 2
-            exact = mask_bits(error == lowest)
-            if found < 0 and exact != 0:
-                found = k + lowest_bit(exact)
-    return first + max(found, 0), near == 1
+        bits, exact = mask_bits(error <= lowest + margin), mask_bits(error == lowest)
+        near += (bits != 0) + (bits & (bits - 1) != 0)
+        found = k + lowest_bit(exact) if exact != 0 else found
+    return first + found, near == 1
 
 
 @inlined
@@ -244,10 +287,27 @@ def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory:
 
 
 @inlined
+def _push(
+    intervals: Words, end: int, lane: int, low: int, high: int, first: int, count: int, lower: int, upper: int,
+    clear: int,
+) -> int:  # fmt: skip
+    """Add an interval of scales to the end of the queue if what is best between its ends is open; result: the new end.
+
+    lower, upper: the best points at the ends. clear: 3 if they win by a margin. A branch could not be predicted.
+    """
+    intervals[end, 0], intervals[end, 1], intervals[end, 2], intervals[end, 3] = lane, low, first, count
+    intervals[end, 4], intervals[end, 5], intervals[end, 6], intervals[end, 7] = high, lower, upper, clear
+    return end + ((high - low > 1) & ((lower != upper) | (clear != 3)))
+
+
+@inlined
 def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, memory: Any) -> None:
-    """`chosen`, from `numbers` and `scales`."""
+    """`chosen`, from `numbers` and `scales`.
+
+    Intervals of scales with the same combination are kept in a queue; that leaves few branches to be predicted.
+    """
     entries, codes, indexes, meanings = tables
-    numbers, chosen, scales, roots, _, sum_roots, sum_squares, errors, found, intervals, changes = memory[:11]
+    numbers, chosen, scales, roots, _, sum_roots, sum_squares, errors, queue, intervals, changes = memory[:11]
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
         changed, last = every_int(1), load(numbers, LANES * tries * cell)
@@ -255,54 +315,55 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             number = load(numbers, LANES * (tries * cell + c))
             changed |= where(number != last, every_int(1 << c), 0)
             last = number
-        store(changes, LANES * cell, changed)
-    for lane in range(LANES):
-        for cell in range(cells):
-            base = LANES * tries * cell + lane
-            open_runs = changes[LANES * cell + lane]
-            changed = open_runs
-            while open_runs != 0:
-                start = lowest_bit(open_runs)
-                open_runs = np.int32(open_runs & (open_runs - 1))
-                stop = lowest_bit(open_runs) if open_runs != 0 else tries
-                first, count = list_of(numbers[base + LANES * start], entries)
-                if count == 0:
-                    chosen[base + LANES * start] = first
-                    continue
-                known, clear, pending = 0, 0, 1
-                intervals[0, 0], intervals[0, 1] = start, stop - 1
-                while pending > 0:
-                    low, high = intervals[pending - 1, 0], intervals[pending - 1, 1]
-                    c = high if known >> low & 1 else low
-                    if known >> c & 1 == 0:
-                        s = scales[LANES * c + lane]
-                        bound = reach * s * s * sum_roots[LANES * cell + lane] + sum_squares[LANES * cell + lane]
-                        margin = TOLERANCE * bound
-                        position, alone = nearest_point(
-                            x, roots, LANES * dims * cell + lane, dims, s, first, count, codes, meanings, margin,
-                            errors)
-                        found[c] = np.int32(indexes[position]) << 16 | np.int32(codes[position])
-                        known |= 1 << c
-                        if alone and margin > LEAST_NORMAL:
-                            clear |= 1 << c
-                        continue
-                    pending -= 1
-                    if found[low] == found[high] and clear >> low & clear >> high & 1:
-                        continue
-                    if high - low > 1:
-                        middle = (low + high) // 2
-                        intervals[pending, 0], intervals[pending, 1] = low, middle
-                        intervals[pending + 1, 0], intervals[pending + 1, 1] = middle, high
-                        pending += 2
-                    elif high > low:
-                        chosen[base + LANES * high] = found[high]
-                        changed |= 1 << high
-                chosen[base + LANES * start] = found[start]
-            changes[LANES * cell + lane] = changed
-    for cell in range(cells):
-        changed, point = load(changes, LANES * cell), load(chosen, LANES * tries * cell)
+        store(changes, 0, changed)
+        base, waiting = LANES * tries * cell, 0
+        for lane in range(LANES):
+            runs = changes[lane]
+            while runs != 0:
+                start = lowest_bit(runs)
+                runs = np.int32(runs & (runs - 1))
+                point, count = list_of(numbers[base + LANES * start + lane], entries)
+                chosen[base + LANES * start + lane] = point
+                queue[waiting, 0], queue[waiting, 1], queue[waiting, 2] = lane, start, point
+                queue[waiting, 3], queue[waiting, 4] = count, (lowest_bit(runs) if runs != 0 else tries) - 1
+                waiting += count != 0
+        open_end = 0
+        for q in range(waiting):
+            lane, low, first, count, high = queue[q, 0], queue[q, 1], queue[q, 2], queue[q, 3], queue[q, 4]
+            weight, squares = sum_roots[LANES * cell + lane], sum_squares[LANES * cell + lane]
+            at = LANES * dims * cell + lane
+            s = scales[LANES * low + lane]
+            margin = TOLERANCE * (reach * s * s * weight + squares)
+            position, alone = nearest_point(x, roots, at, dims, s, first, count, codes, meanings, margin, errors)
+            lower = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+            clear = alone and margin > LEAST_NORMAL
+            s = scales[LANES * high + lane]
+            margin = TOLERANCE * (reach * s * s * weight + squares)
+            position, alone = nearest_point(x, roots, at, dims, s, first, count, codes, meanings, margin, errors)
+            upper = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+            clear = clear | (alone and margin > LEAST_NORMAL) << 1
+            chosen[base + LANES * low + lane], chosen[base + LANES * high + lane] = lower, upper
+            changes[lane] |= 1 << high
+            open_end = _push(intervals, open_end, lane, low, high, first, count, lower, upper, clear)
+        q = 0
+        while q < open_end:
+            lane, low, first, count = intervals[q, 0], intervals[q, 1], intervals[q, 2], intervals[q, 3]
+            high, lower, upper, clear = intervals[q, 4], intervals[q, 5], intervals[q, 6], intervals[q, 7]
+            q += 1
+            c = (low + high) // 2
+            s = scales[LANES * c + lane]
+            margin = TOLERANCE * (reach * s * s * sum_roots[LANES * cell + lane] + sum_squares[LANES * cell + lane])
+            position, alone = nearest_point(
+                x, roots, LANES * dims * cell + lane, dims, s, first, count, codes, meanings, margin, errors)
+            point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+            chosen[base + LANES * c + lane] = point
+            changes[lane] |= 1 << c
+            between = alone and margin > LEAST_NORMAL
+            open_end = _push(intervals, open_end, lane, low, c, first, count, lower, point, clear & 1 | between << 1)
+            open_end = _push(intervals, open_end, lane, c, high, first, count, point, upper, between | clear & 2)
+        changed, point = load(changes, 0), load(chosen, base)
         for c in range(1, tries):
-            at = LANES * (tries * cell + c)
+            at = base + LANES * c
             point = where((changed & (1 << c)) != 0, load(chosen, at), point)
             store(chosen, at, point)
 
@@ -322,12 +383,14 @@ def search_group(
     numbers, chosen, scales, roots, wx = memory[:5]
     errors, which, final, again = memory[7], memory[11], memory[12], memory[13]
     tries, zero = tried.size, every(np.float32(0))
+    span = zero
+    for i in range(0, LANES * dims * cells, LANES):
+        span = larger(absolute(load(x, i)), span)
     _prepare(x, weights, at, cells, dims, memory)
     for c in range(tries):
         inverse = tried[c] / peak
         store(scales, LANES * c, np.float32(1) / inverse)
-        for cell in range(cells):
-            store(numbers, LANES * (tries * cell + c), _combination(x, LANES * dims * cell, dims, inverse))
+        _combinations(x, cells, dims, inverse, span, numbers, tries, c)
     _choose_points(x, cells, dims, tries, tables, memory)
     best, winner = zero, every_int(-1)
     for c in range(tries):
@@ -338,9 +401,7 @@ def search_group(
         winner = where(win, every_int(c), winner)
     store(which, 0, winner)
     store(final, 0, scale)
-    inverse = np.float32(1) / scale
-    for cell in range(cells):
-        store(points, LANES * cell, _combination(x, LANES * dims * cell, dims, inverse))
+    _combinations(x, cells, dims, absolute(np.float32(1) / scale), span, points, 1, 0)
     for lane in range(LANES):
         c = which[lane]
         off_grid = refit == REFIT_ALWAYS or (c < 0 and refit == REFIT_IF_OFF_GRID)

@@ -7,7 +7,7 @@ import numpy as np
 from .lanes import Lanes, float_bits, inlined, to_int, with_sign
 
 BELOW_HALF = np.float32(0.49999997)  # the largest float32 below a half
-MAGIC, MAGIC_BITS = np.float32(12582912), 0x4B400000  # 1.5 * 2**23: floats around it are 1 apart
+MAGIC = np.float32(12582912)  # 1.5 * 2**23: floats around it are 1 apart
 
 
 @inlined
@@ -18,5 +18,5 @@ def half_away(x: Lanes) -> Lanes:
 
 @inlined
 def nearest_int(x: Lanes) -> Lanes:
-    """f32x16 → i32x16, ties to even; wraps for |x| >= 2**22, never undefined."""
-    return float_bits(x + MAGIC) - MAGIC_BITS
+    """f32x16 → i32x16, ties to even; for |x| >= 2**22 it wraps as the reference does, never undefined."""
+    return (float_bits(x + MAGIC) & 0x7FFFFF) - 0x400000
