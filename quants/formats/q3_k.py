@@ -115,7 +115,7 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
     scales, sums = float_lanes(SUBS), float_lanes(SUBS)
     stored, codes = int_lanes(SUBS), int_lanes(SIZE)
-    scratch = float_lanes(SIZE)
+    scratch, room = float_lanes(SIZE), float_lanes(SUBS)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -125,7 +125,7 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         importance_weights(side, weights, np.float32(2), weights)
         weight_sums(weights, SUB, sums)
         find_signed_scales(side, weights, SUB, TOP, scales, scratch)
-        d, inverse = signed_scale(scales, sums, scratch, 0, SUBS, SCALE_TOP, None)
+        d, inverse = signed_scale(scales, sums, scratch, room, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(inverse == ZERO, ZERO, code)))

@@ -20,16 +20,14 @@ from ..kernels.blocks import (
     Offsets,
     Words,
     bytes_to_words,
-    column_offsets,
     field_offsets,
     flat,
     load_half,
     put_all,
     raw_rows,
-    row_mean_squares,
-    row_values,
+    sum_of_squares,
     value_rows,
-    weigh,
+    weigh_columns,
 )
 from ..kernels.half import to_half
 from ..kernels.lanes import (
@@ -66,9 +64,7 @@ def encode(rows: Floats, importance: Floats | None = None) -> NDArray[np.uint8]:
     if importance is None:
         _encode(flat(rows), raw.reshape(-1))
     else:
-        means = np.empty(len(rows), np.float32)
-        row_mean_squares(flat(rows), rows.shape[1], means)
-        _encode_weighted(flat(rows), flat(importance), means, raw.reshape(-1))
+        _encode_weighted(flat(rows), flat(importance), raw.reshape(-1))
     return raw
 
 
@@ -93,47 +89,51 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         inverse = where(d == ZERO, ZERO, ONE / d)
         for i in range(0, SIZE * LANES, LANES):
             store(codes, i, smaller(to_int((load(side, i) - low) * inverse + np.float32(0.5)), 15))
-        _put(codes, d, low, raw, targets)
+        _put(codes, d, low, raw, targets, 0)
 
 
 @kernel
-def _encode_weighted(x: Floats, importance: Floats, means: Floats, raw: NDArray[np.uint8]) -> None:
-    count, per_row = x.size // SIZE, importance.size // SIZE
-    starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights, scratch = float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE)
-    found, mean, codes = np.empty((4, GROUPS * LANES), np.float32), np.empty(LANES, np.float32), int_lanes(SIZE)
-    for first in range(0, count, GROUPS * LANES):
-        for g in range(GROUPS):
-            block_offsets(first + LANES * g, count, SIZE, starts)
-            column_offsets(first + LANES * g, count, SIZE, per_row, columns)
-            group, group_weights = side[LANES * SIZE * g :], weights[LANES * SIZE * g :]
-            transpose(x, starts, SIZE, group)
-            transpose(importance, columns, SIZE, group_weights)
-            mean_square = row_values(means, first + LANES * g, count, per_row, mean)
-            weigh(group, group_weights, mean_square, SIZE, group_weights)
-        scale, minimum, low, inverse = scale_and_minimum(
-            side, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False, scratch
-        )
-        store_wide(found[SCALE], 0, LANES, scale)
-        store_wide(found[MINIMUM], 0, LANES, minimum)
-        store_wide(found[LOW], 0, LANES, low)
-        store_wide(found[INVERSE], 0, LANES, inverse)
-        for g in range(GROUPS):
-            block_offsets(first + LANES * g, count, BYTES, targets)
-            for i in range(0, SIZE * LANES, LANES):
-                v, lowest = load(side, LANES * SIZE * g + i), load(found[LOW], LANES * g)
-                store(codes, i, to_int(offset_codes(v, lowest, load(found[INVERSE], LANES * g), TOP)))
-            _put(codes, load(found[SCALE], LANES * g), -load(found[MINIMUM], LANES * g), raw, targets)
+def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
+    """Sixteen rows side by side: weights count the mean square of the whole row."""
+    width = importance.size
+    count, per_row = x.size // width, width // SIZE
+    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    side = float_lanes(SIZE * (per_row + GROUPS))  # the last values are no one's: they fill the last groups in step
+    weights, scratch, codes = float_lanes(GROUPS * SIZE), float_lanes(GROUPS * SIZE), int_lanes(SIZE)
+    found = np.empty((4, GROUPS * LANES), np.float32)
+    for first in range(0, count, LANES):
+        block_offsets(first, count, width, starts)
+        block_offsets(first, count, BYTES * per_row, targets)
+        transpose(x, starts, width, side)
+        mean = sum_of_squares(side, 0, width) / np.float32(width)
+        for block in range(0, per_row, GROUPS):
+            group = side[LANES * SIZE * block :]
+            columns = importance[SIZE * block : SIZE * (block + GROUPS)]
+            weigh_columns(group, columns, mean, weights)
+            scale, minimum, low, inverse = scale_and_minimum(
+                group, weights, 0, SIZE, TOP, np.float32(-0.9), np.float32(0.05), 36, False, scratch
+            )
+            store_wide(found[SCALE], 0, LANES, scale)
+            store_wide(found[MINIMUM], 0, LANES, minimum)
+            store_wide(found[LOW], 0, LANES, low)
+            store_wide(found[INVERSE], 0, LANES, inverse)
+            for g in range(min(GROUPS, per_row - block)):
+                lowest, best = load(found[LOW], LANES * g), load(found[INVERSE], LANES * g)
+                for i in range(0, SIZE * LANES, LANES):
+                    code = offset_codes(load(group, LANES * SIZE * g + i), lowest, best, TOP)
+                    store(codes, i, to_int(code))
+                m = -load(found[MINIMUM], LANES * g)
+                _put(codes, load(found[SCALE], LANES * g), m, raw, targets, BYTES * (block + g))
 
 
 @inlined
-def _put(codes: Words, d: Lanes, m: Lanes, raw: NDArray[np.uint8], targets: Offsets) -> None:
+def _put(codes: Words, d: Lanes, m: Lanes, raw: NDArray[np.uint8], targets: Offsets, at: int) -> None:
     bytes_to_words(codes, codes, SIZE)
     for k in range(4):
         store(codes, LANES * k, load(codes, LANES * k) | (load(codes, LANES * (k + 4)) << 4))
-    put_halves(raw, targets, D, to_half(d))
-    put_halves(raw, targets, M, to_half(m))
-    put_all(raw, targets, QS, codes, 4)
+    put_halves(raw, targets, at + D, to_half(d))
+    put_halves(raw, targets, at + M, to_half(m))
+    put_all(raw, targets, at + QS, codes, 4)
 
 
 @kernel

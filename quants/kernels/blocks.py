@@ -12,16 +12,13 @@ from .lanes import (
     LANES,
     Lanes,
     every_int,
-    float_lanes,
     inlined,
-    kernel,
     load,
     put_quads,
     put_tile,
     put_words,
     square_root,
     store,
-    transpose_tile,
 )
 
 Floats = NDArray[np.float32]
@@ -60,19 +57,6 @@ def column_offsets(first: int, count: int, size: int, per_row: int, offsets: Off
         offsets[i] = size * column
         if first + i < count - 1:  # counted, because sixteen divisions take long
             column = column + 1 if column + 1 < per_row else 0
-
-
-@inlined
-def row_values(values: Floats, first: int, count: int, per_row: int, scratch: Floats) -> Lanes:
-    """values[row] of each lane's block."""
-    row, column = divmod(min(first, count - 1), per_row)
-    for i in range(LANES):
-        scratch[i] = values[row]
-        if first + i < count - 1:
-            column += 1
-            if column == per_row:
-                row, column = row + 1, 0
-    return load(scratch, 0)
 
 
 @inlined
@@ -128,21 +112,9 @@ def weigh(x: Floats, importance: Floats, mean_square: Lanes, count: int, weights
         store(weights, i, load(importance, i) * square_root(mean_square + v * v))
 
 
-@kernel
-def row_mean_squares(x: Floats, width: int, means: Floats) -> None:
-    """means[r] = mean of the squares of row r, summed first to last. width: a multiple of 16."""
-    count = means.size
-    starts, tile, sums = np.empty(LANES, np.int64), float_lanes(LANES), np.empty(LANES, np.float32)
-    for first in range(0, count, LANES):
-        for i in range(LANES):
-            starts[i] = width * min(first + i, count - 1)
-        transpose_tile(x, starts, 0, tile, 0)
-        total = sum_of_squares(tile, 0, LANES)
-        for at in range(LANES, width, LANES):
-            transpose_tile(x, starts, at, tile, 0)
-            for i in range(0, LANES * LANES, LANES):
-                v = load(tile, i)
-                total += v * v
-        store(sums, 0, total / np.float32(width))
-        for i in range(min(LANES, count - first)):
-            means[first + i] = sums[i]
+@inlined
+def weigh_columns(x: Floats, importance: Floats, mean_square: Lanes, weights: Floats) -> None:
+    """weights = importance * sqrt(mean_square + x * x), where all lanes are of the same columns: one value for each."""
+    for i in range(importance.size):
+        v = load(x, LANES * i)
+        store(weights, LANES * i, square_root(mean_square + v * v) * importance[i])

@@ -274,6 +274,20 @@ def round_even(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
     return _call(builder, "rint", a)
 
 
+def _nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    count = a.type.count
+    words, magic = ir.VectorType(WORD, count), ir.Constant(a.type, [12582912.0] * count)  # floats there are 1 apart
+    bits = builder.and_(builder.bitcast(builder.fadd(a, magic), words), ir.Constant(words, [0x7FFFFF] * count))
+    bits = builder.or_(bits, ir.Constant(words, [0x4B000000] * count))
+    return builder.fsub(builder.bitcast(bits, a.type), magic)
+
+
+@_lanewise(f32x16, f32x16)
+def nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """`round_even` for |a| < 2**22; beyond, and for NaN, a number that ggml's way to round in K formats gives, too."""
+    return _nearest(builder, a)
+
+
 @_lanewise(f32x16, f32x16)
 def truncated(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
     """To the next integer towards zero."""
@@ -710,6 +724,7 @@ def _define_wide(lanes: LaneType, mask: LaneType) -> None:
     _define(larger, _larger, lanes, lanes, lanes)
     _define(where, _where, lanes, mask, lanes, lanes)
     _define(round_even, lambda builder, a: _call(builder, "rint", a), lanes, lanes)
+    _define(nearest, _nearest, lanes, lanes)
     _define(absolute, lambda builder, a: _call(builder, "fabs", a), lanes, lanes)
 
     def any_of(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:

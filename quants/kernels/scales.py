@@ -20,10 +20,12 @@ from .lanes import (
     larger,
     load,
     load_wide,
+    nearest,
     round_even,
     smaller,
     store,
     store_wide,
+    to_float,
     to_int,
     where,
 )
@@ -66,11 +68,13 @@ def signed_codes(v: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
 
 @inlined
 def signed_scale(
-    x: Floats, weights: Floats, products: Floats, at: int, count: int, top: np.float32, apart: int | None
-) -> Lanes:
+    x: Floats, weights: Floats, products: Floats, limited: Floats, at: int, count: int, top: np.float32,
+    apart: int | None,
+) -> tuple[Lanes, Lanes]:  # fmt: skip
     """The best scale for codes -top … top - 1 of 19 around extreme / -top, and its inverse, for groups `apart`.
 
-    Both are 0 where all values are below 1e-15, the scale also where all weights are 0. products: as long as x.
+    Both are 0 where all values are below 1e-15, the scale also where all weights are 0. products, limited: room as
+    long as x.
     """
     peak = every_wide(ZERO, apart)
     signed = peak
@@ -81,25 +85,49 @@ def signed_scale(
         more = size > peak
         peak, signed = where(more, size, peak), where(more, v, signed)
     inverse, following = -top / signed, tenths_off(signed, top, -9)
-    sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
+    limit_values(x, at, count, signed, ONE, middle(top - MORE, top - HALF, top - HALF, top + FEW), apart, limited)
+    sum_lx, sum_ll = signed_sums(limited, weights, products, at, count, inverse, apart)
     scale = where(sum_ll == ZERO, ZERO, sum_lx / sum_ll)
     best, best_inverse = scale * sum_lx, inverse
     for step in range(-9, 10):
         if step == 0:
             continue
+        if step == 5:
+            below = middle(top - HALF, top + HALF, top + HALF, top + MANY)
+            above = middle(top - MORE, top - HALF, top + HALF, top + MANY)
+            limit_values(x, at, count, signed, below, above, apart, limited)
         inverse, following = following, tenths_off(signed, top, step + 1 if step != -1 else 1)
-        # Values reach from -extreme to extreme: codes that no value can round to need not be limited.
-        if step < -5:
-            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, False)
-        elif step < 5:
-            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, False, True)
-        else:
-            sum_lx, sum_ll = signed_sums(x, weights, products, at, count, inverse, top, apart, True, True)
+        sum_lx, sum_ll = signed_sums(x if step < -5 else limited, weights, products, at, count, inverse, apart)
         better = (sum_ll > ZERO) & (sum_lx * sum_lx > best * sum_ll)
         scale = where(better, sum_lx / sum_ll, scale)
         best, best_inverse = where(better, scale * sum_lx, best), where(better, inverse, best_inverse)
     empty = peak < NOTHING
     return where(empty, ZERO, scale), where(empty, ZERO, best_inverse)
+
+
+# Codes must stay within -top … top - 1. The extreme has the code -(top + step / 10): with steps of -9 … -6 no value's code
+# rounds to more than there is. For the others, instead of every code, the few values that are too large are limited
+# beforehand, once for all steps from -5 to 4, once for those from 5 to 9: to a part of the extreme which at each of
+# them rounds to the outermost code.
+HALF, MORE, FEW, MANY = np.float32(0.5), np.float32(1.5), np.float32(0.4), np.float32(0.9)
+
+
+@inlined
+def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> np.float32:
+    """A part between low / least and high / most: times anything from `least` to `most` it is between low and high."""
+    return np.float32(HALF * (low / least + high / most))
+
+
+@inlined
+def limit_values(
+    x: Floats, at: int, count: int, signed: Lanes, below: np.float32, above: np.float32, apart: int | None,
+    limited: Floats,
+) -> None:  # fmt: skip
+    """The values between `below` times the extreme, which has the lowest code, and -`above` times."""
+    one, other = signed * below, signed * -above
+    low, high = smaller(one, other), larger(one, other)
+    for i in range(at, at + LANES * count, LANES):
+        store_wide(limited, i, apart, larger(smaller(load_wide(x, i, apart), high), low))
 
 
 @inlined
@@ -110,17 +138,12 @@ def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
 
 @inlined
 def signed_sums(
-    x: Floats, weights: Floats, products: Floats, at: int, count: int, inverse: Lanes, top: np.float32,
-    apart: int | None, below: bool, above: bool,
-) -> tuple[Lanes, Lanes]:  # fmt: skip
-    """Sums of weight * value * code and weight * code * code; codes are limited `below` and `above` if so told."""
+    x: Floats, weights: Floats, products: Floats, at: int, count: int, inverse: Lanes, apart: int | None
+) -> tuple[Lanes, Lanes]:
+    """Sums of weight * value * code and weight * code * code; x may be limited, the products are not."""
     sum_lx, sum_ll = every_wide(ZERO, apart), every_wide(ZERO, apart)
     for i in range(at, at + LANES * count, LANES):
         code = round_even(inverse * load_wide(x, i, apart))
-        if above:
-            code = smaller(code, top - ONE)
-        if below:
-            code = larger(code, -top)
         sum_lx += load_wide(products, i, apart) * code
         sum_ll += load_wide(weights, i, apart) * code * code
     return sum_lx, sum_ll
@@ -128,8 +151,11 @@ def signed_sums(
 
 @inlined
 def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
-    """Whole numbers 0 … top, as float."""
-    return larger(smaller(round_even(inverse * (v - low)), top), ZERO)
+    """Whole numbers 0 … top, as float.
+
+    Where all weight is on values close to each other, v - low of another value can be beyond what rounds properly.
+    """
+    return larger(smaller(nearest(inverse * (v - low)), top), ZERO)
 
 
 @inlined
@@ -200,7 +226,7 @@ def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> L
         peak = larger(load(values, i), peak)
     inverse = where(peak > ZERO, top / peak, ZERO)
     for i in range(0, LANES * count, LANES):
-        store(codes, i, byte_codes(round_even(inverse * load(values, i)), top))
+        store(codes, i, byte_codes(nearest(inverse * load(values, i)), top))
     return peak / top
 
 
@@ -250,18 +276,18 @@ def positive_scale(
         for i in range(0, LANES * count, LANES):
             v, w, code = load(values, i), load(weights, i), load(scratch, i)
             rest_lx, rest_ll = sum_lx - w * v * code, sum_ll - w * code * code
-            new = smaller(round_even(v * rest_ll / rest_lx), top)
+            new = smaller(nearest(v * rest_ll / rest_lx), top)
             new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
             better = (rest_lx > ZERO) & (rest_ll > ZERO) & (new != code)
             better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
-            store(scratch, i, where(better, new, code))
+            store(scratch, i, where(better, to_float(to_int(new) & 255), code))  # codes are bytes
             sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
             changed |= better
         if not any_lane(changed):
             break
     empty = peak < NOTHING
     for i in range(0, LANES * count, LANES):
-        store(codes, i, where(empty, 0, to_int(load(scratch, i)) & 255))
+        store(codes, i, where(empty, 0, to_int(load(scratch, i))))
     return where(empty | ~(sum_ll > ZERO), ZERO, sum_lx / sum_ll)
 
 
@@ -295,7 +321,7 @@ def refined_scale(x: Floats, at: int, count: int, top: np.float32, codes: Floats
             w = v * v
             product = w * v
             rest_lx, rest_ll = sum_lx - product * code, sum_ll - w * code * code
-            new = signed_codes(v * rest_ll / rest_lx, ONE, top)
+            new = larger(smaller(nearest(v * rest_ll / rest_lx), top - ONE), -top)
             moved = (rest_lx > ZERO) & (new != code)
             if any_lane(moved):
                 new_lx, new_ll = rest_lx + product * new, rest_ll + w * new * new

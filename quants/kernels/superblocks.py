@@ -22,8 +22,8 @@ from .lanes import (
     larger,
     load,
     load_wide,
+    nearest,
     put_quads,
-    round_even,
     smaller,
     square_root,
     store,
@@ -88,8 +88,9 @@ def find_signed_scales(
 ) -> None:
     """`signed_scale` of each sub-block of `count` values; its codes -top … top - 1, as float, replace the weights."""
     far = LANES * count
+    limited = float_lanes(SIZE)
     for j in range(0, SIZE // count, GROUPS):
-        scale, inverse = signed_scale(x, weights, scratch, far * j, count, top, far)
+        scale, inverse = signed_scale(x, weights, scratch, limited, far * j, count, top, far)
         store_wide(scales, LANES * j, LANES, scale)
         for i in range(far * j, far * (j + 1), LANES):
             code = signed_codes(load_wide(x, i, far), inverse, top)
@@ -109,7 +110,7 @@ def requantize_offset(
         gone = scale == ZERO
         at = LANES * count * j
         for i in range(at, at + LANES * count, LANES):
-            code = larger(smaller(round_even((load(x, i) + minimum) / scale), top), ZERO)
+            code = larger(smaller(nearest((load(x, i) + minimum) / scale), top), ZERO)
             store(codes, i, to_int(code))
         if any_lane(gone):
             low, inverse = load(found[LOW], LANES * j), load(found[INVERSE], LANES * j)
@@ -130,7 +131,7 @@ def requantize_signed(
         scale = d * to_float(load(scales, LANES * j))
         gone = scale == ZERO
         for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
-            code = larger(smaller(round_even(load(x, i) / scale), top - np.float32(1)), -top)
+            code = larger(smaller(nearest(load(x, i) / scale), top - np.float32(1)), -top)
             store(codes, i, to_int(where(gone, load(old, i), code) + top))
 
 
