@@ -1,0 +1,136 @@
+"""What string expressions of a template come to, as far as that is plain from the template: never run, only computed.
+
+Disguises are undone here: concatenation, joins, replacements, reversals, formats, repetition, characters by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import nodes
+
+LIMIT = 10_000  # characters; longer results are not followed
+
+
+@dataclass
+class Values:
+    """What is assigned to each name somewhere in a template; a name with one value stands for it.
+
+    folded: the constants of nodes that were asked for, by identity; each is computed once, so that templates which
+    double a text forty times cost nothing.
+    """
+
+    names: Mapping[str, tuple[nodes.Expr, ...]] = field(default_factory=dict)
+    folded: dict[int, Any] = field(default_factory=dict)
+
+
+def fold(node: Any, values: Values) -> Any:
+    """The constant that an expression comes to: str, int, list, …; None where that is not plain."""
+    if id(node) not in values.folded:
+        values.folded[id(node)] = None  # a name that is made from itself has no plain value
+        try:
+            found = _fold(node, values)
+        except (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError):
+            found = None
+        values.folded[id(node)] = found if not isinstance(found, (str, list)) or len(found) <= LIMIT else None
+    return values.folded[id(node)]
+
+
+def _fold(node: Any, values: Values) -> Any:
+    match node:
+        case nodes.Const():
+            return node.value
+        case nodes.TemplateData():
+            return node.data
+        case nodes.Name() if len(values.names.get(node.name, ())) == 1:
+            return fold(values.names[node.name][0], values)
+        case nodes.List() | nodes.Tuple():
+            items = [fold(item, values) for item in node.items]
+            return items if None not in items else None
+        case nodes.Concat():
+            parts = [fold(part, values) for part in node.nodes]
+            return "".join(map(str, parts)) if None not in parts else None
+        case nodes.Add() | nodes.Mul() | nodes.Mod():
+            return _arithmetic(node, fold(node.left, values), fold(node.right, values))
+        case nodes.Dict():
+            pairs = {fold(pair.key, values): fold(pair.value, values) for pair in node.items}
+            return pairs if None not in pairs else None
+        case nodes.Call(node=nodes.Name(name="dict")):
+            return {argument.key: fold(argument.value, values) for argument in node.kwargs}
+        case nodes.Getitem(arg=nodes.Slice() as part):
+            return _sliced(fold(node.node, values), part, values)
+        case nodes.Getitem():
+            return fold(node.node, values)[fold(node.arg, values)]
+        case nodes.Filter() if node.node is not None:
+            return _filtered(node.name, fold(node.node, values), _arguments(node, values))
+        case nodes.Call(node=nodes.Getattr(node=inner, attr=name)):
+            return _filtered(name, fold(inner, values), _arguments(node, values))
+    return None
+
+
+def _arguments(node: Any, values: Values) -> list[Any]:
+    return [fold(argument, values) for argument in node.args]
+
+
+def _arithmetic(node: nodes.BinExpr, left: Any, right: Any) -> Any:
+    if left is None or right is None:
+        return None
+    if isinstance(node, nodes.Mul):
+        text, count = (left, right) if isinstance(left, str) else (right, left)
+        return text * count if isinstance(text, str) and isinstance(count, int) and count <= LIMIT else None
+    if isinstance(node, nodes.Mod):
+        return _formatted(left, right if isinstance(right, list) else [right]) if isinstance(left, str) else None
+    return left + right
+
+
+def _formatted(text: str, arguments: list[Any]) -> str | None:
+    """`%` formatting, but for widths, which could ask for gigabytes."""
+    wide = any(character.isdigit() or character == "*" for character in text.replace("%%", "").split("%", 1)[-1][:12])
+    return None if wide else text % tuple(arguments)
+
+
+def _sliced(value: Any, part: nodes.Slice, values: Values) -> Any:
+    ends = (None if end is None else fold(end, values) for end in (part.start, part.stop, part.step))
+    return None if value is None else value[slice(*ends)]
+
+
+def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
+    """Filters and methods that disguises are made with."""
+    if value is None or None in arguments:
+        return None
+    text = isinstance(value, str)
+    match name:
+        case "join" if text and arguments:  # the method: the separator comes first
+            return value.join(map(str, arguments[0]))
+        case "join":
+            return str(arguments[0] if arguments else "").join(map(str, value))
+        case "replace" if text and len(arguments) > 1:
+            return value.replace(arguments[0], arguments[1])
+        case "reverse":
+            return value[::-1] if text else list(value)[::-1]
+        case "format" if text and "%" in value:
+            return _formatted(value, arguments)
+        case "format" if text and all(field in ("{}", "{0}", "{1}", "{2}") for field in _fields(value)):
+            return value.format(*arguments)
+        case "lower" | "upper" | "title" | "capitalize" | "swapcase" if text:
+            return getattr(value, name)()
+        case "trim" | "strip":
+            return value.strip(*arguments)
+        case "string" | "safe" | "escape" | "e":
+            return str(value)
+        case "list" | "first" | "last":
+            items = list(value)
+            return items if name == "list" else items[0 if name == "first" else -1]
+        case "split" if text:
+            return value.split(*arguments)
+    return None
+
+
+def _fields(text: str) -> Iterator[str]:
+    rest = text
+    while "{" in rest:
+        _, _, rest = rest.partition("{")
+        inner, _, rest = rest.partition("}")
+        yield "{" + inner + "}"

@@ -1,0 +1,44 @@
+"""`gguftools audit`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+
+def audit(
+    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    against: Annotated[
+        Path | None, Option("--against", help="Hugging Face folder or GGUF file that they were made from.")
+    ] = None,
+    tensors: Annotated[bool, Option("--tensors", help="Also look for tensors out of line; reads all data.")] = False,
+    fail_on: Annotated[
+        str, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
+    ] = "medium",
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
+    from ..audit import audit as look
+    from ..audit import severity_named
+    from ..ui import bytes_progress, print_json, print_table
+
+    limit = severity_named(fail_on)
+    found = []
+    for path in files:
+        with bytes_progress(f"audit {path.name}") as progress:
+            found.append(look(path, against, tensors=tensors, threads=threads, progress=progress))
+    if json:
+        documents = [each.as_dict() for each in found]
+        print_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        for each in found:
+            rows = [
+                (f.severity, f.rule, f.key + (f":{f.line}" if f.line else ""), repr(f.message)[1:-1])
+                for f in each.findings
+            ]
+            if rows:
+                print_table(str(each.path), ("", "rule", "where", "what"), rows)
+            templates = f"{len(each.templates)} chat template{'s' * (len(each.templates) != 1)} read"
+            print(f"{each.path}: {len(rows)} finding{'s' * (len(rows) != 1)}, {templates}")
+    raise Exit(1 if any(each.reaches(limit) for each in found) else 0)
