@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
 from ..kernels.grid_search import LONGEST_LIST, block_scratch, load_blocks
-from ..kernels.grids import grid_values
-from ..kernels.half import to_half
+from ..kernels.grids import grid_values, two_points
+from ..kernels.half import from_half, to_half
 from ..kernels.iq1 import (
     DOWN,
     LOWEST,
@@ -47,6 +47,7 @@ from ..kernels.lanes import (
     every_int,
     inlined,
     kernel,
+    lane_numbers,
     larger,
     load,
     smaller,
@@ -64,7 +65,6 @@ SIZE = BLOCK.itemsize
 QS, QH, SCALES = field_offsets(BLOCK)
 ZERO_BELOW = np.float32(1e-7)
 FUDGE = np.float32(1.1125)  # of the stored scale, as the reference has it
-DELTA = np.float32(0.125)
 NETWORK = sorting_network(GROUP)
 # Ways to move the two cells of a group: up up, up down, down up, down down.
 # What weights add to a sum of squares of levels when they drop below the second limit, and then below the first.
@@ -88,9 +88,8 @@ def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = N
 def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, k * 56) → float32 (n, k * 256)."""
     values = value_rows(raw, WEIGHTS, BLOCK)
-    scales = raw.reshape(-1).view(BLOCK)["scales"]
-    d = (scales >> 12 << np.arange(0, 16, 4)).sum(1).astype(np.uint16).view(np.float16).astype(np.float32)
-    _decode(d, np.ascontiguousarray(scales).reshape(-1), flat(raw), grid_values("IQ1_S"), values.reshape(-1))
+    scales = np.ascontiguousarray(raw.reshape(-1).view(BLOCK)["scales"])
+    _decode(scales.reshape(-1), flat(raw), grid_values("IQ1_S"), values.reshape(-1))
     return values
 
 
@@ -252,15 +251,19 @@ def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def
 
 @kernel
 def _decode(
-    d: NDArray[np.float32], scales: NDArray[np.uint16], raw: NDArray[np.uint8], grid: NDArray[np.int8],
-    values: NDArray[np.float32],
-) -> None:  # fmt: skip
-    for b in range(d.size):
-        for k in range(2 * GROUPS):
-            half = np.uint32(raw[SIZE * b + QH + k // 2]) >> (4 * (k % 2))
-            index = np.uint32(raw[SIZE * b + QS + k]) | (half & 7) << 8
-            level = scales[4 * b + k // 8] >> (3 * (k // 2 % 4)) & 7
-            scale = d[b] * np.float32(2 * np.int32(level) + 1)
-            delta = -DELTA if half & 8 else DELTA
-            for i in range(8):
-                values[WEIGHTS * b + 8 * k + i] = scale * (np.float32(grid[index, i]) + delta)
+    scales: NDArray[np.uint16], raw: NDArray[np.uint8], grid: NDArray[np.int8], values: NDArray[np.float32]
+) -> None:
+    first = lane_numbers() < 8
+    for b in range(scales.size // 4):
+        half = 0
+        for k in range(4):
+            half |= scales[4 * b + k] >> 12 << (4 * k)
+        d = from_half(every_int(half))
+        for g in range(GROUPS):
+            at, bits = SIZE * b + QS + 2 * g, np.int64(raw[SIZE * b + QH + g])
+            level = scales[4 * b + g // 4] >> (3 * (g % 4)) & 7
+            scale = d * np.float32(2 * np.int32(level) + 1)
+            points = two_points(grid, raw[at] | (bits & 7) << 8, raw[at + 1] | (bits & 0x70) << 4)
+            low = DOWN[1] if bits & 0x08 else UP[1]
+            high = DOWN[1] if bits & 0x80 else UP[1]
+            store(values, WEIGHTS * b + GROUP * g, (to_float(points) + where(first, every(low), high)) * scale)

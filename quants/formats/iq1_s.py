@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
 from ..kernels.grid_search import LONGEST_LIST, block_scratch, load_blocks
-from ..kernels.grids import grid_values
+from ..kernels.grids import grid_values, two_points
 from ..kernels.half import to_half
 from ..kernels.iq1 import (
     DOWN,
@@ -47,6 +47,7 @@ from ..kernels.lanes import (
     put_halves,
     smaller,
     store,
+    to_float,
     where,
 )
 from ..kernels.neighbours import neighbours
@@ -59,7 +60,6 @@ SIZE = BLOCK.itemsize
 D, QS, QH = field_offsets(BLOCK)
 ZERO_BELOW = np.float32(1e-12)
 FUDGE = np.float32(1.125)  # of the stored scale, as the reference has it
-DELTA = np.float32(0.125)
 NETWORK = sorting_network(GROUP)
 
 
@@ -202,11 +202,10 @@ def _decode(
 ) -> None:  # fmt: skip
     for b in range(scales.size):
         for g in range(GROUPS):
-            bits = np.uint32(qh[GROUPS * b + g])
+            bits = np.int64(qh[GROUPS * b + g])
             d = scales[b] * np.float32(2 * (bits >> 12 & 7) + 1)
-            delta = -DELTA if bits & 0x8000 else DELTA
-            for k in range(4):
-                index = np.uint32(raw[SIZE * b + QS + 4 * g + k]) | (bits >> (3 * k) & 7) << 8
-                at = WEIGHTS * b + GROUP * g + 8 * k
-                for i in range(8):
-                    values[at + i] = d * (np.float32(grid[index, i]) + delta)
+            delta = DOWN[1] if bits & 0x8000 else UP[1]
+            for k in range(2):
+                at, high = SIZE * b + QS + 4 * g + 2 * k, bits >> (6 * k)
+                points = two_points(grid, raw[at] | (high & 7) << 8, raw[at + 1] | (high & 0o70) << 5)
+                store(values, WEIGHTS * b + GROUP * g + LANES * k, (to_float(points) + delta) * d)

@@ -29,7 +29,7 @@ from ..kernels.grid_search import (
     search_group,
     steps,
 )
-from ..kernels.grids import SIGNS_OF_8, grid_values, put_cell
+from ..kernels.grids import grid_values, signed, two_points
 from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
@@ -43,6 +43,7 @@ from ..kernels.lanes import (
     put_halves,
     put_words,
     store,
+    to_float,
     where,
 )
 from ..kernels.neighbours import neighbours
@@ -77,7 +78,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, k * 82) → float32 (n, k * 256)."""
     values = value_rows(raw, WEIGHTS, BLOCK)
     blocks = raw.reshape(-1).view(BLOCK)
-    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_S"), SIGNS_OF_8, values.reshape(-1))
+    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_S"), values.reshape(-1))
     return values
 
 
@@ -129,13 +130,14 @@ def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
 
 @kernel
 def _decode(
-    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.float32],
-    values: NDArray[np.float32],
-) -> None:  # fmt: skip
+    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], values: NDArray[np.float32]
+) -> None:
     for b in range(scales.size):
         at = SIZE * b
-        for k in range(WEIGHTS // 8):
-            index = np.uint32(raw[at + QS + k]) | np.uint32(raw[at + QH + k // 4] >> (2 * (k % 4)) & 3) << 8
-            level = raw[at + SCALES + k // 4] >> (2 * (k & 2)) & 15
+        for g in range(GROUPS):
+            k, ninth = 2 * g, np.int64(raw[at + QH + g // 2]) >> (4 * (g & 1))
+            low, high = raw[at + QS + k] | (ninth & 3) << 8, raw[at + QS + k + 1] | (ninth & 12) << 6
+            level = raw[at + SCALES + g // 2] >> (4 * (g & 1)) & 15
             d = scales[b] * (np.float32(0.5) + np.float32(level)) * np.float32(0.25)
-            put_cell(values, WEIGHTS * b + 8 * k, d, grid, index, signs, raw[at + SIGNS + k])
+            bits = raw[at + SIGNS + k] | np.int64(raw[at + SIGNS + k + 1]) << 8
+            store(values, WEIGHTS * b + GROUP * g, signed(to_float(two_points(grid, low, high)) * d, bits))

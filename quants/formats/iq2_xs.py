@@ -29,7 +29,7 @@ from ..kernels.grid_search import (
     search_group,
     steps,
 )
-from ..kernels.grids import SIGNS_OF_7, grid_values, put_cell
+from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
@@ -43,6 +43,7 @@ from ..kernels.lanes import (
     put_halves,
     put_words,
     store,
+    to_float,
     where,
 )
 from ..kernels.neighbours import neighbours
@@ -72,7 +73,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, k * 74) → float32 (n, k * 256)."""
     values = value_rows(raw, WEIGHTS, BLOCK)
     blocks = raw.reshape(-1).view(BLOCK)
-    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_XS"), SIGNS_OF_7, values.reshape(-1))
+    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ2_XS"), EVEN_SIGNS, values.reshape(-1))
     return values
 
 
@@ -111,12 +112,16 @@ def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
 
 @kernel
 def _decode(
-    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.float32],
+    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.uint8],
     values: NDArray[np.float32],
 ) -> None:  # fmt: skip
     for b in range(scales.size):
-        for k in range(WEIGHTS // 8):
-            q = np.uint32(raw[SIZE * b + QS + 2 * k]) | np.uint32(raw[SIZE * b + QS + 2 * k + 1]) << 8
-            level = raw[SIZE * b + SCALES + k // 4] >> (2 * (k & 2)) & 15
+        for g in range(GROUPS):
+            at = SIZE * b + QS + 4 * g
+            low = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8
+            high = np.int64(raw[at + 2]) | np.int64(raw[at + 3]) << 8
+            level = raw[SIZE * b + SCALES + g // 2] >> (4 * (g & 1)) & 15
             d = scales[b] * (np.float32(0.5) + np.float32(level)) * np.float32(0.25)
-            put_cell(values, WEIGHTS * b + 8 * k, d, grid, q & 511, signs, q >> 9)
+            points = to_float(two_points(grid, low & 511, high & 511)) * d
+            bits = signs[low >> 9] | np.int64(signs[high >> 9]) << 8
+            store(values, WEIGHTS * b + GROUP * g, signed(points, bits))

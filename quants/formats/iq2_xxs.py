@@ -29,7 +29,7 @@ from ..kernels.grid_search import (
     search_group,
     steps,
 )
-from ..kernels.grids import SIGNS_OF_7, grid_values, put_cell
+from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
@@ -80,7 +80,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     values = value_rows(raw, WEIGHTS, BLOCK)
     blocks = raw.reshape(-1).view(BLOCK)
     words = np.ascontiguousarray(blocks["qs"]).reshape(-1)
-    _decode(blocks["d"].astype(np.float32), words, grid_values("IQ2_XXS"), SIGNS_OF_7, values.reshape(-1))
+    _decode(blocks["d"].astype(np.float32), words, grid_values("IQ2_XXS"), EVEN_SIGNS, values.reshape(-1))
     return values
 
 
@@ -171,13 +171,14 @@ def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
 
 @kernel
 def _decode(
-    scales: NDArray[np.float32], words: NDArray[np.uint32], grid: NDArray[np.int8], signs: NDArray[np.float32],
+    scales: NDArray[np.float32], words: NDArray[np.uint32], grid: NDArray[np.int8], signs: NDArray[np.uint8],
     values: NDArray[np.float32],
 ) -> None:  # fmt: skip
     for b in range(scales.size):
         for g in range(GROUPS):
-            indexes, rest = words[2 * (GROUPS * b + g)], words[2 * (GROUPS * b + g) + 1]
+            indexes, rest = np.int64(words[2 * (GROUPS * b + g)]), np.int64(words[2 * (GROUPS * b + g) + 1])
             d = scales[b] * (np.float32(0.5) + np.float32(rest >> 28)) * np.float32(0.25)
-            for k in range(4):
-                at = WEIGHTS * b + GROUP * g + 8 * k
-                put_cell(values, at, d, grid, indexes >> (8 * k) & 255, signs, rest >> (7 * k) & 127)
+            for k in range(2):
+                points = to_float(two_points(grid, indexes >> (16 * k) & 255, indexes >> (16 * k + 8) & 255)) * d
+                bits = signs[rest >> (14 * k) & 127] | np.int64(signs[rest >> (14 * k + 7) & 127]) << 8
+                store(values, WEIGHTS * b + GROUP * g + LANES * k, signed(points, bits))

@@ -31,7 +31,7 @@ from ..kernels.grid_search import (
     search_group,
     steps,
 )
-from ..kernels.grids import SIGNS_OF_8, grid_values, put_half_cells
+from ..kernels.grids import four_points, grid_values, signed
 from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
@@ -47,6 +47,7 @@ from ..kernels.lanes import (
     put_halves,
     put_words,
     store,
+    to_float,
     where,
 )
 from ..kernels.neighbours import neighbours
@@ -80,7 +81,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, k * 110) → float32 (n, k * 256)."""
     values = value_rows(raw, WEIGHTS, BLOCK)
     blocks = raw.reshape(-1).view(BLOCK)
-    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ3_S"), SIGNS_OF_8, values.reshape(-1))
+    _decode(blocks["d"].astype(np.float32), flat(raw), grid_values("IQ3_S"), values.reshape(-1))
     return values
 
 
@@ -149,15 +150,16 @@ def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
 
 @kernel
 def _decode(
-    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], signs: NDArray[np.float32],
-    values: NDArray[np.float32],
-) -> None:  # fmt: skip
+    scales: NDArray[np.float32], raw: NDArray[np.uint8], grid: NDArray[np.int8], values: NDArray[np.float32]
+) -> None:
     for b in range(scales.size):
         at = SIZE * b
-        for k in range(WEIGHTS // 8):
-            level = raw[at + SCALES + k // 8] >> (k & 4) & 15
+        for k in range(WEIGHTS // LANES):
+            level = raw[at + SCALES + k // 4] >> (2 * (k & 2)) & 15
             d = scales[b] * np.float32(1 + 2 * np.int32(level))
-            ninth = np.uint32(raw[at + QH + k // 4]) >> (2 * (k % 4))
-            low = np.uint32(raw[at + QS + 2 * k]) | (ninth & 1) << 8
-            high = np.uint32(raw[at + QS + 2 * k + 1]) | (ninth & 2) << 7
-            put_half_cells(values, WEIGHTS * b + 8 * k, d, grid, low, high, signs, raw[at + SIGNS + k])
+            qs, ninth = at + QS + 4 * k, np.int64(raw[at + QH + k // 2]) << 8 >> (4 * (k & 1))
+            points = four_points(
+                grid, raw[qs] | ninth & 256, raw[qs + 1] | ninth >> 1 & 256, raw[qs + 2] | ninth >> 2 & 256,
+                raw[qs + 3] | ninth >> 3 & 256)
+            bits = raw[at + SIGNS + 2 * k] | np.int64(raw[at + SIGNS + 2 * k + 1]) << 8
+            store(values, WEIGHTS * b + LANES * k, signed(to_float(points) * d, bits))

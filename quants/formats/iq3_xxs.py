@@ -29,7 +29,7 @@ from ..kernels.grid_search import (
     search_group,
     steps,
 )
-from ..kernels.grids import SIGNS_OF_7, grid_values, put_half_cells
+from ..kernels.grids import EVEN_SIGNS, four_points, grid_values, signed
 from ..kernels.half import to_half
 from ..kernels.lanes import (
     LANES,
@@ -42,6 +42,7 @@ from ..kernels.lanes import (
     load,
     put_halves,
     store,
+    to_float,
     where,
 )
 from ..kernels.neighbours import neighbours
@@ -74,7 +75,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     values = value_rows(raw, WEIGHTS, BLOCK)
     blocks = raw.reshape(-1).view(BLOCK)
     words = np.ascontiguousarray(blocks["scales_and_signs"]).reshape(-1)
-    _decode(blocks["d"].astype(np.float32), words, flat(raw), grid_values("IQ3_XXS"), SIGNS_OF_7, values.reshape(-1))
+    _decode(blocks["d"].astype(np.float32), words, flat(raw), grid_values("IQ3_XXS"), EVEN_SIGNS, values.reshape(-1))
     return values
 
 
@@ -120,12 +121,14 @@ def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
 @kernel
 def _decode(
     scales: NDArray[np.float32], scales_and_signs: NDArray[np.uint32], raw: NDArray[np.uint8], grid: NDArray[np.int8],
-    signs: NDArray[np.float32], values: NDArray[np.float32],
+    signs: NDArray[np.uint8], values: NDArray[np.float32],
 ) -> None:  # fmt: skip
     for b in range(scales.size):
         for g in range(GROUPS):
-            word = scales_and_signs[GROUPS * b + g]
+            word = np.int64(scales_and_signs[GROUPS * b + g])
             d = scales[b] * (np.float32(0.5) + np.float32(word >> 28)) * np.float32(0.5)
-            for k in range(4):
-                at, to = SIZE * b + QS + 8 * g + 2 * k, WEIGHTS * b + GROUP * g + 8 * k
-                put_half_cells(values, to, d, grid, raw[at], raw[at + 1], signs, word >> (7 * k) & 127)
+            for k in range(2):
+                at = SIZE * b + QS + 8 * g + 4 * k
+                points = to_float(four_points(grid, raw[at], raw[at + 1], raw[at + 2], raw[at + 3])) * d
+                bits = signs[word >> (14 * k) & 127] | np.int64(signs[word >> (14 * k + 7) & 127]) << 8
+                store(values, WEIGHTS * b + GROUP * g + LANES * k, signed(points, bits))

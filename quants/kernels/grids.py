@@ -7,11 +7,16 @@ that files store.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+import numba.core.types as nt
 import numpy as np
+from llvmlite import ir
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .lanes import inlined
+from .lanes import LANES, Lanes, every_int, i32x16, inlined, lane_numbers, where
 
 
 @cache
@@ -35,33 +40,43 @@ def grid_levels(name: str) -> NDArray[np.uint8]:
     return levels
 
 
-def _signs(bits: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """1 or -1 for each of the eight bits, lowest first: float32 (n, 8)."""
-    negative = bits[:, None] >> np.arange(8) & 1
-    return 1 - 2 * negative.astype(np.float32)
+# Seven sign bits are stored, the eighth makes the number of negative signs even.
+EVEN_SIGNS = np.array([b | (b.bit_count() & 1) << 7 for b in range(128)], np.uint8)
 
 
-SIGNS_OF_8 = _signs(np.arange(256, dtype=np.uint8))
-# Seven bits are stored, the eighth makes the number of negative signs even.
-SIGNS_OF_7 = np.ascontiguousarray(SIGNS_OF_8[[b | (b.bit_count() & 1) << 7 for b in range(128)]])
+def _parts(grid: Any, count: int) -> Any:
+    """Signature and code that put together the sixteen values of `count` points, by their indexes."""
+    bits = ir.IntType(128 // count)
+    if grid.dtype != nt.int8 or grid.layout != "C":
+        raise TypingError(f"cannot take points of {grid}: needs a C-contiguous int8 array")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        points = builder.bitcast(data, bits.as_pointer())
+        parts = ir.Constant(ir.VectorType(bits, count), ir.Undefined)
+        for i, index in enumerate(args[1:]):
+            part = builder.load(builder.gep(points, [index]))
+            part.align = 1
+            parts = builder.insert_element(parts, part, ir.Constant(ir.IntType(32), i))
+        values = builder.bitcast(parts, ir.VectorType(ir.IntType(8), LANES))
+        return builder.sext(values, ir.VectorType(ir.IntType(32), LANES))
+
+    return i32x16(grid, *[nt.intp] * count), codegen
+
+
+@intrinsic
+def two_points(typing: Any, grid: Any, a: Any, b: Any) -> Any:
+    """The values of two points of eight, as i32x16, by their indexes in an int8 grid."""
+    return _parts(grid, 2)
+
+
+@intrinsic
+def four_points(typing: Any, grid: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The values of four points of four, as i32x16, by their indexes in an int8 grid."""
+    return _parts(grid, 4)
 
 
 @inlined
-def put_cell(
-    values: NDArray[np.float32], at: int, d: np.float32, grid: NDArray[np.int8], index: int,
-    signs: NDArray[np.float32], bits: int,
-) -> None:  # fmt: skip
-    """Eight values: d times a grid point times signs."""
-    for i in range(8):
-        values[at + i] = d * np.float32(grid[index, i]) * signs[bits, i]
-
-
-@inlined
-def put_half_cells(
-    values: NDArray[np.float32], at: int, d: np.float32, grid: NDArray[np.int8], low: int, high: int,
-    signs: NDArray[np.float32], bits: int,
-) -> None:  # fmt: skip
-    """Eight values: d times two grid points of four times signs."""
-    for i in range(4):
-        values[at + i] = d * np.float32(grid[low, i]) * signs[bits, i]
-        values[at + 4 + i] = d * np.float32(grid[high, i]) * signs[bits, 4 + i]
+def signed(values: Lanes, bits: int) -> Lanes:
+    """f32x16 values, turned negative where the lane's bit is set."""
+    return where((every_int(bits) & (every_int(1) << lane_numbers())) != 0, -values, values)
