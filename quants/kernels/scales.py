@@ -6,6 +6,8 @@ Each works on `count` values a lane: value i of all lanes is at [at + 16 * i]. S
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .blocks import Floats, Words
@@ -105,17 +107,17 @@ def signed_scale(
     return where(empty, ZERO, scale), where(empty, ZERO, best_inverse)
 
 
-# Codes must stay within -top … top - 1. The extreme has the code -(top + step / 10): with steps of -9 … -6 no value's code
-# rounds to more than there is. For the others, instead of every code, the few values that are too large are limited
-# beforehand, once for all steps from -5 to 4, once for those from 5 to 9: to a part of the extreme which at each of
-# them rounds to the outermost code.
+# Codes must stay within -top … top - 1. The extreme has the code -(top + step / 10): with steps of -9 … -6 no value's
+# code rounds to more than there is. For the others, instead of every code, the few values that are too large are
+# limited beforehand, once for all steps from -5 to 4, once for those from 5 to 9: to a part of the extreme which at
+# each of them rounds to the outermost code.
 HALF, MORE, FEW, MANY = np.float32(0.5), np.float32(1.5), np.float32(0.4), np.float32(0.9)
 
 
 @inlined
-def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> np.float32:
+def middle(low: np.float32, high: np.float32, least: np.float32, most: np.float32) -> Any:
     """A part between low / least and high / most: times anything from `least` to `most` it is between low and high."""
-    return np.float32(HALF * (low / least + high / most))
+    return HALF * (low / least + high / most)
 
 
 @inlined
