@@ -144,6 +144,7 @@ def set_metadata(
     """
     path = Path(path)
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
+    state = _state(path)
     opened = open_gguf(path)
     old = opened.metadata
     given = dict(values or {})
@@ -155,20 +156,32 @@ def set_metadata(
     new, changes = _apply(old, given, types or {}, list(remove), dict(rename or {}), force)
     preview = _check(changes, old, new, opened.tensors, force, warnings)
     report = EditReport(opened.path, changes, True, 0, warnings, preview, recovered, dry_run)
+    if _state(path) != state:
+        raise FileError(f"{path} was changed by another program meanwhile", hint="run the edit again")
     return _write(report, opened, new, None if output is None else Path(output), reserve, overwrite, progress)
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """What differs when a file was written to, or another one has its name."""
+    try:
+        info = path.stat()
+    except OSError:
+        return None  # opening it says why
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _write(
     report: EditReport, opened: GgufFile, new: Metadata, output: Path | None, reserve: int, overwrite: bool,
     progress: Progress | None,
 ) -> EditReport:  # fmt: skip
+    source = opened.path if opened.is_split else opened
     idle = not report.changes and not reserve and output is None
     if output is not None and output.exists() and not overwrite:
         raise FileError(f"{output} already exists", hint="pass --overwrite to replace it")
     if report.dry_run or idle:
-        in_place = output is None and (idle or planned_in_place(opened.path, new, reserve))
+        in_place = output is None and (idle or planned_in_place(source, new, reserve))
         return replace(report, in_place=in_place)
-    edit = edit_metadata(opened.path, new, output, reserve, overwrite, progress)
+    edit = edit_metadata(source, new, output, reserve, overwrite, progress)
     return replace(report, path=edit.path, in_place=edit.in_place, bytes_written=edit.bytes_written)
 
 

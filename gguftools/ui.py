@@ -142,7 +142,8 @@ def print_edit(report: EditReport, as_json: bool) -> None:
         print("a conversation by the new chat template:")
         for line in report.preview.splitlines():
             print(f"  | {line}")
-    print(_written(report))
+    if report.changes or report.recovered is None:
+        print(_written(report))
 
 
 def _written(report: EditReport) -> str:

@@ -86,6 +86,13 @@ def text_or_file(value: str) -> str:
     return read_text_file(Path(value[1:])) if value.startswith("@") else value
 
 
+def template_text(value: str) -> str:
+    """A chat template given as text or as `@file`. Raises OptionError for the name of a file without its @."""
+    if "{" not in value and not value.startswith("@") and Path(value).is_file():
+        raise OptionError(f"{value!r} is a file, not a chat template", hint=f"@{value} takes its text")
+    return text_or_file(value)
+
+
 def read_text_file(path: Path) -> str:
     """A UTF-8 file, to the byte. Raises FileError."""
     try:

@@ -37,7 +37,7 @@ def set_metadata(
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..edit import set_metadata as run
     from ..ui import bytes_progress, print_edit
-    from ..values import parse_assignment, read_json_values, split_pair, text_or_file
+    from ..values import parse_assignment, read_json_values, split_pair, template_text
 
     slack = 0
     if reserve is not None:
@@ -51,7 +51,7 @@ def set_metadata(
         report = run(
             file, values, types=types, remove=remove or (),
             rename=dict(split_pair(text, "OLD=NEW") for text in rename or ()),
-            chat_template=text_or_file(chat_template) if chat_template is not None else None,
+            chat_template=template_text(chat_template) if chat_template is not None else None,
             special_tokens=dict(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
             reserve=slack, force=force, overwrite=overwrite, recover=recover,
             roll_back=roll_back, dry_run=dry_run, progress=lambda done, total: progress(done, total, ""),

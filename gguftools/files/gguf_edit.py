@@ -35,14 +35,14 @@ class Edit:
 
 
 def edit_metadata(
-    path: Path,
+    path: Path | GgufFile,
     metadata: Metadata,
     output: Path | None = None,
     reserve: int = 0,
     overwrite_output: bool = True,
     progress: Progress | None = None,
 ) -> Edit:
-    """Give a GGUF file new metadata; its tensors stay as they are, byte for byte.
+    """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
 
     The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
     Else, and always where `output` is given, a copy is written that takes the name when it is complete. Of a split set,
@@ -51,10 +51,10 @@ def edit_metadata(
     reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
     Raises FileError.
     """
-    opened = _open_holder(Path(path))
+    opened = _open_holder(path)
     metadata = _keep_split_keys(metadata, opened)
     if _split_count(opened) > 1 and output is not None:
-        raise FileError(f"{path} is part of a split set, which is edited where it is", hint="merge it first")
+        raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
     if output is None:
         if not reserve and _is_same(opened, metadata):
             return Edit(opened.path, True, 0)
@@ -65,9 +65,9 @@ def edit_metadata(
     return _write_copy(opened, metadata, target, reserve, overwrite_output or output is None, progress)
 
 
-def planned_in_place(path: Path, metadata: Metadata, reserve: int = 0) -> bool:
+def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0) -> bool:
     """Whether `edit_metadata` would change the file in place."""
-    opened = _open_holder(Path(path))
+    opened = _open_holder(path)
     metadata = _keep_split_keys(metadata, opened)
     return (not reserve and _is_same(opened, metadata)) or _fitting_header(opened, metadata, reserve) is not None
 
@@ -80,8 +80,11 @@ def _split_count(opened: GgufFile) -> int:
     return int(opened.metadata.get("split.count", 0))
 
 
-def _open_holder(path: Path) -> GgufFile:
+def _open_holder(path: Path | GgufFile) -> GgufFile:
     """The file, or of a split set the shard that holds the metadata."""
+    if isinstance(path, GgufFile):
+        return path.parts[0]
+    path = Path(path)
     opened = open_gguf(path, join=False)
     if _split_count(opened) <= 1:
         return opened

@@ -17,77 +17,94 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from archs.metadata import Metadata, ValueType
-from gguftools.files.gguf_edit import edit_metadata
+from archs.metadata import Metadata
+from gguftools.edit import set_metadata
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
-from gguftools.files.journal import journal_path, recover
 from quants import format_named
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def create(path: Path) -> str:
+    """A file whose name and check are at the two ends of its header; the hash of its tensor."""
     metadata = Metadata()
     metadata["general.name"] = "0"
-    metadata["check"] = hashlib.sha256(b"0").hexdigest()
     metadata["tokens"] = [f"token {i}" for i in range(50_000)]
+    metadata["check"] = check("0")
     infos = [TensorInfo("a", (500, 1024), format_named("F32"))]
     with create_gguf(path, plan_file(metadata, infos, reserve=1000)) as output:
         output.write(0, 0, np.random.default_rng(1).integers(0, 256, (500, 4096), np.uint8))
     return tensor_hash(path)
 
 
+def check(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 def tensor_hash(path: Path) -> str:
     return hashlib.sha256(open_gguf(path).tensors["a"].raw()).hexdigest()
 
 
+def number_of(path: Path) -> int:
+    """Which edit the file is from, all of it."""
+    metadata = open_gguf(path).metadata
+    assert metadata["check"] == check(metadata["general.name"])
+    assert metadata["tokens"][49_999] == "token 49999"
+    return int(metadata["general.name"].split()[0])
+
+
 def edit_for_ever(path: Path) -> None:
-    """Edit after edit, some in place, some by copying; `check` belongs to `general.name`, at two ends of the header."""
+    """Edit after edit, some in place, some by copying; says which has begun and which has ended."""
     chance = random.Random(os.getpid())
-    print("ready", flush=True)
-    while True:
-        metadata = open_gguf(path).metadata.copy()
-        name = chance.choice("abc") * chance.choice((1, 10, 300, 800, 1500))
-        metadata["general.name"] = name
-        metadata.pop("check")
-        metadata.set("check", hashlib.sha256(name.encode()).hexdigest(), ValueType.STRING)
-        edit_metadata(path, metadata, reserve=chance.choice((0, 0, 0, 1000)))
+    for number in count(number_of(path) + 1):
+        name = f"{number} " + "x" * chance.choice((1, 10, 300, 800, 1500))
+        print("begin", number, flush=True)
+        values = {"general.name": name, "check": check(name)}
+        report = set_metadata(path, values, reserve=chance.choice((0, 0, 0, 1000)))
+        print("end", number, "in place" if report.in_place else "copied", flush=True)
 
 
 def kill_one(path: Path, wait: float) -> str:
     """Start editing, kill it after `wait` seconds, recover: what was found."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    old = number_of(path)
     with subprocess.Popen(
-        [sys.executable, __file__, "--edit", str(path)], stdout=subprocess.PIPE, env=environment
+        [sys.executable, __file__, "--edit", str(path)], stdout=subprocess.PIPE, env=environment, text=True
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        lines = [process.stdout.readline()]
         time.sleep(wait)
         process.send_signal(signal.SIGKILL)
-    found = recover(path, roll_back=wait * 1e6 % 2 < 1) if journal_path(path).exists() else "no journal"
-    metadata = open_gguf(path).metadata
-    assert metadata["check"] == hashlib.sha256(metadata["general.name"].encode()).hexdigest()
-    assert metadata["tokens"][49_999] == "token 49999"
-    return found
+        lines += process.stdout.readlines()
+    new = old
+    for line in lines:
+        new = int(line.split()[1])
+        old = new if line.startswith("end") else old
+    found = set_metadata(path, recover=True, roll_back=wait * 1e6 % 2 < 1).recovered
+    number = number_of(path)
+    assert number in (old, new), f"edit {number}, not {old} or {new}"
+    state = "between two edits" if old == new else "the old file" if number == old else "the new file"
+    return f"{found}: {state}"
 
 
-def kill_many(path: Path, count: int, seed: int) -> Counter[str]:
+def kill_many(path: Path, times: int, seed: int) -> Counter[str]:
     chance = random.Random(seed)
     expected = create(path)
     found: Counter[str] = Counter()
-    for _ in range(count):
+    for _ in range(times):
         found[kill_one(path, chance.uniform(0, 0.15))] += 1
         assert tensor_hash(path) == expected
     return found
 
 
 def test_killed_edits(tmp_path: Path) -> None:
-    kill_many(tmp_path / "t.gguf", 6, 1)
+    kill_many(tmp_path / "t.gguf", 10, 1)
     left = [file.name for file in tmp_path.iterdir() if file.name != "t.gguf"]
     assert all(name.endswith(".partial") for name in left), left
 
@@ -101,8 +118,8 @@ def main() -> None:
     if arguments.edit:
         edit_for_ever(arguments.edit)
     with tempfile.TemporaryDirectory() as folder:
-        for outcome, count in kill_many(Path(folder) / "t.gguf", arguments.count, arguments.seed).items():
-            print(f"{count:6}  {outcome}")
+        for outcome, times in kill_many(Path(folder) / "t.gguf", arguments.count, arguments.seed).items():
+            print(f"{times:6}  {outcome}")
         print("every file was whole, its tensors untouched")
 
 

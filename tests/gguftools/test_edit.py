@@ -10,6 +10,7 @@ import pytest
 
 import gguftools
 from archs.metadata import Metadata, Value, ValueType
+from gguftools import edit
 from gguftools.files import journal
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
@@ -18,6 +19,7 @@ from gguftools.values import Typed, parse_assignment, parse_kind, read_json_valu
 from quants import format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
+from ..conftest import ROOT
 from .test_cli import gguftools as run_gguftools
 
 CHATML = (
@@ -349,6 +351,19 @@ def test_split_set(tmp_path):
     assert gguftools.open(paths[1]).metadata["general.name"] == "new"
 
 
+def test_another_program_edits_meanwhile(path, monkeypatch):
+    def slow(*arguments):
+        monkeypatch.undo()
+        gguftools.set_metadata(path, {"general.name": "of the other"})
+        return real(*arguments)
+
+    real = edit._check
+    monkeypatch.setattr(edit, "_check", slow)
+    with pytest.raises(FileError, match="was changed by another program"):
+        gguftools.set_metadata(path, {"general.name": "ours"})
+    assert stored(path, "general.name")[2] == "of the other"
+
+
 class Crash(BaseException):
     """Stands for a process that ends without a word."""
 
@@ -418,6 +433,8 @@ def test_command_line(path, tmp_path):
     assert stored(path, "k") == (ValueType.ARRAY, ValueType.INT16, [1, 2])
     done = run_gguftools("set-metadata", path, "general.name=X", "--dry-run", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["changes"] == [{"key": "general.name", "old": 'STRING "New"', "new": 'STRING "X"'}]
+    done = run_gguftools("set-metadata", path, "--chat-template", "t.jinja", cwd=tmp_path)
+    assert (done.returncode, "@t.jinja" in done.stderr) == (1, True)
     done = run_gguftools("set-metadata", path, "llama.attention.head_count=0", cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 2)
 
@@ -429,3 +446,15 @@ def test_other_readers_open_edited_files(path):
     assert reader.fields["general.name"].contents() == "n" * 3000
     assert reader.fields["i8"].types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT8]
     assert hashlib.sha256(reader.tensors[0].data.tobytes()).hexdigest() == tensor_hash(path)
+
+
+@pytest.mark.verify
+def test_libllama_loads_edited_files(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    path = tmp_path / "a.gguf"
+    gguftools.convert(ROOT / "examples" / "austen-4m", path, "f16", reserve=2000)
+    assert gguftools.set_metadata(path, {"general.name": "n" * 500}, special_tokens={"eos": 2047}).in_place
+    assert not gguftools.set_metadata(path, {"general.tags": ["t" * 5000]}).in_place
+    model = llama_cpp.Llama(str(path), verbose=False, n_ctx=64)
+    assert model.metadata["general.name"] == "n" * 500
+    assert model.token_eos() == 2047

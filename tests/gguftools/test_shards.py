@@ -18,6 +18,7 @@ from gguftools.shards import merge, split
 from quants import format_named
 from quants.errors import FileError, OptionError
 
+from ..conftest import ROOT
 from .test_cli import gguftools as run_gguftools
 
 F32, Q4_0 = format_named("F32"), format_named("Q4_0")
@@ -314,7 +315,7 @@ def test_command_line(tmp_path):
 @pytest.mark.verify
 def test_libllama_loads_what_was_split(tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
-    gguftools.convert("examples/austen-4m", tmp_path / "a.gguf", "f16")
+    gguftools.convert(ROOT / "examples" / "austen-4m", tmp_path / "a.gguf", "f16")
     split(tmp_path / "a.gguf", max_tensors=10)
     model = llama_cpp.Llama(str(tmp_path / "a-00001-of-00004.gguf"), verbose=False, n_ctx=64)
     assert model.n_vocab() == 2048
