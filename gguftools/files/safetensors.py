@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
 GIT_LFS_POINTER = b"version https://git-lfs"
 
+ReadBytes = Callable[[int, int], NDArray[np.uint8]]
+
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, sorted by name as the format's own library lists them.
@@ -36,30 +39,41 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     buffer = map_file(path, "safetensors file")
-    header, start = _read_header(path, buffer)
-    data = buffer[start:]
-    header.pop("__metadata__", None)
-    tensors = {name: _tensor(path, name, header[name], data) for name in sorted(header)}
-    _check_coverage(path, header, len(data), len(buffer))
+    header = buffer[: header_size(path, buffer, len(buffer))]
+    return tensors_of(path, header, len(buffer), lambda begin, end: buffer[begin:end])
+
+
+def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
+    """Bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes. Raises FileError."""
+    check_not_pointer(path, beginning)
+    length = int.from_bytes(beginning[:8].tobytes(), "little")
+    if size < 10 or length > MAX_HEADER or not length:
+        raise FileError(f"{path} is not a safetensors file: it starts with {beginning[:8].tobytes()!r}")
+    if length > size - 8:
+        raise FileError(f"{path} is cut short: its header has {length} bytes, the file {size}", hint="fetch it again")
+    return 8 + length
+
+
+def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes) -> dict[str, Tensor]:
+    """The tensors by name that the header, `header_size` bytes, says a file of `size` bytes has.
+
+    read(begin, end): those bytes of the file. Raises FileError, naming the tensor.
+    """
+    entries = _parse_header(path, header)
+    entries.pop("__metadata__", None)
+    tensors = {name: _tensor(path, name, entries[name], len(header), read) for name in sorted(entries)}
+    _check_coverage(path, entries, size - len(header), size)
     return tensors
 
 
-def _read_header(path: Path, buffer: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
-    check_not_pointer(path, buffer)
-    length = int.from_bytes(buffer[:8].tobytes(), "little")
-    if len(buffer) < 10 or length > MAX_HEADER or not length:
-        raise FileError(f"{path} is not a safetensors file: it starts with {buffer[:8].tobytes()!r}")
-    if length > len(buffer) - 8:
-        raise FileError(
-            f"{path} is cut short: its header has {length} bytes, the file {len(buffer)}", hint="fetch it again"
-        )
+def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
     try:
-        header = json.loads(buffer[8 : 8 + length].tobytes().decode(), object_pairs_hook=_unique)
+        entries = json.loads(header[8:].tobytes().decode(), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: the header is not valid JSON: {error}") from error
-    if not isinstance(header, dict):
+    if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not a JSON object")
-    return header, 8 + length
+    return entries
 
 
 def check_not_pointer(path: Path, buffer: NDArray[np.uint8]) -> None:
@@ -77,7 +91,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(path: Path, name: str, entry: Any, data: NDArray[np.uint8]) -> Tensor:
+def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: ReadBytes) -> Tensor:
     where = f"{path}: tensor {quote(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise FileError(f"{where} must have dtype, shape and data_offsets, and nothing else")
@@ -98,10 +112,12 @@ def _tensor(path: Path, name: str, entry: Any, data: NDArray[np.uint8]) -> Tenso
     if rows * row_bytes != end - begin:
         needed = f"{rows * row_bytes} bytes; it has {end - begin}"
         raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
-    raw = data[begin:end]
+    first = data_start + begin
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        return raw.reshape(rows, row_bytes)[start:stop]
+        start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
+        raw = read_bytes(first + start * row_bytes, first + stop * row_bytes)
+        return raw.reshape(max(0, stop - start), row_bytes)
 
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
