@@ -55,7 +55,7 @@ def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: n
 
 def taken_in(scale: Tensor, factor: np.float32, apply: np.ufunc) -> NDArray[np.uint8] | None:
     """For each E4M3 byte the one that has taken in the factor; None where a stored scale has none."""
-    if not math.isfinite(factor) or math.frexp(factor)[0] != 0.5:
+    if not math.isfinite(factor) or math.frexp(factor)[0] != 0.5:  # so that scales are read for powers of two alone
         return None
     values = scale.format.decode(CODES[None])[0]
     wanted = apply(values, factor)
