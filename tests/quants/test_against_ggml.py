@@ -19,10 +19,11 @@ import quants
 FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 
 
+pytestmark = pytest.mark.verify
+
+
 @pytest.fixture(scope="module")
 def ggml() -> ModuleType:
-    if importlib.util.find_spec("llama_cpp") is None:
-        pytest.skip("needs llama-cpp-python")
     path = Path(__file__).resolve().parents[2] / "benchmarks" / "formats.py"
     spec = importlib.util.spec_from_file_location("benchmark_of_formats", path)
     assert spec is not None

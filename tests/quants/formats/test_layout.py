@@ -35,12 +35,11 @@ def test_bits_per_weight_in_the_docstring(name: str):
     assert stated is None or float(stated[1]) == form.bits_per_weight
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if formats()[name].is_quantized])
 def test_offsets_in_the_diagram_are_those_of_the_fields(name: str):
     form = quants.format_named(name)
     diagram = re.search(r"byte +([\d ]+)\n", form.codec.__doc__ or "")
-    if not form.is_quantized or diagram is None:
-        pytest.skip("no diagram")
+    assert diagram is not None
     offsets = {offset for _, offset, *_ in form.codec.BLOCK.fields.values()} | {form.block_bytes}
     assert offsets <= {int(at) for at in diagram[1].split()}
 
