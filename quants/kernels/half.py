@@ -36,12 +36,6 @@ def from_half(bits: Lanes) -> Lanes:
 
 
 @inlined
-def through_half(x: Lanes) -> Lanes:
-    """What is left of x when stored as float16."""
-    return from_half(to_half(x))
-
-
-@inlined
 def to_bfloat(x: Lanes) -> Lanes:
     """f32x16 → bfloat16 bits. NaN stays NaN, made quiet."""
     bits = float_bits(x)
