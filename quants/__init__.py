@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import FormatError, GgufToolsError
-from .format import Format, format_named, format_of_type, formats
+from .format import Format, format_named, format_of_type
 from .tensor import Tensor, from_array
 
 __all__ = [
     "Format", "FormatError", "GgufToolsError", "Tensor",
-    "decode", "encode", "format_named", "format_of_type", "formats", "from_array",
+    "decode", "encode", "format_named", "format_of_type", "from_array",
 ]  # fmt: skip
 
 

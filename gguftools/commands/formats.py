@@ -9,7 +9,7 @@ FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their
 
 def formats(json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False) -> None:
     """List the formats a tensor can be stored in: size, block, use of importance weights."""
-    from quants import formats as known
+    from quants.format import formats as known
     from quants.format import has_codec
 
     from ..ui import print_json, print_table

@@ -27,9 +27,13 @@ OUTSIDE = """output token_embd per_layer_token_embd position_embd token_types ou
 UNWEIGHTED = [name for name in RECIPES if not name.startswith(("IQ1", "IQ2", "IQ3_X", "Q2_K_S", "Q1", "Q2_0", "COPY"))]
 
 
+pytestmark = pytest.mark.verify
+
+
 @pytest.fixture(scope="module")
 def library() -> Iterator[Any]:
-    library = pytest.importorskip("llama_cpp", exc_type=ImportError)
+    import llama_cpp as library
+
     library.llama_backend_init()
     silent = library.llama_log_callback(lambda *_: None)
     library.llama_log_set(silent, ctypes.c_void_p(0))

@@ -14,8 +14,9 @@ from gguftools.files.endian import FIELDS, swap_rows
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
 from gguftools.files.strings import StringArray
-from quants import format_named, formats
+from quants import format_named
 from quants.errors import FileError
+from quants.format import formats
 
 F32, F16, Q4_0, Q4_K = 0, 1, 2, 12
 U8, I8, U16, I16, U32, I32, FLOAT32, BOOL, STRING, ARRAY, U64, I64, FLOAT64 = range(13)

@@ -17,8 +17,9 @@ from archs.metadata import Metadata, ValueType
 from gguftools.files import atomic, gguf_writer
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import RESERVE_KEY, TensorInfo, create_gguf, encode_header, plan_file
-from quants import format_named, formats
+from quants import format_named
 from quants.errors import FileError, FormatError
+from quants.format import formats
 
 
 def info(name, shape, form="F32"):
@@ -117,16 +118,18 @@ def test_the_gguf_package_reads_it(tmp_path):
         assert theirs.data.tobytes() == rows.tobytes()
 
 
+@pytest.mark.verify
 def test_the_reference_library_reads_it(tmp_path):
     """ggml's own reader, which refuses gaps and misplaced data."""
-    ctypes = pytest.importorskip("ctypes")
-    llama_cpp = pytest.importorskip("llama_cpp")
+    import ctypes
     from pathlib import Path
+
+    import llama_cpp
 
     library = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-base.so"))
 
     class Parameters(ctypes.Structure):
-        _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]  # noqa: RUF012
+        _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
 
     library.gguf_init_from_file.restype = ctypes.c_void_p
     library.gguf_init_from_file.argtypes = [ctypes.c_char_p, Parameters]

@@ -53,8 +53,10 @@ def test_other_contents():
     assert open_torch(DATA / "float8.bin")["w"].float32().tolist() == [[1.5, -2, 0.1015625]]
 
 
+@pytest.mark.verify
 def test_against_pytorch(tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     state = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.LayerNorm(3)).half().state_dict()
     for zipped in (True, False):
         torch.save(state, tmp_path / "m.bin", _use_new_zipfile_serialization=zipped)
