@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from .vocab import vocabulary
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 PLACE = re.compile(r"\{\w\}")
 SUFFIX = re.compile(r"\.(weight|bias)$")
+
+# What else happens to a checkpoint's tensors (by their source names, unpacked) before they are mapped.
+Change = Callable[[Architecture, Config, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 # Buffers that hold nothing a model needs, in any family, and towers that a text model's file has no place for.
 IGNORED = (
@@ -78,16 +81,17 @@ def plan(
     *,
     pre: str | None = None,
     embed_tokenizer: bool = False,
+    change: Change | None = None,
 ) -> Plan:
     """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
 
     pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
-        itself in the file.
+        itself in the file. change: what is done to the checkpoint's tensors first.
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = by_hf_class(config.get("architectures") or [])
     full = with_settings_beside(folder, normalized(config, architecture.defaults))
-    mapped = map_tensors(architecture, full, tensors)
+    mapped = map_tensors(architecture, full, tensors, change)
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
         metadata[key] = value
@@ -161,15 +165,18 @@ class Mapped:
         }
 
 
-def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> Mapped:
+def map_tensors(
+    architecture: Architecture, config: Config, tensors: Mapping[str, Tensor], change: Change | None = None
+) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
     whole = unpacked(config, tensors)
     count = layer_count(architecture, config)
-    rules = {PLACE.sub("#", pattern): target for pattern, target in architecture.tensors.items()}
+    rules = _rules(architecture)
     result, stacks, unknown = Mapped(ignored=whole.ignored), Stacks(), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    for name, tensor in whole.tensors.items():
+    sources = change(architecture, config, whole.tensors) if change else whole.tensors
+    for name, tensor in sources.items():
         if _matches(name, LEFT_OUT):
             result.left_out.append(name)
             continue
@@ -203,6 +210,25 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Mapping[str
     return result
 
 
+def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[Map, str]] | None:
+    """Where the source tensor `name` goes: each rule with the GGUF name it gives; None where there is no rule."""
+    bare = without_prefix(name, architecture.prefixes)
+    rule = _rule(_rules(architecture), bare)
+    if rule is None or not _maps(rule[0]):
+        return None
+    numbers = [int(n) for n in NUMBER.findall("." + bare)]
+    return [(each, _target_name(each, rule[1], numbers, config)) for each in _maps(rule[0])]
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a source tensor belongs to a part that a text model's file has no place for."""
+    return _matches(name, LEFT_OUT)
+
+
+def _rules(architecture: Architecture) -> dict[str, Target]:
+    return {PLACE.sub("#", pattern): target for pattern, target in architecture.tensors.items()}
+
+
 def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
     """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
 
@@ -226,13 +252,16 @@ def _maps(target: Target) -> Sequence[Map]:
     return target if isinstance(target, tuple) else ()
 
 
+def _target_name(each: Map, suffix: str, numbers: Sequence[int], config: Config) -> str:
+    pattern = each.name if isinstance(each.name, str) else each.name(config)
+    name = pattern.replace("{i}", str(numbers[0]) if numbers else "")
+    return name if SUFFIX.search(name) else name + suffix
+
+
 def _place(
     each: Map, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
 ) -> None:
-    name = (each.name if isinstance(each.name, str) else each.name(config)).replace(
-        "{i}", str(numbers[0]) if numbers else ""
-    )
-    name = name if SUFFIX.search(name) else name + suffix
+    name = _target_name(each, suffix, numbers, config)
     if each.stack:
         stacks.add(name, numbers[-1], tensor, each)
         result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
