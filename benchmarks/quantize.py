@@ -69,11 +69,12 @@ def compare(source: Path, recipe: str, threads: int, rounds: int, work: Path) ->
     measured(mine)  # compiles kernels, fills the page cache
     figures = [(measured(mine), measured(their)) for _ in range(rounds)]
     equal = "same bytes" if same_tensors(ours, theirs) else "BYTES DIFFER"
-    (my_wall, my_cpu, my_peak), (wall, cpu, peak) = (
-        [median(run[side][i] for run in figures) for i in range(3)] for side in range(2)
-    )
-    print(f"{source.name:28s} {recipe:8s} {threads} threads   ours {my_wall:6.2f} s {my_cpu:6.2f} CPU-s {my_peak:6.0f} MB   "
-          f"reference {wall:6.2f} s {cpu:6.2f} CPU-s {peak:6.0f} MB   ratio {wall / my_wall:5.2f}   {equal}")  # fmt: skip
+    columns = []
+    for side, who in enumerate(("ours", "reference")):
+        wall, cpu, peak = (median(run[side][i] for run in figures) for i in range(3))
+        columns.append(f"{who} {wall:6.2f} s {cpu:6.2f} CPU-s {peak:6.0f} MB")
+    ratio = median(their[0] / mine[0] for mine, their in figures)
+    print(f"{source.name:28s} {recipe:8s} {threads} threads   {'   '.join(columns)}   ratio {ratio:5.2f}   {equal}")
     ours.unlink()
     theirs.unlink()
 

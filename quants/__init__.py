@@ -28,7 +28,8 @@ def encode(name: str, rows: ArrayLike, importance: ArrayLike | None = None) -> N
     row_bytes = form.row_bytes(values.shape[1])
     weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
     if weights is not None and weights.shape != values.shape[1:]:
-        raise FormatError(f"importance has shape {weights.shape}; rows of {values.shape[1]} values need ({values.shape[1]},)")
+        width = values.shape[1]
+        raise FormatError(f"importance has shape {weights.shape}; rows of {width} values need ({width},)")
     if weights is None and form.needs_importance:
         raise FormatError(f"{form.name} cannot be encoded without importance weights")
     if not values.size:
