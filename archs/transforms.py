@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from quants import FormatError, Tensor, format_named
 
 from .config import lookup
 from .spec import Config, Transform
+
+Floats = NDArray[np.float32]
 
 LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
 LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
@@ -77,10 +79,12 @@ def transposed(tensor: Tensor) -> Tensor:
 
 
 def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
-    """Tensors of one shape and format, put on top of each other in a new first dimension."""
+    """Tensors of one shape, put on top of each other in a new first dimension; as float32 where formats differ."""
+    if len({tensor.format for tensor in tensors}) > 1:  # some experts quantized, or some in another way
+        tensors = [computed(tensor, lambda x: x) for tensor in tensors]
     first = tensors[0]
     for other in tensors[1:]:
-        if other.shape != first.shape or other.format != first.format:
+        if other.shape != first.shape:
             raise FormatError(
                 f"{other.origin} is {other.format.name} {other.shape}, "
                 f"but {first.origin} is {first.format.name} {first.shape}"
@@ -131,7 +135,50 @@ def _elements(tensor: Tensor) -> np.dtype[np.generic]:
     return dtype
 
 
-# Words for family files: each is, or makes, a Transform.
+# Words for family files: each is, or makes, a Transform; most of them can be undone.
+
+Rows = Callable[[int, tuple[int, ...], Config], tuple[NDArray[np.intp], tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Reversible:
+    """A Transform that can be undone, so that a file becomes a checkpoint again.
+
+    undo: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of vectors:
+    values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
+    """
+
+    forward: Transform
+    undo: Transform
+    rows: Rows | None = None
+
+    def __call__(self, tensor: Tensor, config: Config) -> Tensor:
+        return self.forward(tensor, config)
+
+
+def _unchanged(tensor: Tensor, config: Config) -> Tensor:
+    return tensor
+
+
+def with_zero_rows(tensor: Tensor, count: int) -> Tensor:
+    """Rows of zeros in front."""
+    empty = np.zeros((count, tensor.row_bytes), np.uint8)
+    zeros = replace(tensor, shape=(count, *tensor.shape[1:]), read=lambda a, b: empty[a:b])
+    return concatenated([zeros, tensor], tensor.name)
+
+
+def _solved(values: Floats, guess: Floats, forward: Callable[[Floats], Floats]) -> Floats:
+    """Of the numbers next to `guess`, those that `forward` turns into `values` exactly; `guess` where none does."""
+    found = guess.copy()
+    wrong = forward(found) != values
+    for direction in (np.float32(-np.inf), np.float32(np.inf)):
+        near = guess
+        for _ in range(4):
+            near = np.nextafter(near, direction)
+            better = wrong & (forward(near) == values)
+            found[better] = near[better]
+            wrong &= ~better
+    return found
 
 
 def interleave_rope(heads: str) -> Transform:
@@ -147,10 +194,13 @@ def interleave_rope(heads: str) -> Transform:
             raise FormatError(
                 f"{tensor.origin} has {rows} rows; {count} heads ({heads}) of an even width don't divide them"
             )
-        index = np.arange(rows).reshape(count, 2, rows // count // 2).swapaxes(1, 2).reshape(-1)
-        return take(tensor, index)
+        return take(tensor, np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1))
 
-    return transform
+    def undo(tensor: Tensor, config: Config) -> Tensor:
+        count = lookup(config, heads)
+        return take(tensor, np.arange(tensor.shape[0]).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1))
+
+    return Reversible(transform, undo)
 
 
 def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Transform:
@@ -159,32 +209,53 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
     """
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
+    def picked(count: int, config: Config, origin: str) -> NDArray[np.intp]:
         groups = kv_heads(config) if callable(kv_heads) else lookup(config, kv_heads)
         each = lookup(config, heads) // groups + 2
-        if tensor.shape[0] % (groups * each):
-            raise FormatError(f"{tensor.origin} has {tensor.shape[0]} rows; {groups} groups of {each} don't fit")
-        rows = np.arange(tensor.shape[0]).reshape(groups, each, -1)
+        if count % (groups * each):
+            raise FormatError(f"{origin} has {count} rows; {groups} groups of {each} don't fit")
+        rows = np.arange(count).reshape(groups, each, -1)
         kinds = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
-        return take(tensor, np.concatenate([kinds[kind].reshape(-1) for kind in pick]))
+        return np.concatenate([kinds[kind].reshape(-1) for kind in pick])
 
-    return transform
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        return take(tensor, picked(tensor.shape[0], config, tensor.origin))
+
+    def undo(tensor: Tensor, config: Config) -> Tensor:
+        return take(tensor, np.argsort(picked(tensor.shape[0], config, tensor.origin)))
+
+    def rows(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+        return picked(total, config, "the fused tensor"), (total, *shape[1:])
+
+    return Reversible(transform, undo) if pick == "qkv" else Reversible(transform, _unchanged, rows)
 
 
-def transpose(tensor: Tensor, config: Config) -> Tensor:
+def _transpose(tensor: Tensor, config: Config) -> Tensor:
     """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)
 
 
-def add_one(tensor: Tensor, config: Config) -> Tensor:
+def _add_one(tensor: Tensor, config: Config) -> Tensor:
     """A norm weight stored minus one."""
     return computed(tensor, lambda x: x + np.float32(1))
 
 
-def negative_exp(tensor: Tensor, config: Config) -> Tensor:
+def _subtract_one(tensor: Tensor, config: Config) -> Tensor:
+    return computed(tensor, lambda x: x - np.float32(1))
+
+
+def _negative_exp(tensor: Tensor, config: Config) -> Tensor:
     """Decays of a state space, stored as the logarithm of their negative; one a head gets a column of its own."""
     result = computed(tensor, lambda x: -_exp(x))
     return column(result, config) if len(tensor.shape) == 1 else result
+
+
+def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
+    def logarithm(x: Floats) -> Floats:
+        return _solved(x, np.log(-x.astype(np.float64)).astype(np.float32), lambda y: -_exp(y))
+
+    flat = reshape(tensor, tensor.shape[:1]) if tensor.shape[1:] == (1,) else tensor
+    return computed(flat, logarithm)
 
 
 def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -205,14 +276,25 @@ def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return result
 
 
-def column(tensor: Tensor, config: Config) -> Tensor:
+def _column(tensor: Tensor, config: Config) -> Tensor:
     """A vector as a matrix of one column."""
     return reshape(tensor, (*tensor.shape, 1))
 
 
-def channels_and_taps(tensor: Tensor, config: Config) -> Tensor:
+def _channels_and_taps(tensor: Tensor, config: Config) -> Tensor:
     """The weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension."""
     return reshape(tensor, (tensor.shape[0], tensor.shape[2])) if len(tensor.shape) == 3 else tensor
+
+
+def _with_middle(tensor: Tensor, config: Config) -> Tensor:
+    return reshape(tensor, (tensor.shape[0], 1, tensor.shape[1])) if len(tensor.shape) == 2 else tensor
+
+
+transpose = Reversible(_transpose, _transpose)
+add_one = Reversible(_add_one, _subtract_one)
+negative_exp = Reversible(_negative_exp, _log_of_negative)
+column = Reversible(_column, lambda tensor, config: reshape(tensor, tensor.shape[:-1]))
+channels_and_taps = Reversible(_channels_and_taps, _with_middle)
 
 
 def in_groups(groups: str) -> Transform:
@@ -222,42 +304,56 @@ def in_groups(groups: str) -> Transform:
         count = int(config[groups])
         return reshape(tensor, (count, tensor.shape[0] // count))
 
-    return transform
+    return Reversible(transform, lambda tensor, config: reshape(tensor, (tensor.size,)))
 
 
 def scaled(*keys: str) -> Transform:
     """Multiplied with config values, one after the other, each product rounded to float32."""
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        factors = [np.float32(lookup(config, key)) for key in keys]
+    def product(config: Config, x: Floats) -> Floats:
+        for key in keys:
+            x = x * np.float32(lookup(config, key))
+        return x
 
-        def multiply(x: NDArray[np.float32]) -> NDArray[np.float32]:
-            for factor in factors:
-                x = x * factor
-            return x
+    def quotient(config: Config, x: Floats) -> Floats:
+        exact = x.astype(np.float64)
+        for key in reversed(keys):
+            exact = exact / float(np.float32(lookup(config, key)))
+        return _solved(x, exact.astype(np.float32), lambda y: product(config, y))
 
-        return computed(tensor, multiply)
-
-    return transform
+    return Reversible(
+        lambda tensor, config: computed(tensor, lambda x: product(config, x)),
+        lambda tensor, config: computed(tensor, lambda x: quotient(config, x)),
+    )
 
 
 def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
     """Each row multiplied with its own factor, in float32."""
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
+    def by_rows(tensor: Tensor, function: Callable[[Floats, Floats], Floats], config: Config) -> Tensor:
         each = factors(config)[:, None]
 
         def read(start: int, stop: int) -> NDArray[np.uint8]:
-            return np.ascontiguousarray(tensor.float32(start, stop) * each[start:stop], "<f4").view(np.uint8)
+            values = function(tensor.float32(start, stop), each[start:stop])
+            return np.ascontiguousarray(values, "<f4").view(np.uint8)
 
         return replace(tensor, format=format_named("F32"), read=read)
 
-    return transform
+    def divide(x: Floats, factor: Floats) -> Floats:
+        return _solved(x, (x.astype(np.float64) / factor).astype(np.float32), lambda y: y * factor)
+
+    return Reversible(
+        lambda tensor, config: by_rows(tensor, lambda x, factor: x * factor, config),
+        lambda tensor, config: by_rows(tensor, divide, config),
+    )
 
 
 def skip_rows(count: int) -> Transform:
     """Leave out the first rows."""
-    return lambda tensor, config: take(tensor, np.arange(count, tensor.shape[0]))
+    return Reversible(
+        lambda tensor, config: take(tensor, np.arange(count, tensor.shape[0])),
+        lambda tensor, config: with_zero_rows(tensor, count),  # nothing reads them
+    )
 
 
 def part(number: int, parts: int) -> Transform:
@@ -271,7 +367,12 @@ def part(number: int, parts: int) -> Transform:
         flat = take(reshape(tensor, (experts * rows, width)), _part_rows(experts, rows, number, parts))
         return replace(flat, shape=(experts, rows // parts, width))
 
-    return transform
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+        if len(shape) < 3:
+            return _part_rows(1, total, number, parts), (total, *shape[1:])
+        return _part_rows(shape[0], total // shape[0], number, parts), (shape[0], total // shape[0], shape[2])
+
+    return Reversible(transform, _unchanged, taken)
 
 
 def _part_rows(experts: int, rows: int, number: int, parts: int) -> NDArray[np.intp]:
@@ -289,31 +390,53 @@ def every_second(first: int) -> Transform:
         flat = take(reshape(tensor, (experts * rows, width)), np.arange(first, experts * rows, 2))
         return replace(flat, shape=(experts, rows // 2, width))
 
-    return transform
+    def undo(tensor: Tensor, config: Config) -> Tensor:
+        return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
+
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+        experts = int(lookup(config, "num_local_experts|num_experts"))
+        return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
+
+    return Reversible(transform, undo, taken)
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
     """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
+    def picked(rows: int, config: Config) -> NDArray[np.intp]:
         count = int(config[heads])
-        rows, width = tensor.shape
         low, high = (sum(int(config[key]) for key in keys.split("+") if key) for keys in (start, stop))
-        each = np.arange(count)[:, None] * (rows // count) + np.arange(low, high)
-        return replace(take(tensor, each.reshape(-1)), shape=(count, high - low, width))
+        return np.arange(count)[:, None] * (rows // count) + np.arange(low, high)
 
-    return transform
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        rows, width = tensor.shape
+        index = picked(rows, config)
+        return replace(take(tensor, index.reshape(-1)), shape=(*index.shape, width))
+
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+        return picked(total, config).reshape(-1), (total, shape[-1])
+
+    return Reversible(transform, _unchanged, taken)
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other."""
+    """One after the other; all but the first must give as many rows as they take."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         for each in transforms:
             tensor = each(tensor, config)
         return tensor
 
-    return transform
+    reversible = [each for each in transforms if isinstance(each, Reversible)]
+    if len(reversible) < len(transforms) or any(each.rows for each in reversible[1:]):
+        return transform
+
+    def undo(tensor: Tensor, config: Config) -> Tensor:
+        for each in reversed(reversible):
+            tensor = each.undo(tensor, config)
+        return tensor
+
+    return Reversible(transform, undo, reversible[0].rows)
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
@@ -324,4 +447,4 @@ def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
         scaled: NDArray[np.float32] = x / np.maximum(lengths, np.float32(1e-12))
         return scaled
 
-    return lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor
+    return Reversible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor, _unchanged)

@@ -22,6 +22,7 @@ from .parts import Settings, Unpacked, refused
 METHODS = {  # `quant_method` → module
     "fp8": "scaled", "fbgemm_fp8": "scaled", "gptq": "gptq", "awq": "awq", "bitsandbytes": "bitsandbytes",
     "compressed-tensors": "compressed_tensors", "modelopt": "modelopt", "modelopt_fp4": "modelopt", "mxfp4": "mxfp4",
+    "auto-round": "auto_round", "intel/auto-round": "auto_round",
 }  # fmt: skip
 KEYS = ("quantization_config", "compression_config")
 

@@ -1,6 +1,6 @@
-"""GPTQ: integers of 2, 3, 4 or 8 bits packed along the input, a scale and a zero point for each output and group.
+"""GPTQ: integers of 2 to 8 bits packed along the input, a scale and a zero point for each output and group.
 
-    qweight  int32 (in * bits / 32, out)      bits of consecutive inputs, lowest first; 3 bits run across words
+    qweight  int32 (in * bits / 32, out)      bits of consecutive inputs, lowest first, across words where they must
     qzeros   int32 (groups, out * bits / 32)  zero points of consecutive outputs, packed alike
     scales   float (groups, out)
     g_idx    int32 (in,)                      the group of each input; absent where groups are in order
@@ -35,7 +35,7 @@ from .parts import (
     words,
 )
 
-BITS = (2, 3, 4, 8)
+BITS = range(2, 9)  # 5, 6 and 7 by AutoRound alone
 FORMATS = {"gptq": 1, "gptq_v2": 0}  # `checkpoint_format`: what is added to stored zero points
 
 

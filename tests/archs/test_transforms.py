@@ -121,6 +121,13 @@ def test_stacked_and_concatenated() -> None:
     np.testing.assert_array_equal(vectors.float32().reshape(-1), VECTOR)
 
 
+def test_stacking_different_formats_decodes_them() -> None:
+    stack = transforms.stacked([stored(MATRIX, "F16"), from_array("b", MATRIX)], "stack")
+    assert stack.format.name == "F32"
+    np.testing.assert_array_equal(stack.float32()[1], MATRIX)
+    np.testing.assert_array_equal(stack.float32()[0], MATRIX.astype(np.float16))
+
+
 def test_stacking_different_shapes_names_both() -> None:
     with pytest.raises(FormatError, match=r"F32 \(8, 6\).*F32 \(24, 6\)"):
         transforms.stacked([from_array("a", MATRIX), from_array("b", STACK[0])], "stack")

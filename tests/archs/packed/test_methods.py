@@ -41,7 +41,7 @@ def test_values(name: str) -> None:
 
 def test_all_methods_have_a_case() -> None:
     named = {settings.get("quant_method") for settings, _ in CASES.values()}
-    assert set(METHODS) - named == {"mxfp4", "modelopt_fp4"}
+    assert set(METHODS) - named == {"mxfp4", "modelopt_fp4", "intel/auto-round"}
 
 
 def test_settings_are_found_where_they_are_written(tmp_path: Path) -> None:
@@ -156,6 +156,7 @@ def test_rows_that_ggml_has_no_whole_blocks_for_are_decoded() -> None:
         ({"quant_method": "awq", "bits": 8}, "8 bits; 4 are read"),
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "gptq", "is_marlin_format": True}, "checkpoint_format 'marlin'"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}, "'auto_round:llm_compressor'"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format 'marlin-24'"),
         (
             {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}},

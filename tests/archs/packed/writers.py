@@ -232,7 +232,8 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
 # name: quantization_config, writer
 CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     **{
-        f"gptq-{bits}": ({"quant_method": "gptq", "bits": bits, "group_size": 32}, gptq(bits)) for bits in (2, 3, 4, 8)
+        f"gptq-{bits}": ({"quant_method": "gptq", "bits": bits, "group_size": 32}, gptq(bits))
+        for bits in (2, 3, 4, 5, 8)
     },
     **{
         f"gptq-{bits}-act-order": ({"quant_method": "gptq", "bits": bits, "desc_act": True}, gptq(bits, act_order=True))
@@ -241,6 +242,9 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "gptq-sym": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, gptq(size=128, symmetric=True)),
     "gptq-v2": ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}, gptq(version=2)),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}, awq),
+    "auto-round": ({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}, gptq()),
+    "auto-round-v2": ({"quant_method": "auto-round", "packing_format": "auto_round"}, gptq(version=2)),
+    "auto-round-awq": ({"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}, awq),
     "fp8-block": ({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}, fp8()),
     "fp8-block-e8m0": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, fp8(dtype="F8_E8M0")),
     "fp8-tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, fp8("tensor")),

@@ -65,16 +65,17 @@ def gptq() -> None:
             save(f"gptq-{bits}{'-act-order' if act_order else ''}", state, expected, settings, "auto-gptq 0.7.1")
 
 
-def gptq_v2() -> None:
+def auto_round() -> None:
     sys.modules["auto_round"] = package("auto_round")
     sys.modules["auto_round.utils"] = package("auto_round/utils")
     sys.modules["auto_round.utils"].get_packing_device = lambda device: "cpu"
-    module = load("auto_round_extension/torch/qlinear_torch.py")
+    sys.modules["auto_round_extension"] = package("auto_round_extension")
     width, out = 64, 32
-    for bits in (3, 4):
+    for bits, kind in ((3, ""), (4, ""), (6, ""), (4, "_zp")):
+        module = load(f"auto_round_extension/torch/qlinear_torch{kind}.py")
         layer = module.QuantLinear(bits, 32, width, out, False)
         scales = (torch.rand(out, 2) / 10 + 0.01).half().float()
-        zeros = torch.randint(0, 2**bits, (out, 2)).float()
+        zeros = torch.randint(1, 2**bits, (out, 2)).float()
         linear = torch.nn.Linear(width, out, bias=False)
         integers = torch.randint(0, 2**bits, (out, width))
         linear.weight.data = scales.repeat_interleave(32, 1) * (integers - zeros.repeat_interleave(32, 1))
@@ -83,8 +84,9 @@ def gptq_v2() -> None:
         state = dict(layer.state_dict())
         layer = layer.float()
         expected = layer(torch.eye(width)).T
-        settings = {"quant_method": "gptq", "bits": bits, "group_size": 32, "checkpoint_format": "gptq_v2"}
-        save(f"gptq-v2-{bits}", state, expected, settings, "auto-round 0.16.1")
+        packing = "auto_round:auto_gptq" if kind else "auto_round"
+        settings = {"quant_method": "auto-round", "bits": bits, "group_size": 32, "packing_format": packing}
+        save(f"auto-round-{bits}{kind}", state, expected, settings, "auto-round 0.16.1")
 
 
 def package(path: str):
@@ -246,6 +248,6 @@ def fp8() -> None:
 
 
 if __name__ == "__main__":
-    for make in (gptq, gptq_v2, awq, bitsandbytes, compressed_tensors, modelopt, fp8):
+    for make in (gptq, auto_round, awq, bitsandbytes, compressed_tensors, modelopt, fp8):
         if len(sys.argv) < 3 or make.__name__ in sys.argv[2:]:
             make()
