@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archs.config import normalized
 from archs.packed import METHODS, Unpacked, settings_of, unpacked, with_settings_beside
 from archs.packed.parts import groups_in_order
 from quants.errors import FormatError, ModelError
@@ -47,6 +48,8 @@ def test_all_methods_have_a_case() -> None:
 def test_settings_are_found_where_they_are_written(tmp_path: Path) -> None:
     assert settings_of({}) is None
     assert settings_of({"quantization_config": {}}) is None
+    inside = normalized({"text_config": {"quantization_config": {"bits": 4}}, "quantization_config": None}, {})
+    assert settings_of(inside) == {"bits": 4}
     assert settings_of({"compression_config": {"format": "dense"}}) == {"format": "dense"}
     assert with_settings_beside(tmp_path, {"a": 1}) == {"a": 1}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
