@@ -172,7 +172,7 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
     """bos_token, eos_token, … as templates know them."""
-    found = {}
+    found = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
     for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"):
         number, tokens = metadata.get(SPECIAL_TOKENS[role]), metadata.get(TOKENS, ())
         if isinstance(number, int) and 0 <= number < len(tokens):
