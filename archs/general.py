@@ -11,19 +11,24 @@ from quants import Tensor
 from .metadata import Metadata
 
 
-def general(folder: Path, architecture: str, tensors: Iterable[Tensor], kind: str = "model") -> Metadata:
+def general(
+    folder: Path, architecture: str, tensors: Iterable[Tensor], kind: str = "model", name: str | None = None
+) -> Metadata:
     """`general.architecture`, `general.type` and what model card, config and folder name say.
 
-    tensors: as they will be in the file; they give the size label.
+    tensors: as they will be in the file; they give the size label. name: where nothing else tells, instead of the
+    folder's.
     """
     import gguf  # here, because it imports much
 
     counts = _parameters(tensors)
+    if kind == "adapter":
+        counts = (-counts[0], *counts[1:])  # marks it as that of the weights adapted, not of what is stored
     found = gguf.Metadata.load(None, folder, None, counts[0])
-    if found.size_label is None and counts[0]:
+    if found.size_label is None and counts[0] > 0:
         found.size_label = gguf.size_label(*counts)
     if found.name is None:
-        found.name = folder.resolve().name
+        found.name = name or folder.resolve().name
     writer = gguf.GGUFWriter(None, architecture)  # never written: it only collects keys and types
     writer.add_type(kind)
     found.set_gguf_meta_model(writer)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from archs.config import normalized
 from archs.metadata import Metadata
-from archs.plan import Plan, plan, stays_float32
+from archs.plan import Change, Plan, plan, stays_float32
+from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.spec import COMMON
 from archs.transforms import computed
 from quants import Format, Tensor, format_named
-from quants.errors import FileError
+from quants.errors import FileError, OptionError
 from quants.recipes import RECIPES, recipe_named
 
+from .adapters import merge_change, plan_adapter
 from .files.atomic import check_space
 from .files.checkpoint import Checkpoint, open_checkpoint
 from .pipeline import DEFAULT_MEMORY, FilePlan, Item, Progress, page_releaser, write_files
+from .predictors import Predictor, open_predictor
 from .quantization import PathLike, converted_input, quantize
 from .report import OutputReport, QuantizeReport, tensor_report
 
@@ -35,23 +39,33 @@ class Converted:
     plan: Plan
     metadata: Metadata
     tensors: dict[str, Tensor]
+    magic: bytes = b"GGUF"
 
     @property
     def files(self) -> list[Path]:
         return self.checkpoint.files
 
 
-def open_converted(folder: PathLike, pre: str | None = None, embed_tokenizer: bool = False) -> Converted:
+def open_converted(
+    folder: PathLike,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+    predictor: Predictor | None = None,
+) -> Converted:
     """Plan the conversion of a checkpoint folder.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
-    tokenizer.json itself. Raises FileError, ModelError, VocabularyError.
+    tokenizer.json itself. change: what is done to the checkpoint's tensors first. predictor: for a PowerInfer file.
+    Raises FileError, ModelError, VocabularyError.
     """
     checkpoint = open_checkpoint(Path(folder))
     planned = plan(
         checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
-        embed_tokenizer=embed_tokenizer,
+        embed_tokenizer=embed_tokenizer, change=change,
     )  # fmt: skip
+    if predictor is not None:
+        planned = _with_predictor(planned, checkpoint, predictor)
     architecture = planned.architecture
     tensors = {
         name: computed(tensor, lambda x: x)
@@ -59,7 +73,13 @@ def open_converted(folder: PathLike, pre: str | None = None, embed_tokenizer: bo
         else tensor
         for name, tensor in planned.tensors.items()
     }
-    return Converted(checkpoint, planned, planned.metadata, tensors)
+    return Converted(checkpoint, planned, planned.metadata, tensors, b"GGUF" if predictor is None else MAGIC)
+
+
+def _with_predictor(planned: Plan, checkpoint: Checkpoint, predictor: Predictor) -> Plan:
+    config = normalized(checkpoint.config, planned.architecture.defaults)
+    metadata = sparse_metadata(planned.architecture, config, planned.metadata, predictor.threshold)
+    return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, predictor.layers))
 
 
 def own_type(source: Converted) -> str:
@@ -138,6 +158,9 @@ def convert(
     *,
     pre: str | None = None,
     embed_tokenizer: bool = False,
+    lora: PathLike | None = None,
+    merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
+    predictor: PathLike | None = None,
     reserve: int = 0,
     threads: int | None = None,
     memory: int = DEFAULT_MEMORY,
@@ -149,6 +172,9 @@ def convert(
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
     does not tell.
+    lora: write the adapter in this PEFT folder for the base model `folder`, F32 unless outtype says otherwise.
+    merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
+    for a PowerInfer file.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. memory: bytes that
     running tasks may hold.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
@@ -157,7 +183,16 @@ def convert(
     wanted = outtype.upper()
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
-    source = open_converted(folder, pre, embed_tokenizer)
+    if lora is not None:
+        if merge_lora or predictor or quantizing:
+            raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
+        path = target_path(output, Path(lora), "F32" if wanted == "AUTO" else wanted)
+        file, warnings = plan_adapter(folder, lora, path, "F32" if wanted == "AUTO" else wanted)
+        return write_converted(replace(file, reserve=reserve), wanted, threads, memory, progress, warnings=warnings)
+    if merge_lora and quantizing.get("resume"):
+        raise OptionError("a conversion that merges adapters cannot be taken up again: its scales are not recorded")
+    opened = open_predictor(predictor) if predictor is not None else None
+    source = open_converted(folder, pre, embed_tokenizer, merge_change(merge_lora), opened)
     wanted = own_type(source) if wanted == "AUTO" else wanted
     path = target_path(output, source.checkpoint.folder, wanted)
     if wanted not in FILE_TYPES or quantizing:
@@ -167,13 +202,28 @@ def convert(
         )  # fmt: skip
     keep = source.plan.architecture.float32
     items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
-    file = FilePlan(path, with_file_type(source.metadata, file_type(items, wanted)), items, reserve=reserve)
-    check_space(path, file.layout.total)
-    free = shutil.disk_usage(path.resolve().parent).free
+    metadata = with_file_type(source.metadata, file_type(items, wanted))
+    file = FilePlan(path, metadata, items, reserve=reserve, magic=source.magic)
     release = page_releaser(source.checkpoint.tensors.values())
+    return write_converted(file, wanted, threads, memory, progress, release)
+
+
+def write_converted(
+    file: FilePlan,
+    outtype: str,
+    threads: int | None,
+    memory: int,
+    progress: Progress | None,
+    release: Callable[[], None] | None = None,
+    warnings: Sequence[str] = (),
+) -> QuantizeReport:
+    """Write a planned file. Raises FileError, FormatError."""
+    check_space(file.path, file.layout.total)
+    free = shutil.disk_usage(file.path.resolve().parent).free
     outcome = write_files([file], threads=threads, memory=memory, progress=progress, release=release)
-    tensors = tuple(tensor_report(item, written=w) for item, w in zip(items, outcome.files[0], strict=True))
+    tensors = tuple(tensor_report(item, written=w) for item, w in zip(file.items, outcome.files[0], strict=True))
+    output = OutputReport(outtype, file.path, (file.path,), file.layout.total, tensors)
     return QuantizeReport(
-        (OutputReport(wanted, path, (path,), file.layout.total, tensors),), False, outcome.source_bytes, free,
-        seconds=outcome.seconds, compile_seconds=outcome.compile_seconds,
+        (output,), False, outcome.source_bytes, free, seconds=outcome.seconds, compile_seconds=outcome.compile_seconds,
+        warnings=list(warnings),
     )  # fmt: skip

@@ -103,5 +103,6 @@ def converted_input(converted: Converted) -> Input:
 
     metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
     return Input(
-        converted.checkpoint.folder, metadata, converted.tensors, converted.files, mapped=converted.checkpoint.tensors
+        converted.checkpoint.folder, metadata, converted.tensors, converted.files, magic=converted.magic,
+        mapped=converted.checkpoint.tensors,
     )

@@ -18,6 +18,15 @@ def convert(
     embed_tokenizer: Annotated[
         bool, Option("--embed-tokenizer", help="Also keep tokenizer.json itself in the file.")
     ] = False,
+    lora: Annotated[
+        Path | None, Option("--lora", help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
+    ] = None,
+    merge_lora: Annotated[
+        list[str] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter; repeatable.")
+    ] = None,
+    predictor: Annotated[
+        Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")
+    ] = None,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
     reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
@@ -25,6 +34,7 @@ def convert(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
+    from ..adapters import parse_merge
     from ..conversion import convert as run
     from ..sizes import parse_size
     from ..ui import bytes_progress, print_report
@@ -33,6 +43,7 @@ def convert(
     with bytes_progress(f"convert {model.name}") as progress:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
+            lora=lora, merge_lora=[parse_merge(each) for each in merge_lora or ()], predictor=predictor,
             reserve=parse_size(reserve) if reserve else 0, threads=threads, memory=parse_size(memory),
             progress=progress, **extra,
         )  # fmt: skip

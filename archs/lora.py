@@ -1,0 +1,363 @@
+"""Low-rank adapters as PEFT stores them: pairs A (rank, inputs), B (outputs, rank) whose product is added to a weight.
+
+Reference: peft `tuners/lora`. A weight becomes W + scale * B·A with scale = alpha / rank (`use_rslora`: alpha / √rank),
+alpha and rank being those that `alpha_pattern` and `rank_pattern` name for the module. Weights stored as (in, out), and
+embeddings, get the product transposed. Modules that were trained as a whole are stored as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Tensor, format_named, from_array
+from quants.errors import ModelError
+
+from .config import lookup
+from .plan import NUMBER, Change, is_left_out, targets, without_prefix
+from .spec import COMMON, Architecture, Config, Transform
+from .transforms import computed, stacked, transposed
+
+PREFIX = "base_model.model."
+PAIR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
+WRAPPER = re.compile(r"\.(base_layer|original_module|modules_to_save(?:\.default)?)\.")
+ROWS = 64  # of a product at a time, always the same ones, so that its bits don't depend on which rows are asked for
+
+# Starts of training that change the base weights, so that the pairs don't fit those that were published.
+CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+REFUSED = {
+    "use_dora": "DoRA scales whole rows anew, which a pair of matrices cannot say",
+    "lora_bias": "biases beside the matrices have no place in the weight",
+    "layer_replication": "layers were copied before training",
+    "target_parameters": "parameters that are no module's weight were adapted",
+    "trainable_token_indices": "single rows of the embedding were trained",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is added to the weight of `module`: scale * B·A. a: (rank, inputs), b: (outputs, rank).
+
+    embedding: of an embedding, whose inputs are tokens: the product is (width, tokens), the weight (tokens, width).
+    """
+
+    module: str
+    a: Tensor
+    b: Tensor
+    scale: float
+    embedding: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def weight(self) -> str:
+        return f"{self.module}.weight"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter in names of the base checkpoint.
+
+    alpha: `lora_alpha`, times √r with `use_rslora`, so that alpha / rank is a usual pair's scale.
+    whole: tensors that were trained as a whole. originals: weights under pairs, as the adapter knew them (embeddings
+    that were resized come along so).
+    invocation_tokens: ids that switch the adapter on (aLoRA).
+    """
+
+    origin: str
+    alpha: float
+    pairs: tuple[Pair, ...]
+    whole: Mapping[str, Tensor] = field(default_factory=dict)
+    originals: Mapping[str, Tensor] = field(default_factory=dict)
+    invocation_tokens: tuple[int, ...] = ()
+
+
+def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Adapter:
+    """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
+    _check_kind(origin, config, tensors)
+    halves: dict[tuple[str, bool], dict[str, Tensor]] = {}
+    whole: dict[str, Tensor] = {}
+    originals: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        bare = name.removeprefix(PREFIX)
+        match = PAIR.fullmatch(bare)
+        if match:
+            halves.setdefault((match[1], bool(match[2])), {})[match[3]] = tensor
+        elif not bare.endswith((".weight", ".bias")) or ".lora_" in bare:
+            raise ModelError(f"{origin}: tensor {name!r} is neither half of a pair nor a whole weight")
+        elif ".original_module." not in bare:
+            is_original = bare.endswith(".base_layer.weight")
+            (originals if is_original else whole)[WRAPPER.sub(".", bare)] = tensor
+    alpha = _number(origin, config, "lora_alpha")
+    pairs = tuple(_pair(origin, config, alpha, *key, both) for key, both in halves.items())
+    if not pairs and not whole:
+        raise ModelError(f"{origin} holds no tensors")
+    root = math.sqrt(_number(origin, config, "r")) if config.get("use_rslora") else 1.0
+    tokens = tuple(int(token) for token in config.get("alora_invocation_tokens") or ())
+    return Adapter(origin, alpha * root, pairs, whole, originals, tokens)
+
+
+def _check_kind(origin: str, config: Mapping[str, Any], tensors: Iterable[str]) -> None:
+    kind = str(config.get("peft_type", "LORA")).upper()
+    if kind != "LORA":
+        raise ModelError(f"{origin} is an adapter of type {kind}; LORA is supported")
+    for key, why in REFUSED.items():
+        if config.get(key):
+            raise ModelError(f"{origin} has {key}, which is not supported: {why}")
+    if any("lora_magnitude_vector" in name for name in tensors):
+        raise ModelError(f"{origin} has magnitude vectors: DoRA is not supported, it {REFUSED['use_dora'][5:]}")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+        raise ModelError(
+            f"{origin} was started by {start}, which changed the base model's weights, too",
+            hint="save it with peft's path_initial_model_for_weight_conversion, which makes it a plain LoRA",
+        )
+
+
+def _number(origin: str, config: Mapping[str, Any], key: str) -> float:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
+        raise ModelError(f"{origin}: {key} in adapter_config.json is {value!r}; a positive number was expected")
+    return float(value)
+
+
+def _pair(
+    origin: str, config: Mapping[str, Any], alpha: float, module: str, embedding: bool, both: Mapping[str, Tensor]
+) -> Pair:
+    if both.keys() != {"A", "B"}:
+        missing = "B" if "A" in both else "A"
+        raise ModelError(f"{origin}: {module} has one half of its pair, lora_{missing} is missing")
+    a, b = both["A"], both["B"]
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
+        raise ModelError(
+            f"{origin}: {module} has A of shape {list(a.shape)} and B of shape {list(b.shape)}, which don't multiply"
+        )
+    own = _of_module(origin, config.get("alpha_pattern"), module)
+    if own is not None:
+        alpha = _number(origin, {"alpha_pattern": own}, "alpha_pattern")
+    rank = a.shape[0]
+    return Pair(module, a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), embedding)
+
+
+def _of_module(origin: str, patterns: Mapping[str, Any] | None, module: str) -> Any:
+    """The value of the first regular expression that names the module or the end of its path."""
+    for pattern, value in (patterns or {}).items():
+        try:
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                return value
+        except re.error as error:
+            raise ModelError(f"{origin}: alpha_pattern {pattern!r} is not a regular expression: {error}") from error
+    return None
+
+
+def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
+    """A change of a checkpoint's tensors: every adapter added, multiplied by its strength.
+
+    Raises ModelError, naming the module, where an adapter does not fit the checkpoint.
+    """
+
+    def change(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = dict(tensors)
+        for adapter, strength in adapters:
+            _merge(architecture, config, found, adapter, strength)
+        return found
+
+    return change
+
+
+def _merge(
+    architecture: Architecture, config: Config, tensors: dict[str, Tensor], adapter: Adapter, strength: float
+) -> None:
+    """Replace what the adapter changes; a tied output layer that it changes becomes one of its own."""
+    if adapter.invocation_tokens:
+        raise ModelError(f"{adapter.origin} works from its invocation tokens on only: it cannot be merged")
+    names = {without_prefix(name, architecture.prefixes): name for name in tensors}
+
+    def base(name: str) -> str:
+        bare = without_prefix(name, architecture.prefixes)
+        if bare == "lm_head.weight" and bare not in names:
+            embedding = next((n for n in tensors if _becomes_embedding(architecture, config, n)), None)
+            if embedding is not None:
+                tensors[name] = tensors[embedding].renamed(name)
+                names[bare] = name
+        if bare not in names:
+            raise ModelError(
+                f"{adapter.origin} adapts {name!r}, which the checkpoint does not have",
+                hint="the adapter belongs to another base model, or to another version of its layers",
+            )
+        return names[bare]
+
+    for name, tensor in (*adapter.originals.items(), *adapter.whole.items()):
+        place = base(name)
+        old = tensors[place].shape
+        if old != tensor.shape:
+            raise ModelError(
+                f"{adapter.origin}: {name!r} has shape {list(tensor.shape)}, the base model's {list(old)}",
+                hint="an adapter that adds tokens needs a base model that has them: resize its embeddings first",
+            )
+        tensors[place] = tensor.renamed(place)
+    for pair in adapter.pairs:
+        place = base(pair.weight)
+        weight = tensors[place]
+        turned = pair.embedding or _stored_transposed(architecture, config, weight)
+        shape = (pair.b.shape[0], pair.a.shape[1])
+        expected = shape[::-1] if turned else shape
+        if weight.shape != expected:
+            raise ModelError(
+                f"{adapter.origin}: the pair for {pair.module!r} makes {list(expected)}, the base model's weight is "
+                f"{list(weight.shape)}",
+                hint="the adapter belongs to another base model",
+            )
+        tensors[place] = _sum(weight, pair, np.float32(pair.scale * strength), turned)
+
+
+def _becomes_embedding(architecture: Architecture, config: Config, name: str) -> bool:
+    return any(target == "token_embd.weight" for _, target in targets(architecture, config, name) or ())
+
+
+def _stored_transposed(architecture: Architecture, config: Config, weight: Tensor) -> bool:
+    """Whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
+    rules = targets(architecture, config, weight.name) or ()
+    effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform}
+    return len(weight.shape) == 2 and effects == {"transposed"}
+
+
+def _effect(transform: Transform, config: Config, rows: int) -> str:
+    """What a transform does to a matrix of so many rows: moves "rows", leaves it "transposed", or something "other"."""
+    width = 3 if rows == 2 else 2
+    numbers = np.arange(rows * width, dtype=np.float64).reshape(rows, width).astype(np.float32)
+    result = transform(from_array("probe", numbers), config)
+    values = result.float32()
+    if values.shape == (width, rows) and np.array_equal(values, numbers.T):
+        return "transposed"
+    moved = values.ndim == 2 and values.shape[1] == width and not np.any(values[:, 0] % width)
+    return "rows" if moved and np.array_equal(values, values[:, :1] + np.arange(width)) else "other"
+
+
+def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor:
+    """weight + factor * B·A (turned: its transpose), float32, by rows."""
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        result = np.array(weight.float32(start, stop), np.float32)
+        right = pair.b.float32().T if turned else pair.a.float32()
+        columns = pair.a.float32() if turned else None
+        for first in range(start - start % ROWS, stop, ROWS):
+            last = min(first + ROWS, weight.rows)
+            left = pair.b.float32(first, last) if columns is None else columns[:, first:last].T
+            low, high = max(first, start), min(last, stop)
+            result[low - start : high - start] += factor * (left @ right)[low - first : high - first]
+        return result.view(np.uint8)
+
+    return Tensor(weight.name, weight.shape, format_named("F32"), read, f"{weight.origin} + {pair.a.origin}")
+
+
+@dataclass(frozen=True)
+class AdapterTensors:
+    """The tensors of an adapter file by GGUF name, in file order; left_out: modules that it has no place for."""
+
+    tensors: dict[str, Tensor]
+    left_out: list[str]
+
+
+def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter) -> AdapterTensors:
+    """NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole.
+
+    config: the base model's, normalized. Raises ModelError for what such a file cannot hold.
+    """
+    result = AdapterTensors({}, [])
+    for name, tensor in adapter.whole.items():
+        _place_norm(architecture, config, adapter, name, tensor, result.tensors)
+    stacks: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
+    for pair in adapter.pairs:
+        if is_left_out(pair.weight):
+            result.left_out.append(pair.module)
+            continue
+        rules = targets(architecture, config, pair.weight)
+        if not rules:
+            raise ModelError(
+                f"{adapter.origin} adapts {pair.module!r}, for which {architecture.name} has no rule",
+                hint="the adapter belongs to another base model",
+            )
+        _check_tied(config, adapter, pair)
+        for rule, name in rules:
+            a, b = _moved(rule.transform, config, adapter, pair)
+            if rule.stack:
+                expert = int(NUMBER.findall("." + without_prefix(pair.module, architecture.prefixes))[-1])
+                stacks.setdefault(name, {})[expert] = (a, b)
+            _add(result.tensors, name, a, b)  # of a stack: holds the place
+    for name, experts in stacks.items():
+        _add(result.tensors, name, *_stacked(config, adapter, name, experts))
+    return result
+
+
+def _add(tensors: dict[str, Tensor], name: str, a: Tensor, b: Tensor) -> None:
+    for suffix, tensor in (("lora_a", a), ("lora_b", b)):
+        tensors[f"{name}.{suffix}"] = tensor.renamed(f"{name}.{suffix}")
+
+
+def _moved(transform: Transform | None, config: Config, adapter: Adapter, pair: Pair) -> tuple[Tensor, Tensor]:
+    """A and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
+
+    A pair maps inputs to outputs however the base stores its weight, so a weight that is transposed changes nothing.
+    """
+    factor = np.float32(pair.scale * pair.rank / adapter.alpha)
+    b = pair.b if abs(factor - 1) < 1e-6 else computed(pair.b, lambda x: x * factor)
+    if transform is None:
+        return (transposed(pair.a) if pair.embedding else pair.a), b
+    effect = "other" if pair.embedding else _effect(transform, config, b.shape[0])
+    if effect == "rows":
+        return pair.a, transform(b, config)
+    if effect == "transposed":
+        return pair.a, b
+    raise ModelError(
+        f"{adapter.origin} adapts {pair.module!r}, whose weight is changed in a way on its way into the file that a "
+        "pair of matrices cannot follow",
+        hint="merge the adapter instead (--merge-lora)",
+    )
+
+
+def _stacked(
+    config: Config, adapter: Adapter, name: str, experts: Mapping[int, tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """The pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
+    count = int(lookup(config, str(COMMON["expert_count"])) or max(experts) + 1)
+    missing = sorted(set(range(count)) - set(experts))
+    if missing or len({a.shape for a, _ in experts.values()}) > 1:
+        what = f"expert {missing[0]} lacks one" if missing else "their ranks differ"
+        raise ModelError(
+            f"{adapter.origin}: {name!r} needs a pair of one rank for every expert, but {what}",
+            hint="merge the adapter instead (--merge-lora)",
+        )
+    a, b = (stacked([experts[i][half] for i in range(count)], name) for half in (0, 1))
+    return a, b
+
+
+def _check_tied(config: Config, adapter: Adapter, pair: Pair) -> None:
+    if pair.module.endswith("lm_head") and config.get("tie_word_embeddings") is True:
+        raise ModelError(
+            f"{adapter.origin} adapts lm_head, but the base model shares that weight with the embedding",
+            hint="merge the adapter instead (--merge-lora): the output layer becomes one of its own",
+        )
+
+
+def _place_norm(
+    architecture: Architecture, config: Config, adapter: Adapter, name: str, tensor: Tensor, tensors: dict[str, Tensor]
+) -> None:
+    rules = targets(architecture, config, name) or ()
+    for rule, target in rules:
+        if "_norm" in target and len(tensor.shape) == 1:
+            placed = rule.transform(tensor, config) if rule.transform else tensor
+            tensors[target] = placed.renamed(target)
+    if not any(target in tensors for _, target in rules):
+        raise ModelError(
+            f"{adapter.origin} holds {name!r} as a whole (modules_to_save), for which an adapter file has no place",
+            hint="merge the adapter instead (--merge-lora)",
+        )

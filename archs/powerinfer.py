@@ -1,0 +1,83 @@
+"""PowerInfer's form of a ReLU model: down projections by neuron, and a predictor of the neurons that will fire.
+
+Against a plain file: the magic is PWRI; `blk.N.ffn_down.weight` is stored transposed as `blk.N.ffn_down_t.weight`, so
+that a neuron is a row of every matrix (its bias is renamed with it); `blk.N.fc1.weight` and `blk.N.fc2.weight` are the
+predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is the score from which a neuron counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .metadata import Metadata, ValueType
+from .spec import Architecture, Config
+from .transforms import transposed
+
+MAGIC = b"PWRI"
+THRESHOLD = "powerinfer.sparse_threshold"
+ARCHITECTURES = ("llama", "falcon", "opt")
+ACTIVATION_KEYS = ("activation", "activation_function", "hidden_act", "hidden_activation")
+
+
+def sparse_metadata(
+    architecture: Architecture, config: Config, metadata: Metadata, threshold: float | None
+) -> Metadata:
+    """A model's keys with its threshold. Raises ModelError for models without ReLU, or that PowerInfer does not run."""
+    if architecture.name not in ARCHITECTURES:
+        raise ModelError(f"PowerInfer runs {', '.join(ARCHITECTURES)}, not {architecture.name}")
+    named = {str(config[key]) for key in ACTIVATION_KEYS if config.get(key)}
+    if "relu" not in named and (named or architecture.name != "falcon"):  # PowerInfer's Falcon has always ReLU
+        found = f"says {', '.join(sorted(named))}" if named else "names none"
+        raise ModelError(
+            f"a predictor tells which neurons a ReLU will let through; config.json {found} as activation",
+            hint="predictors belong to the ReLU versions of models",
+        )
+    new = Metadata()
+    for key in metadata:
+        if key.startswith("tokenizer.") and THRESHOLD not in new:
+            _add_keys(new, architecture, threshold)
+        new[key] = metadata.value(key)
+    if THRESHOLD not in new:
+        _add_keys(new, architecture, threshold)
+    return new
+
+
+def _add_keys(metadata: Metadata, architecture: Architecture, threshold: float | None) -> None:
+    if architecture.block.activation != "relu":
+        metadata[f"{architecture.name}.hidden_activation"] = "relu"
+    if threshold is not None:
+        metadata.set(THRESHOLD, threshold, ValueType.FLOAT32)
+
+
+def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """A model's tensors in PowerInfer's form, predictors in front.
+
+    predictors: fc1 (rank, width) and fc2 (neurons, rank) of each layer. Raises ModelError where they don't fit.
+    """
+    result: dict[str, Tensor] = {}
+    layers = sum(name.endswith(".ffn_up.weight") for name in tensors)
+    if layers != len(predictors):
+        raise ModelError(f"the model has {layers} layers, the predictor {len(predictors)}")
+    for i, (first, second) in enumerate(predictors):
+        _check_fits(tensors[f"blk.{i}.ffn_up.weight"], first, second)
+        for name, tensor in (("fc1", first), ("fc2", second)):
+            result[f"blk.{i}.{name}.weight"] = tensor.renamed(f"blk.{i}.{name}.weight")
+    for name, tensor in tensors.items():
+        new = name.replace(".ffn_down.", ".ffn_down_t.")
+        turned = transposed(tensor) if new != name and new.endswith(".weight") else tensor
+        result[new] = turned.renamed(new)
+    return result
+
+
+def _check_fits(up: Tensor, first: Tensor, second: Tensor) -> None:
+    neurons, width = up.shape
+    rank = first.shape[0]
+    if first.shape != (rank, width) or second.shape != (neurons, rank):
+        raise ModelError(
+            f"{first.origin} is {list(first.shape)} and {second.origin} {list(second.shape)}; the layer needs "
+            f"[rank, {width}] and [{neurons}, rank]",
+            hint="the predictor belongs to another model",
+        )
