@@ -49,7 +49,7 @@ def method_of(settings: Settings) -> str:
         return named
     if "config_groups" in settings:
         return "compressed-tensors"
-    return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "of an unnamed method"
+    return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "an unnamed method"
 
 
 def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ def unpacked(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Unpack
         return Unpacked(joined(tensors))
     method = method_of(settings)
     if method not in METHODS:
-        raise refused(method, "this method")
+        raise refused(method)
     result: Unpacked = importlib.import_module(f"{__name__}.{METHODS[method]}").unpacked(settings, tensors)
     _check_none_left(method, result)
     return result

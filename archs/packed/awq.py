@@ -28,9 +28,9 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     """Every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
     version = str(settings.get("version") or settings.get("checkpoint_format") or "gemm").lower()
     if version not in VERSIONS:
-        raise refused("awq", f"version {version!r}; gemm is read")
+        raise refused("awq", f"version {version!r}")
     if (settings.get("bits") or settings.get("w_bit") or BITS) != BITS:
-        raise refused("awq", f"{settings.get('bits') or settings.get('w_bit')} bits; 4 are read")
+        raise refused("awq", f"{settings.get('bits') or settings.get('w_bit')} bits")
     wholes = []
     for name, qweight in tensors.items():
         if name.endswith(".qweight"):

@@ -98,9 +98,9 @@ def checked_groups(tensor: Tensor, count: int) -> NDArray[np.int64]:
     return group
 
 
-def refused(method: str, what: str) -> ModelError:
-    """The error for weights in a layout that is not read."""
+def refused(method: str, what: str = "") -> ModelError:
+    """The error for a method that is not read, or for `what` of it."""
     return ModelError(
-        f"the checkpoint's weights are quantized ({method}: {what}), which is not read",
+        f"the checkpoint's weights are quantized with {method}{f' ({what})' if what else ''}, which is not read",
         hint="fetch the model in 16 bits, or in a quantization that docs/convert.md lists",
     )

@@ -152,11 +152,11 @@ def test_rows_that_ggml_has_no_whole_blocks_for_are_decoded() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quant_method": "hqq"}, r"\(hqq: this method\)"),
-        ({"quant_method": "aqlm"}, r"\(aqlm: this method\)"),
-        ({"bits": 4}, "of an unnamed method"),
-        ({"quant_method": "awq", "version": "gemv"}, "version 'gemv'; gemm is read"),
-        ({"quant_method": "awq", "bits": 8}, "8 bits; 4 are read"),
+        ({"quant_method": "hqq"}, "with hqq, which is not read"),
+        ({"quant_method": "aqlm"}, "with aqlm, which is not read"),
+        ({"bits": 4}, "with an unnamed method, which"),
+        ({"quant_method": "awq", "version": "gemv"}, r"awq \(version 'gemv'\), which is not read"),
+        ({"quant_method": "awq", "bits": 8}, r"awq \(8 bits\)"),
         ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "gptq", "is_marlin_format": True}, "checkpoint_format 'marlin'"),
         ({"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}, "'auto_round:llm_compressor'"),
