@@ -105,7 +105,7 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(some, code, ZERO)))
-        _put(side, to_half(where(some, np.float32(1) / inverse, ZERO)), stored, old, codes, raw, targets)
+        _put(side, to_half(where(some, np.float32(1) / inverse, ZERO)), stored, old, None, codes, raw, targets)
 
 
 @kernel
@@ -115,7 +115,7 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
     scales, sums = float_lanes(SUBS), float_lanes(SUBS)
     stored, codes = int_lanes(SUBS), int_lanes(SIZE)
-    scratch, room = float_lanes(SIZE), float_lanes(SUBS)
+    inverses, scratch, room = float_lanes(SUBS), float_lanes(SIZE), float_lanes(SUBS)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -124,18 +124,19 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         transpose(importance, columns, SIZE, weights)
         importance_weights(side, weights, np.float32(2), weights)
         weight_sums(weights, SUB, sums)
-        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
         d, inverse = signed_scale(scales, sums, scratch, room, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(inverse == ZERO, ZERO, code)))
-        _put(side, to_half(d), stored, weights, codes, raw, targets)
+        _put(side, to_half(d), stored, weights, inverses, codes, raw, targets)
 
 
 @inlined
 def _put(
-    side: Floats, d: Lanes, stored: Words, old: Floats, codes: Words, raw: NDArray[np.uint8], targets: Offsets
-) -> None:
+    side: Floats, d: Lanes, stored: Words, old: Floats, inverses: Floats | None, codes: Words,
+    raw: NDArray[np.uint8], targets: Offsets,
+) -> None:  # fmt: skip
     s0, s1, s2, s3 = four(stored, 0), four(stored, 4), four(stored, 8), four(stored, 12)
     put_words(raw, targets, SCALES, (s0 & LOW) | (s2 & LOW) << 4)
     put_words(raw, targets, SCALES + 4, (s1 & LOW) | (s3 & LOW) << 4)
@@ -143,7 +144,7 @@ def _put(
     put_words(raw, targets, SCALES + 8, high)
     for i in range(0, SUBS * LANES, LANES):
         store(stored, i, load(stored, i) - 32)
-    requantize_signed(side, SUB, TOP, from_half(d), stored, old, codes)
+    requantize_signed(side, SUB, TOP, from_half(d), stored, old, inverses, codes)
     bytes_to_words(codes, codes, SIZE)
     words = int_lanes(8)
     for k in range(8):

@@ -81,7 +81,7 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    scales, stored = float_lanes(SUBS), int_lanes(SUBS)
+    scales, inverses, stored = float_lanes(SUBS), float_lanes(SUBS), int_lanes(SUBS)
     codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
@@ -90,8 +90,8 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         for i in range(0, SIZE * LANES, LANES):
             v = load(side, i)
             store(weights, i, v * v)
-        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
-        _put(side, weights, scales, stored, codes, raw, targets)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
+        _put(side, weights, scales, inverses, stored, codes, raw, targets)
 
 
 @kernel
@@ -99,7 +99,7 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
     count, per_row = x.size // SIZE, importance.size // SIZE
     starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    scales, stored = float_lanes(SUBS), int_lanes(SUBS)
+    scales, inverses, stored = float_lanes(SUBS), float_lanes(SUBS), int_lanes(SUBS)
     codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
@@ -107,14 +107,14 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         column_offsets(first, count, SIZE, per_row, columns)
         transpose(x, starts, SIZE, side)
         transpose(importance, columns, SIZE, weights)
-        find_signed_scales(side, weights, SUB, TOP, scales, scratch)
-        _put(side, weights, scales, stored, codes, raw, targets)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
+        _put(side, weights, scales, inverses, stored, codes, raw, targets)
 
 
 @inlined
 def _put(
-    side: Floats, old: Floats, scales: Floats, stored: Words, codes: Words, raw: NDArray[np.uint8],
-    targets: Offsets,
+    side: Floats, room: Floats, scales: Floats, inverses: Floats, stored: Words, codes: Words,
+    raw: NDArray[np.uint8], targets: Offsets,
 ) -> None:  # fmt: skip
     signed, peak = extreme(scales, 0, SUBS)
     empty = peak < NOTHING
@@ -124,7 +124,7 @@ def _put(
         nearest = to_int(smaller(round_even(inverse * load(scales, i)), np.float32(127)))
         store(stored, i, where(empty, 0, nearest))
     words = int_lanes(48)
-    requantize_signed(side, SUB, TOP, from_half(d), stored, old, codes)
+    requantize_signed(side, SUB, TOP, from_half(d), stored, room, inverses, codes)
     if any_lane(empty):
         for i in range(0, SIZE * LANES, LANES):
             store(codes, i, where(empty, 0, load(codes, i)))

@@ -21,9 +21,9 @@ from .lanes import (
     int_lanes,
     larger,
     load,
-    load_wide,
     nearest,
     put_quads,
+    round_even,
     smaller,
     square_root,
     store,
@@ -32,10 +32,11 @@ from .lanes import (
     to_int,
     where,
 )
-from .scales import INVERSE, LOW, MINIMUM, SCALE, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+from .scales import INVERSE, LOW, MINIMUM, ONE, SCALE, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
 
 SIZE = 256
 
+ALMOST_HALF, SURE = np.float32(0.4999), np.float32(2**20)
 WEIGHT, ROOM = 4, 5  # rows of the scratch array `found` after those of a search: sums of weights, and room
 
 
@@ -84,17 +85,29 @@ def find_scales_and_minima(
 
 @inlined
 def find_signed_scales(
-    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, scratch: Floats
+    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, inverses: Floats, scratch: Floats
 ) -> None:
-    """`signed_scale` of each sub-block of `count` values; its codes -top … top - 1, as float, replace the weights."""
+    """`signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
     far = LANES * count
     limited = float_lanes(SIZE)
     for j in range(0, SIZE // count, GROUPS):
         scale, inverse = signed_scale(x, weights, scratch, limited, far * j, count, top, far)
         store_wide(scales, LANES * j, LANES, scale)
-        for i in range(far * j, far * (j + 1), LANES):
-            code = signed_codes(load_wide(x, i, far), inverse, top)
-            store_wide(weights, i, far, where(inverse == ZERO, -top, code))
+        store_wide(inverses, LANES * j, LANES, inverse)
+
+
+@inlined
+def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
+    """nearest(v / divisor) with few divisions: the same where that is -256 … 256, elsewhere at least on the same side.
+
+    v * inverse is within one part in 2**22 of the quotient, so that only near a half are their integers in doubt.
+    """
+    guess = v * inverse
+    code = round_even(guess)
+    doubtful = ~(absolute(guess - code) < ALMOST_HALF) | ~(absolute(guess) < SURE)
+    if any_lane(doubtful):
+        return nearest(v / divisor)
+    return code
 
 
 @inlined
@@ -108,10 +121,12 @@ def requantize_offset(
     for j in range(SIZE // count):
         scale, minimum = d * to_float(load(stored[0], LANES * j)), dmin * to_float(load(stored[1], LANES * j))
         gone = scale == ZERO
+        divisor = where(gone, ONE, scale)
+        reciprocal = ONE / divisor
         at = LANES * count * j
         for i in range(at, at + LANES * count, LANES):
-            code = larger(smaller(nearest((load(x, i) + minimum) / scale), top), ZERO)
-            store(codes, i, to_int(code))
+            code = nearest_quotient(load(x, i) + minimum, divisor, reciprocal)
+            store(codes, i, to_int(larger(smaller(code, top), ZERO)))
         if any_lane(gone):
             low, inverse = load(found[LOW], LANES * j), load(found[INVERSE], LANES * j)
             for i in range(at, at + LANES * count, LANES):
@@ -121,18 +136,28 @@ def requantize_offset(
 
 @inlined
 def requantize_signed(
-    x: Floats, count: int, top: np.float32, d: Lanes, scales: Words, old: Floats, codes: Words
+    x: Floats, count: int, top: np.float32, d: Lanes, scales: Words, old: Floats, inverses: Floats | None, codes: Words
 ) -> None:
-    """Codes 0 … 2 * top - 1 of sub-blocks of `count` values, by their stored scales: nearest x / (d * scale), plus top.
+    """Codes 0 … 2 * top - 1 of sub-blocks of `count` values by their stored scales: nearest x / (d * scale), plus top.
 
-    Where a scale is 0 the search's codes stay: `old`, -top … top - 1.
+    Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, and `old` is just room.
     """
     for j in range(SIZE // count):
         scale = d * to_float(load(scales, LANES * j))
         gone = scale == ZERO
-        for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
-            code = larger(smaller(nearest(load(x, i) / scale), top - np.float32(1)), -top)
-            store(codes, i, to_int(where(gone, load(old, i), code) + top))
+        divisor = where(gone, ONE, scale)
+        reciprocal = ONE / divisor
+        at = LANES * count * j
+        for i in range(at, at + LANES * count, LANES):
+            code = nearest_quotient(load(x, i), divisor, reciprocal)
+            store(codes, i, to_int(larger(smaller(code, top - ONE), -top) + top))
+        if any_lane(gone):
+            if inverses is not None:
+                inverse = load(inverses, LANES * j)
+                for i in range(at, at + LANES * count, LANES):
+                    store(old, i, where(inverse == ZERO, -top, signed_codes(load(x, i), inverse, top)))
+            for i in range(at, at + LANES * count, LANES):
+                store(codes, i, where(gone, to_int(load(old, i) + top), load(codes, i)))
 
 
 @inlined
