@@ -60,7 +60,8 @@ def measured(command: list[str]) -> tuple[float, float, int, int]:
         "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
         "seconds, after = time.perf_counter() - start, io()\n"  # children that have ended are counted
         "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-        "print(seconds, used.ru_utime + used.ru_stime, *(int(after[key]) - int(before[key]) for key in ('wchar', 'write_bytes')))\n"
+        "written = (int(after[key]) - int(before[key]) for key in ('wchar', 'write_bytes'))\n"
+        "print(seconds, used.ru_utime + used.ru_stime, *written)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
     seconds, used, written, disk = done.stdout.split()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -437,6 +439,16 @@ def test_command_line(path, tmp_path):
     assert (done.returncode, "@t.jinja" in done.stderr) == (1, True)
     done = run_gguftools("set-metadata", path, "llama.attention.head_count=0", cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 2)
+
+
+def test_the_command_starts_without_what_it_does_not_need(path):
+    arguments = ["gguftools", "set-metadata", str(path), "general.name=x"]
+    script = f"import sys; sys.argv = {arguments}\nimport gguftools.__main__ as m\n"
+    script += "try: m.main()\nexcept SystemExit: pass\n"
+    script += "assert not {'gguf', 'numba', 'jinja2', 'transformers', 'rich'} & set(sys.modules)\n"
+    script += "import gguf, archs.metadata as a; assert a.ValueType is gguf.GGUFValueType; gguf.GGUFReader(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=path.parent)
+    assert stored(path, "general.name")[2] == "x"
 
 
 def test_other_readers_open_edited_files(path):
