@@ -377,6 +377,15 @@ _define(largest_lane, _extreme(">"), nt.int32, i32x16)
 _define(smallest_lane, _extreme("<"), nt.int32, i32x16)
 
 
+@_lanewise(f32x16, f32x16)
+def smallest_of_half(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    """In each lane the least of its half, lanes 0 … 7 or 8 … 15; some value where one of them is NaN."""
+    for step in (4, 2, 1):
+        b = builder.shuffle_vector(a, a, ir.Constant(WORDS, [i ^ step for i in range(LANES)]))
+        a = builder.select(builder.fcmp_ordered("<", a, b), a, b)
+    return a
+
+
 @_lanewise(nt.int32, nt.int32)
 def lowest_bit(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Number of the lowest bit that is set, so the first lane of `mask_bits`; 32 of 0."""
@@ -518,22 +527,26 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
 
 
 def _pick(entries: int) -> Any:
-    """Signature and code of table[index % entries] in each lane, where `table` repeats every `entries` lanes."""
+    """Signature and code of table[index % entries] in each lane, `table` being the lane's own aligned `entries` lanes."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         table, index = args
         wide = {4: "avx512.vpermilvar.ps.512", 8: "avx512.permvar.sf.512"}[entries]
         half = {4: "avx.vpermilvar.ps.256", 8: "avx2.permps"}[entries]
         if _has(context, "avx512f"):
+            if entries == 8:
+                index = builder.and_(index, ir.Constant(WORDS, [7] * LANES))
+                index = builder.or_(index, ir.Constant(WORDS, [i & 8 for i in range(LANES)]))
             kind = ir.FunctionType(FLOATS, [FLOATS, WORDS])
-            return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}"), args)
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}"), [table, index])
         if _has(context, "avx2"):
             eight = [ir.Constant(ir.VectorType(WORD, 8), list(range(i, i + 8))) for i in (0, 8)]
             kind = ir.FunctionType(ir.VectorType(FLOAT, 8), [ir.VectorType(FLOAT, 8), ir.VectorType(WORD, 8)])
             shuffle = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{half}")
             halves = [builder.call(shuffle, [builder.shuffle_vector(a, a, pick) for a in args]) for pick in eight]
             return builder.shuffle_vector(*halves, ir.Constant(WORDS, list(range(LANES))))
-        found = [_splat(builder, builder.extract_element(table, ir.Constant(WORD, i)), FLOATS) for i in range(entries)]
+        places = [[i // entries * entries + k for i in range(LANES)] for k in range(entries)]
+        found = [builder.shuffle_vector(table, table, ir.Constant(WORDS, place)) for place in places]
         bit = 1
         while len(found) > 1:
             masked = builder.and_(index, ir.Constant(WORDS, [bit] * LANES))
@@ -547,13 +560,13 @@ def _pick(entries: int) -> Any:
 
 @intrinsic
 def pick_of_four(typing: Any, table: Any, index: Any) -> Any:
-    """table[index % 4] in each lane, for an f32x16 that repeats every four lanes."""
+    """table[index % 4] in each lane, where the table is the lane's own four of an f32x16: lanes 0 … 3, 4 … 7, …"""
     return _pick(4)
 
 
 @intrinsic
 def pick_of_eight(typing: Any, table: Any, index: Any) -> Any:
-    """table[index % 8] in each lane, for an f32x16 that repeats every eight lanes."""
+    """table[index % 8] in each lane, where the table is the lane's own half of an f32x16: lanes 0 … 7 or 8 … 15."""
     return _pick(8)
 
 
