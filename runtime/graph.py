@@ -20,10 +20,11 @@ from . import ops
 from .attention import attend
 from .cache import KVCache
 from .experts import experts
-from .matmul import gather, matmul
+from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
 from .rope import apply_rope, rope_table
 from .scoring import Logits
+from .sparse import sparse_feed_forward
 from .ssm import short_convolution, state_space
 
 if TYPE_CHECKING:
@@ -177,14 +178,14 @@ def head(run: Pass, x: Floats) -> Logits | Floats:
 def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     block, scale = run.model.architecture.block, np.float32(run.model.hyper.residual_scale)
     if not mixes(layer):
-        return _added(x, feed_forward(run, layer, run.norm(layer, "attn_norm", x)), scale)
+        return _added(x, feed_forward(run, layer, run.norm(layer, "attn_norm", x), x), scale)
     mixed = mix(run, index, layer, run.norm(layer, "attn_norm", x))
     if block.ffn_norm != "post_attention_norm":
         mixed = _norm_if_there(run, layer, "post_attention_norm", mixed)
     x = _norm_if_there(run, layer, "attn_output_norm", _added(x, mixed, scale))
     if not feeds_forward(layer):
         return x
-    fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x))
+    fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x), x)
     fed = _norm_if_there(run, layer, "post_ffw_norm", fed)
     return _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
 
@@ -195,7 +196,7 @@ def _parallel(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     second = run.norm(layer, "attn_norm_2", x) if "attn_norm_2.weight" in layer else first
     third = run.norm(layer, "ffn_norm", x) if "ffn_norm.weight" in layer else first
     mixed = attention(run, index, layer, second)
-    return _added(_added(x, mixed, np.float32(1)), feed_forward(run, layer, third), np.float32(1))
+    return _added(_added(x, mixed, np.float32(1)), feed_forward(run, layer, third, x), np.float32(1))
 
 
 def _added(x: Floats, part: Floats, scale: np.float32) -> Floats:
@@ -295,10 +296,15 @@ def alibi_slopes(model: Model, heads: int) -> Floats | None:
     return (np.exp2(-largest * np.concatenate([steps, between])) * scale).astype(np.float32)
 
 
-def feed_forward(run: Pass, layer: Layer, x: Floats) -> Floats:
-    """The feed-forward net of one layer, dense or of experts: float32 (tokens, width)."""
+def feed_forward(run: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:
+    """The feed-forward net of one layer, dense, of experts or sparse: float32 (tokens, width).
+
+    residual: what x is the norm of.
+    """
     if "ffn_gate_inp.weight" in layer:
         return experts(run, layer, x)
+    if run.model.sparsity is not None:
+        return sparse_feed_forward(run, layer, x, residual, run.model.sparsity)
     return dense(run, layer, x, "")
 
 
@@ -309,12 +315,21 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
     if activation == "xielu":
         return run.project(layer, f"ffn_down{kind}", ops.xielu(up, *run.model.hyper.xielu[layer.index]))
     if not run.model.architecture.block.gated:
-        return run.project(layer, f"ffn_down{kind}", activated(activation, up))
+        return _down(run, layer, kind, activated(activation, up))
     if f"ffn_gate{kind}.weight" in layer:
         gate = run.project(layer, f"ffn_gate{kind}", x)
     else:  # one fused projection, the gate first
         gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
-    return run.project(layer, f"ffn_down{kind}", gated(activation, gate, up, run.model.hyper.activation_limit))
+    return _down(run, layer, kind, gated(activation, gate, up, run.model.hyper.activation_limit))
+
+
+def _down(run: Pass, layer: Layer, kind: str, hidden: Floats) -> Floats:
+    """The down projection; PowerInfer's files have it by neuron (`ffn_down_t`)."""
+    if "ffn_down_t.weight" not in layer:
+        return run.project(layer, f"ffn_down{kind}", hidden)
+    result = matmul_transposed(hidden, layer.need("ffn_down_t.weight"))
+    bias = layer.array("ffn_down_t.bias")
+    return result if bias is None else np.add(result, bias, out=result)
 
 
 GATED = {"silu": ops.silu_gated, "gelu": ops.gelu_gated, "gelu_tanh": ops.gelu_tanh_gated}

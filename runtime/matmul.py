@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from quants import Tensor
 
 from .kernels import blas
-from .kernels.threads import Span, run, set_threads, spans, threads
+from .kernels.threads import Span, run, set_threads, shares, spans, threads
 from .rounding import as_multiplied
 
-__all__ = ["decoded_tiles", "gather", "matmul", "matmul_experts", "set_threads", "times_tile"]
+__all__ = ["decoded_tiles", "gather", "matmul", "matmul_experts", "matmul_transposed", "set_threads", "times_tile"]
 
 Floats = NDArray[np.float32]
 
@@ -48,6 +48,21 @@ def matmul(x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | N
 
     work = (last - first) * weight.width * (DECODING + len(values))
     run(multiply, _own_tiles(last - first, weight.width), alone=work < WORTH_A_THREAD)
+    return product
+
+
+def matmul_transposed(x: Floats, weight: Tensor) -> Floats:
+    """x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
+    product = np.zeros((len(x), weight.width), np.float32)
+    values = np.ascontiguousarray(x, np.float32)
+    pieces = shares(len(values), ROUND)
+    for first, tile in decoded_tiles(weight, 0, weight.rows, TILE):
+        last = first + len(tile)
+
+        def multiply(start: int, stop: int, first: int = first, last: int = last, tile: Floats = tile) -> None:
+            product[start:stop] += values[start:stop, first:last] @ tile
+
+        run(multiply, pieces, alone=tile.size * len(values) < WORTH_A_THREAD)
     return product
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from archs.powerinfer import THRESHOLD
 from archs.registry import by_gguf_name
 from quants import Tensor
 from quants.errors import ModelError
@@ -20,6 +21,7 @@ from .hyper import Hyper, Keys, hyper
 from .importance import Observe
 from .rope import RopeScaling
 from .scoring import Logits
+from .sparse import Sparsity
 
 Floats = NDArray[np.float32]
 
@@ -45,12 +47,28 @@ class Model:
         self.scaling = _scaling(Keys(name, metadata), self.whole)
         self.sides = encoder_decoder.sides(Keys(name, metadata), tensors)
         self.observe: Observe | None = None
+        self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
+            self.hyper = replace(self.hyper, activation="relu")
         if "token_embd.weight" not in self.whole:
             raise ModelError("the file has no tensor 'token_embd.weight': it is not a model that can run")
 
     @property
     def vocabulary_size(self) -> int:
         return self.whole.tensors["token_embd.weight"].shape[0]
+
+    def use_predictor(self) -> Sparsity:
+        """From now on compute the neurons that the file's predictor marks, and count them in what is returned.
+
+        Raises ModelError for a file without a predictor.
+        """
+        if "blk.0.fc1.weight" not in self.tensors:
+            raise ModelError(
+                "the file has no predictor ('blk.0.fc1.weight')",
+                hint="`gguftools convert --predictor` writes such files",
+            )
+        self.sparsity = Sparsity(float(self.metadata.get(THRESHOLD, 0.0)))
+        return self.sparsity
 
     def new_cache(self) -> KVCache:
         """An empty cache, to hand to `forward` again and again while a text grows."""
