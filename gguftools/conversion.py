@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,40 @@ from quants.recipes import RECIPES, recipe_named
 
 from .adapters import merge_change, plan_adapter
 from .files.atomic import check_space
-from .files.checkpoint import Checkpoint, open_checkpoint
-from .pipeline import DEFAULT_MEMORY, FilePlan, Item, Progress, page_releaser, write_files
+from .files.checkpoint import Checkpoint, is_remote, open_checkpoint
+from .pipeline import (
+    DEFAULT_MEMORY,
+    FilePlan,
+    Item,
+    Progress,
+    Resumable,
+    default_threads,
+    page_releaser,
+    write_files,
+)
 from .predictors import Predictor, open_predictor
 from .quantization import PathLike, converted_input, quantize
 from .report import OutputReport, QuantizeReport, tensor_report
+from .resume import identity
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # outtypes of a conversion: `general.file_type`
+REMOTE_THREADS = 8  # most of the time they wait for the network
 QUANTIZATION_VERSION = 2  # of the block formats, GGUF's `general.quantization_version`
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A checkpoint as a source of tensors under GGUF names, small ones in float32; nothing read but headers."""
+    """A checkpoint as a source of tensors under GGUF names, small ones in float32; nothing read but headers.
+
+    origin: what decides the values beside the checkpoint's files: name and commit of a repository, adapters.
+    """
 
     checkpoint: Checkpoint
     plan: Plan
     metadata: Metadata
     tensors: dict[str, Tensor]
     magic: bytes = b"GGUF"
+    origin: tuple[tuple[str, ...], ...] = ()
 
     @property
     def files(self) -> list[Path]:
@@ -53,17 +69,17 @@ def open_converted(
     change: Change | None = None,
     predictor: Predictor | None = None,
 ) -> Converted:
-    """Plan the conversion of a checkpoint folder.
+    """Plan the conversion of a checkpoint: a folder, or hf://ORG/MODEL[@REVISION].
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. change: what is done to the checkpoint's tensors first. predictor: for a PowerInfer file.
     Raises FileError, ModelError, VocabularyError.
     """
-    checkpoint = open_checkpoint(Path(folder))
-    planned = plan(
-        checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
-        embed_tokenizer=embed_tokenizer, change=change,
-    )  # fmt: skip
+    with _opened(folder) as checkpoint:
+        planned = plan(
+            checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
+            embed_tokenizer=embed_tokenizer, change=change,
+        )  # fmt: skip
     if predictor is not None:
         planned = _with_predictor(planned, checkpoint, predictor)
     architecture = planned.architecture
@@ -73,7 +89,20 @@ def open_converted(
         else tensor
         for name, tensor in planned.tensors.items()
     }
-    return Converted(checkpoint, planned, planned.metadata, tensors, b"GGUF" if predictor is None else MAGIC)
+    origin = [checkpoint.remote] if checkpoint.remote else []
+    origin += [("an adapter",)] if change is not None else []
+    origin += [("a predictor",)] if predictor is not None else []
+    magic = b"GGUF" if predictor is None else MAGIC
+    return Converted(checkpoint, planned, planned.metadata, tensors, magic, tuple(origin))
+
+
+def _opened(source: PathLike) -> AbstractContextManager[Checkpoint]:
+    """The checkpoint; its folder may be gone after the block."""
+    if not is_remote(source):
+        return nullcontext(open_checkpoint(Path(source)))
+    from .files.remote import open_remote  # here, because it imports much
+
+    return open_remote(str(source))
 
 
 def _with_predictor(planned: Plan, checkpoint: Checkpoint, predictor: Predictor) -> Plan:
@@ -162,6 +191,7 @@ def convert(
     merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None,
     reserve: int = 0,
+    resume: bool = False,
     threads: int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
@@ -169,14 +199,16 @@ def convert(
 ) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
 
+    folder: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
     does not tell.
     lora: write the adapter in this PEFT folder for the base model `folder`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
-    embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. memory: bytes that
-    running tasks may hold.
+    embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
+    what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
+    recipe. memory: bytes that running tasks may hold.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
@@ -186,26 +218,33 @@ def convert(
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
+        if is_remote(folder):
+            raise OptionError(f"an adapter needs its base model in a folder, not {folder}", "config.json is enough")
         path = target_path(output, Path(lora), "F32" if wanted == "AUTO" else wanted)
         file, warnings = plan_adapter(folder, lora, path, "F32" if wanted == "AUTO" else wanted)
         return write_converted(replace(file, reserve=reserve), wanted, threads, memory, progress, warnings=warnings)
-    if merge_lora and quantizing.get("resume"):
-        raise OptionError("a conversion that merges adapters cannot be taken up again: its scales are not recorded")
+    if resume and (merge_lora or predictor):
+        raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
     opened = open_predictor(predictor) if predictor is not None else None
     source = open_converted(folder, pre, embed_tokenizer, merge_change(merge_lora), opened)
     wanted = own_type(source) if wanted == "AUTO" else wanted
     path = target_path(output, source.checkpoint.folder, wanted)
+    if source.checkpoint.remote and threads is None:
+        threads = max(default_threads(), REMOTE_THREADS)
     if wanted not in FILE_TYPES or quantizing:
         return quantize(
-            converted_input(source), wanted, path, reserve=reserve, threads=threads, memory=memory, progress=progress,
-            **quantizing,
+            converted_input(source), wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory,
+            progress=progress, **quantizing,
         )  # fmt: skip
     keep = source.plan.architecture.float32
     items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
     metadata = with_file_type(source.metadata, file_type(items, wanted))
     file = FilePlan(path, metadata, items, reserve=reserve, magic=source.magic)
-    release = page_releaser(source.checkpoint.tensors.values())
-    return write_converted(file, wanted, threads, memory, progress, release)
+    release = page_releaser(source.checkpoint.mapped.values())
+    resumable = None
+    if resume or source.checkpoint.remote:
+        resumable = Resumable(source.files, identity(source.files, source.origin), resume)
+    return write_converted(file, wanted, threads, memory, progress, release, resumable)
 
 
 def write_converted(
@@ -215,15 +254,19 @@ def write_converted(
     memory: int,
     progress: Progress | None,
     release: Callable[[], None] | None = None,
+    resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
 ) -> QuantizeReport:
     """Write a planned file. Raises FileError, FormatError."""
-    check_space(file.path, file.layout.total)
+    if resumable is None:
+        check_space(file.path, file.layout.total)
     free = shutil.disk_usage(file.path.resolve().parent).free
-    outcome = write_files([file], threads=threads, memory=memory, progress=progress, release=release)
+    outcome = write_files(
+        [file], threads=threads, memory=memory, progress=progress, release=release, resumable=resumable
+    )
     tensors = tuple(tensor_report(item, written=w) for item, w in zip(file.items, outcome.files[0], strict=True))
     output = OutputReport(outtype, file.path, (file.path,), file.layout.total, tensors)
     return QuantizeReport(
-        (output,), False, outcome.source_bytes, free, seconds=outcome.seconds, compile_seconds=outcome.compile_seconds,
+        (output,), False, outcome.source_bytes, free, outcome.resumed_bytes, outcome.seconds, outcome.compile_seconds,
         warnings=list(warnings),
     )  # fmt: skip

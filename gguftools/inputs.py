@@ -29,7 +29,8 @@ PathLike = str | os.PathLike[str]
 class Input:
     """What is quantized. files: all that its tensors' values come from. shards: tensor names of each.
 
-    mapped: tensors that are views of file maps, from which `tensors` are made.
+    mapped: tensors that are views of file maps, from which `tensors` are made. origin: what decides values beside the
+    files.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class Input:
     magic: bytes = b"GGUF"
     alignment: int = DEFAULT_ALIGNMENT
     mapped: Mapping[str, Tensor] = field(default_factory=dict)
+    origin: Sequence[Sequence[str]] = ()
 
 
 def open_input(path: Path) -> Input:
@@ -104,5 +106,5 @@ def converted_input(converted: Converted) -> Input:
     metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
     return Input(
         converted.checkpoint.folder, metadata, converted.tensors, converted.files, magic=converted.magic,
-        mapped=converted.checkpoint.tensors,
-    )
+        mapped=converted.checkpoint.mapped, origin=converted.origin,
+    )  # fmt: skip

@@ -111,7 +111,8 @@ class Resumable:
 
     def check_unchanged(self) -> None:
         """Raise FileError where a source is not the file any more that it was."""
-        for path, before, now in zip(self.sources, self.identity, identity(self.sources), strict=True):
+        files = self.identity[: len(self.sources)]  # a commit, which may follow, names what cannot change
+        for path, before, now in zip(self.sources, files, identity(self.sources), strict=True):
             if before != now:
                 raise FileError(f"{path} was changed while it was read", hint="run it again")
 

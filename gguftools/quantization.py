@@ -71,7 +71,7 @@ def quantize(
     if not chosen:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     opened = source if isinstance(source, Input) else open_input(Path(source))
-    resumable = Resumable(opened.files, identity(opened.files), resume)
+    resumable = Resumable(opened.files, identity(opened.files, opened.origin), resume)
     paths = output_paths(opened.path, chosen, None if output is None else Path(output))
     matrix, warnings = _matrix(imatrix, include_weights, exclude_weights)
     planner = Planner(

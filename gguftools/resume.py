@@ -42,13 +42,17 @@ class Figures:
     seconds: float = 0.0
 
 
-def identity(paths: Sequence[Path]) -> list[list[Any]]:
-    """Name, size and time of change of each file: what must be the same when a run is taken up again."""
-    found = []
+def identity(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
+    """Name, size and time of change of each file: what must be the same when a run is taken up again.
+
+    origin: what else decides the values, such as name and commit of a repository that is read over the network; the
+    last entries.
+    """
+    found: list[list[Any]] = []
     for path in paths:
         info = path.stat()
         found.append([path.name, info.st_size, info.st_mtime_ns])
-    return found
+    return [*found, *map(list, origin)]
 
 
 def partial_path(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """`gguftools convert`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,9 @@ from typer import Argument, Option
 
 
 def convert(
-    model: Annotated[Path, Argument(help="Hugging Face folder: config.json, weights, tokenizer.")],
+    model: Annotated[
+        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), or hf://ORG/MODEL[@REVISION].")
+    ],
     output: Annotated[
         Path | None, Option("--output", "-o", help="File to write, or folder for NAME-OUTTYPE.gguf; the current one.")
     ] = None,
@@ -29,6 +32,7 @@ def convert(
     ] = None,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
     reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
     memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
@@ -36,15 +40,17 @@ def convert(
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..adapters import parse_merge
     from ..conversion import convert as run
+    from ..files.checkpoint import is_remote
     from ..sizes import parse_size
-    from ..ui import bytes_progress, print_report
+    from ..ui import bytes_progress, print_report, resumable_note
 
     extra = {} if imatrix is None else {"imatrix": imatrix}
-    with bytes_progress(f"convert {model.name}") as progress:
+    left = resumable_note() if resume or is_remote(model) else nullcontext()
+    with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
             lora=lora, merge_lora=[parse_merge(each) for each in merge_lora or ()], predictor=predictor,
-            reserve=parse_size(reserve) if reserve else 0, threads=threads, memory=parse_size(memory),
+            reserve=parse_size(reserve) if reserve else 0, resume=resume, threads=threads, memory=parse_size(memory),
             progress=progress, **extra,
         )  # fmt: skip
     print_report(report, json)

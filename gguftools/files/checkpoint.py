@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from .gguf_reader import MAGICS
 from .safetensors import open_safetensors
 from .torch_pickle import open_torch
 
+OpenWeights = Callable[[Path], dict[str, Tensor]]
+
 # In the order in which they are looked for: single file, pattern of shards, how a file is opened.
-LAYOUTS: tuple[tuple[str, str, Callable[[Path], dict[str, Tensor]]], ...] = (
+LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
     ("model.safetensors", "model*.safetensors", open_safetensors),
     ("pytorch_model.bin", "pytorch_model*.bin", open_torch),
 )
+SCHEME = "hf://"
 PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
 
@@ -30,7 +34,8 @@ class Checkpoint:
     """A model as it was published.
 
     tensors: shard by shard, within a safetensors file by name, within a pickle in its own order.
-    files: the weight files they come from.
+    files: the weight files they come from. remote: name and commit of a repository that is read over the network;
+    such tensors are views of no file.
     """
 
     folder: Path
@@ -38,10 +43,24 @@ class Checkpoint:
     generation_config: dict[str, Any] | None
     tensors: dict[str, Tensor]
     files: list[Path]
+    remote: tuple[str, ...] = ()
+
+    @property
+    def mapped(self) -> dict[str, Tensor]:
+        """The tensors that are views of file maps."""
+        return {} if self.remote else self.tensors
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a checkpoint; nothing but headers is read. Raises FileError for what is missing or inconsistent."""
+def is_remote(name: str | os.PathLike[str]) -> bool:
+    """Whether a model's name is that of a repository rather than of a folder."""
+    return isinstance(name, str) and name.startswith(SCHEME)
+
+
+def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:
+    """Open a checkpoint; nothing but headers is read. Raises FileError for what is missing or inconsistent.
+
+    open_weights: the tensors of a weight file, where they are not in the folder itself.
+    """
     folder = Path(folder)
     _check_folder(folder)
     config = read_json_object(folder / "config.json")
@@ -49,7 +68,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     files, open_file, weight_map = _weight_files(folder)
     tensors: dict[str, Tensor] = {}
     for path in files:
-        for name, tensor in open_file(path).items():
+        for name, tensor in (open_weights or open_file)(path).items():
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
@@ -99,7 +118,7 @@ def _check_folder(folder: Path) -> None:
     raise FileError(f"{folder} has no config.json", hint=hint)
 
 
-def _weight_files(folder: Path) -> tuple[list[Path], Callable[[Path], dict[str, Tensor]], dict[str, str]]:
+def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]]:
     """Weight files in order, how to open one, and the index's map from tensor to file if there is an index."""
     for single, pattern, open_file in LAYOUTS:
         if (folder / single).exists():

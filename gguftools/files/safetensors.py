@@ -66,6 +66,14 @@ def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes
     return tensors
 
 
+def data_edges(header: NDArray[np.uint8]) -> list[int]:
+    """Where tensors begin in the file, and where the last one ends, by a header that `tensors_of` took."""
+    entries = _parse_header(Path(), header)
+    entries.pop("__metadata__", None)
+    offsets = {0, *(offset for entry in entries.values() for offset in entry["data_offsets"])}
+    return [len(header) + offset for offset in sorted(offsets)]
+
+
 def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
     try:
         entries = json.loads(header[8:].tobytes().decode(), object_pairs_hook=_unique)

@@ -1,0 +1,105 @@
+"""Parts of files that are slow to reach, in blocks: fetched once for all threads, ahead of use, the last ones kept.
+
+Blocks follow the tensors. A large one has blocks of its own, so that tensors that lie beside it and are used much
+later (the gates of experts, between what goes up and what goes down) are not fetched with it; small ones share.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import GgufToolsError
+
+BLOCK = 8 << 20  # bytes at most
+OWN_BLOCKS = 1 << 20  # bytes from which a tensor shares no block with others
+KEPT = 32  # blocks
+AHEAD = 4  # blocks that are fetched before they are asked for, of the same tensor
+CONNECTIONS = 8
+
+Bytes = NDArray[np.uint8]
+
+
+class BlockCache:
+    """Blocks of several files.
+
+    fetch(file, begin, end): those bytes, read-only; called from several threads. What it raises when it gives up, all
+    reading raises from then on.
+    """
+
+    def __init__(self, fetch: Callable[[str, int, int], Bytes], kept: int = KEPT) -> None:
+        self._fetch = fetch
+        self._kept = kept
+        self._pool = ThreadPoolExecutor(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._error: GgufToolsError | None = None
+        self._blocks: OrderedDict[tuple[str, int, int], Future[Bytes]] = OrderedDict()
+
+    def reader(self, file: str, starts: Sequence[int]) -> Callable[[int, int], Bytes]:
+        """How bytes begin … end of a file are read, whose tensors start at these offsets; the last is the end."""
+        edges, borders = cut(starts), frozenset(starts)
+
+        def read(begin: int, end: int) -> Bytes:
+            if begin >= end:
+                return np.empty(0, np.uint8)
+            first, last = bisect_right(edges, begin) - 1, bisect_right(edges, end - 1) - 1
+            if first == last:
+                start = edges[first]
+                return self._block(file, edges, borders, first)[begin - start : end - start]
+            out = np.empty(end - begin, np.uint8)
+            for i in range(first, last + 1):
+                start, stop = max(begin, edges[i]), min(end, edges[i + 1])
+                block = self._block(file, edges, borders, i)
+                out[start - begin : stop - begin] = block[start - edges[i] : stop - edges[i]]
+            return out
+
+        return read
+
+    def _block(self, file: str, edges: Sequence[int], borders: frozenset[int], i: int) -> Bytes:
+        """Block i, which may have to be waited for. Those that follow it in the same tensor are on their way then."""
+        with self._lock:
+            found = self._request(file, edges[i], edges[i + 1])
+            for j in range(i + 1, min(i + 1 + AHEAD, len(edges) - 1)):
+                if edges[j] in borders:
+                    break
+                self._request(file, edges[j], edges[j + 1])
+            while len(self._blocks) > self._kept:
+                self._blocks.popitem(last=False)
+        return found.result()
+
+    def _request(self, file: str, begin: int, end: int) -> Future[Bytes]:
+        key = file, begin, end
+        if key not in self._blocks:
+            self._blocks[key] = self._pool.submit(self._fetch_unless_lost, file, begin, end)
+        self._blocks.move_to_end(key)
+        return self._blocks[key]
+
+    def _fetch_unless_lost(self, file: str, begin: int, end: int) -> Bytes:
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._fetch(file, begin, end)
+        except GgufToolsError as error:
+            self._error = error  # patience has been had: what waits in the queue need not try as long
+            raise
+
+
+def cut(starts: Sequence[int]) -> list[int]:
+    """Where blocks begin, and the end, for tensors that start at these offsets; the last is the end."""
+    edges = [starts[0]]
+    for begin, end in pairwise(starts):
+        is_large = end - begin >= OWN_BLOCKS
+        if begin > edges[-1] and (is_large or end - edges[-1] > BLOCK):
+            edges.append(begin)
+        if is_large:
+            edges.extend([*range(begin + BLOCK, end, BLOCK), end])
+    if edges[-1] < starts[-1]:
+        edges.append(starts[-1])
+    return edges
