@@ -25,6 +25,8 @@ class Measured:
     """perplexity ± standard_error; chunks: the running value after each window.
 
     tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
+    skipped: the share of neurons that the file's predictor left out, None where it was not asked; dense_perplexity:
+    with all neurons, None where that was not measured.
     """
 
     file: str
@@ -35,6 +37,8 @@ class Measured:
     n_ctx: int
     tokens_per_second: float
     compile_seconds: float
+    skipped: float | None = None
+    dense_perplexity: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,18 +53,22 @@ def perplexity(
     stride: int = 0,
     threads: int | None = None,
     round_activations: bool = False,
+    sparse: bool = False,
+    compare: bool = True,
     progress: Progress | None = None,
 ) -> Measured:
     """Perplexity of the model on the text in the file `text`, by the reference's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
     threads: None for all processors. round_activations: round the inputs of products as the reference does (to 8
-    bits for quantized weights) instead of keeping float32, for figures to set beside its own. Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    bits for quantized weights) instead of keeping float32, for figures to set beside its own. sparse: compute only the
+    neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
+    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.kernels.threads import set_threads
     from runtime.model import Model
+    from runtime.perplexity import Perplexity, windows
     from runtime.perplexity import perplexity as measure
-    from runtime.perplexity import windows
     from runtime.rounding import set_reference_rounding
 
     opened = model if isinstance(model, OpenFile) else open(model)
@@ -69,22 +77,31 @@ def perplexity(
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     set_threads(threads)
     net = Model(opened.metadata, opened.tensors)
+    if sparse:
+        net.use_predictor()  # a file without one is found before anything is compiled
+        net.sparsity = None
     compile_seconds = _warm_up(net, tokens[:n_ctx])
+
+    def evaluate() -> Perplexity:
+        set_reference_rounding(round_activations)
+        try:
+            return measure(
+                tokens,
+                net.scorable,
+                n_ctx,
+                bos=tokenizer.bos if tokenizer.add_bos else None,
+                chunks=chunks,
+                stride=stride,
+                batch=max(1, TOKENS_AT_ONCE // n_ctx),
+                progress=progress,
+            )
+        finally:
+            set_reference_rounding(False)
+
+    dense = evaluate().perplexity if sparse and compare else None
+    sparsity = net.use_predictor() if sparse else None
     start = time.perf_counter()
-    set_reference_rounding(round_activations)
-    try:
-        result = measure(
-            tokens,
-            net.scorable,
-            n_ctx,
-            bos=tokenizer.bos if tokenizer.add_bos else None,
-            chunks=chunks,
-            stride=stride,
-            batch=max(1, TOKENS_AT_ONCE // n_ctx),
-            progress=progress,
-        )
-    finally:
-        set_reference_rounding(False)
+    result = evaluate()
     seconds = time.perf_counter() - start
     return Measured(
         file=str(opened.path),
@@ -95,6 +112,8 @@ def perplexity(
         n_ctx=n_ctx,
         tokens_per_second=result.tokens / seconds,
         compile_seconds=compile_seconds,
+        skipped=None if sparsity is None else sparsity.skipped,
+        dense_perplexity=dense,
     )
 
 

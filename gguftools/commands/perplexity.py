@@ -16,6 +16,10 @@ def perplexity(
     round_activations: Annotated[
         bool, Option("--round-activations", help="Round activations as llama.cpp does, to compare with its figures.")
     ] = False,
+    sparse: Annotated[
+        bool, Option("--sparse", help="Compute only the neurons that a PowerInfer file's predictor marks; compare.")
+    ] = False,
+    no_dense: Annotated[bool, Option("--no-dense", help="With --sparse: leave out the comparison.")] = False,
     running: Annotated[bool, Option("--running", help="Print the value after every window.")] = False,
     json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -26,7 +30,7 @@ def perplexity(
     with window_progress(model.name) as progress:
         result = measure(
             model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
-            round_activations=round_activations, progress=progress,
+            round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
     if json:
         print_json(result.as_json())
@@ -40,3 +44,8 @@ def perplexity(
         f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
         f" (+ {result.compile_seconds:.1f} s to compile kernels)"
     )
+    if result.skipped is not None:
+        console.print(f"{100 * result.skipped:.1f} % of the neurons skipped")
+    if result.dense_perplexity is not None:
+        lost = result.perplexity - result.dense_perplexity
+        console.print(f"perplexity with all neurons {result.dense_perplexity:.4f}: skipping costs {lost:+.4f}")
