@@ -17,6 +17,8 @@ Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
 Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
 
+Restored = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Mapping[str, Any]]
+
 Norm = Literal["rms", "layer"]
 Rope = Literal["none", "adjacent", "halves"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai"]
@@ -38,9 +40,10 @@ class Map:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A tensor of one number a layer that becomes an entry of the metadata array `key`."""
+    """A tensor of one number a layer that becomes an entry of the metadata array `key`. shape: of the tensor."""
 
     key: str
+    shape: tuple[int, ...] = (1,)
 
 
 Target = str | Map | tuple[Map, ...] | Numbers | None
@@ -118,6 +121,10 @@ class Architecture:
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
     refused: config keys with the value that stands for a variant which files of this family cannot express.
+    restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
+        checkpoint: a function of the file's keys without "NAME." and its tensors.
+    other_spellings: source names that some versions of a checkpoint have and an export does not write (of two rules for
+        one GGUF name it writes the later); a function of the file's tensors where they decide.
     prefixes: wrappers that published checkpoints put before tensor names.
     activation: the config keys that name the activation; "" where the model type has just one.
     """
@@ -134,6 +141,8 @@ class Architecture:
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
     refused: Mapping[str, Any] = field(default_factory=dict)
+    restored: Restored | None = None
+    other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")
     activation: str = "hidden_activation|hidden_act|activation_function"
     block: Block = Block()

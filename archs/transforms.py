@@ -146,11 +146,13 @@ class Reversible:
 
     undo: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of vectors:
     values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
+    undo_whole: what is still to be undone when all shares are one tensor again.
     """
 
     forward: Transform
     undo: Transform
     rows: Rows | None = None
+    undo_whole: Transform = lambda tensor, config: tensor
 
     def __call__(self, tensor: Tensor, config: Config) -> Tensor:
         return self.forward(tensor, config)
@@ -169,12 +171,12 @@ def with_zero_rows(tensor: Tensor, count: int) -> Tensor:
 
 def _solved(values: Floats, guess: Floats, forward: Callable[[Floats], Floats]) -> Floats:
     """Of the numbers next to `guess`, those that `forward` turns into `values` exactly; `guess` where none does."""
-    found = guess.copy()
+    found: Floats = guess.copy()
     wrong = forward(found) != values
     for direction in (np.float32(-np.inf), np.float32(np.inf)):
         near = guess
         for _ in range(4):
-            near = np.nextafter(near, direction)
+            near = np.asarray(np.nextafter(near, direction), np.float32)
             better = wrong & (forward(near) == values)
             found[better] = near[better]
             wrong &= ~better
@@ -340,7 +342,7 @@ def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
         return replace(tensor, format=format_named("F32"), read=read)
 
     def divide(x: Floats, factor: Floats) -> Floats:
-        return _solved(x, (x.astype(np.float64) / factor).astype(np.float32), lambda y: y * factor)
+        return _solved(x, np.asarray(x.astype(np.float64) / factor, np.float32), lambda y: y * factor)
 
     return Reversible(
         lambda tensor, config: by_rows(tensor, lambda x, factor: x * factor, config),
@@ -420,23 +422,30 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other; all but the first must give as many rows as they take."""
+    """One after the other; one of them at most may take a share of the rows."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         for each in transforms:
             tensor = each(tensor, config)
         return tensor
 
-    reversible = [each for each in transforms if isinstance(each, Reversible)]
-    if len(reversible) < len(transforms) or any(each.rows for each in reversible[1:]):
+    steps = [each for each in transforms if isinstance(each, Reversible)]
+    shares = [i for i, step in enumerate(steps) if step.rows]
+    if len(steps) < len(transforms) or len(shares) > 1:
         return transform
+    cut = shares[0] if shares else 0
 
     def undo(tensor: Tensor, config: Config) -> Tensor:
-        for each in reversed(reversible):
-            tensor = each.undo(tensor, config)
+        for step in reversed(steps[cut:]):
+            tensor = step.undo(tensor, config)
         return tensor
 
-    return Reversible(transform, undo, reversible[0].rows)
+    def undo_whole(tensor: Tensor, config: Config) -> Tensor:
+        for step in reversed(steps[:cut]):
+            tensor = step.undo(tensor, config)
+        return tensor
+
+    return Reversible(transform, undo, steps[cut].rows, undo_whole)
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:

@@ -36,8 +36,8 @@ APERTUS = QWEN2.but(
         "layers.{i}.mlp.gate_proj": None,
         "layers.{i}.mlp.act_fn.alpha_n": Numbers("xielu.alpha_n"),
         "layers.{i}.mlp.act_fn.alpha_p": Numbers("xielu.alpha_p"),
-        "layers.{i}.mlp.act_fn.beta": Numbers("xielu.beta"),
-        "layers.{i}.mlp.act_fn.eps": Numbers("xielu.eps"),
+        "layers.{i}.mlp.act_fn.beta": Numbers("xielu.beta", ()),
+        "layers.{i}.mlp.act_fn.eps": Numbers("xielu.eps", ()),
     },
     block=Block(rope="halves", activation="xielu", gated=False),
 )

@@ -4,10 +4,13 @@ Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `mode
 start after its padding token's id; DistilBERT has no token types. Heads for training tasks and poolers are left out.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from archs.spec import COMMON, Architecture, Block, Config, Map
-from archs.transforms import take
+from archs.transforms import Reversible, take, with_zero_rows
 from quants import Tensor
 
 
@@ -16,8 +19,17 @@ def first_position(config: Config) -> int:
     return int(config["pad_token_id"]) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else 0
 
 
-def from_first(tensor: Tensor, config: Config) -> Tensor:
-    return take(tensor, np.arange(first_position(config), tensor.shape[0]))
+from_first = Reversible(
+    lambda tensor, config: take(tensor, np.arange(first_position(config), tensor.shape[0])),
+    lambda tensor, config: with_zero_rows(tensor, first_position(config)),  # nothing reads them
+)
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    types = tensors.get("token_types.weight")
+    return {
+        "max_position_embeddings": keys["context_length"], "type_vocab_size": 0 if types is None else types.shape[0],
+    }  # fmt: skip
 
 
 BERT = Architecture(
@@ -39,6 +51,7 @@ BERT = Architecture(
         "type_vocab_size": 2,
         "vocab_size": 30_522,
     },
+    restored=restored,
     tensors={
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": Map("position_embd", from_first),
@@ -62,6 +75,9 @@ ROBERTA = BERT.but(
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "CamembertModel"),
     vocab=("bpe",),
     defaults={"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50_265},
+    restored=lambda keys, tensors: {
+        **restored(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
+    },
 )
 
 DISTILBERT = BERT.but(
@@ -78,6 +94,7 @@ DISTILBERT = BERT.but(
         "type_vocab_size": None,
     },
     tensors={
+        **{name: None for name in BERT.tensors if "token_type" in name or name.startswith("encoder.")},
         "transformer.layer.{i}.attention.q_lin": "blk.{i}.attn_q",
         "transformer.layer.{i}.attention.k_lin": "blk.{i}.attn_k",
         "transformer.layer.{i}.attention.v_lin": "blk.{i}.attn_v",

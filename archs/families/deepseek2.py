@@ -6,13 +6,17 @@ values. V3's router has a correction bias; its layers for predicting several tok
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from archs.config import rope_scaling
-from archs.experts import ROUTING
+from archs.experts import GATING, ROUTING
 from archs.families.llama import LLAMA
 from archs.rope import yarn_attention
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, head_rows, transpose
+from quants import Tensor
+from quants.errors import ModelError
 
 
 def log_multiplier(config: Config) -> float | None:
@@ -35,6 +39,27 @@ def attn_factor(config: Config) -> float | None:
 def groups_used(config: Config) -> int | None:
     """The plain greedy choice looks at all groups."""
     return config.get("n_group") if config.get("topk_method") == "greedy" else config.get("topk_group")
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The widths that the file adds up, and how groups of experts are chosen."""
+    if keys.get("expert_gating_func") == GATING["sigmoid"]:
+        raise ModelError("DeepSeek V2's router has no sigmoid")
+    return _restored(keys)
+
+
+def restored_v3(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {**_restored(keys), "topk_method": "noaux_tc"}
+
+
+def _restored(keys: Mapping[str, Any]) -> dict[str, Any]:
+    groups, used = keys.get("expert_group_count"), keys.get("expert_group_used_count")
+    return {
+        "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
+        "num_key_value_heads": keys["attention.head_count"],
+        "topk_method": "greedy" if used == groups else "group_limited_greedy", "topk_group": used,
+        "norm_topk_prob": keys.get("expert_weights_norm", False),
+    }  # fmt: skip
 
 
 DEEPSEEK_V2 = LLAMA.but(
@@ -72,6 +97,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "topk_method": "greedy",
         "vocab_size": 102_400,
     },
+    restored=restored,
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": None,
@@ -101,6 +127,7 @@ DEEPSEEK_V2 = LLAMA.but(
 
 DEEPSEEK_V3 = DEEPSEEK_V2.but(
     hf_classes=("DeepseekV3ForCausalLM",),
+    restored=restored_v3,
     defaults={
         "hidden_size": 7168,
         "intermediate_size": 18_432,

@@ -22,6 +22,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 EXAONE4 = OLMO2.but(
     name="exaone4",
     hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
+    restored=None,
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,

@@ -4,10 +4,14 @@ Reference: transformers `models/falcon/modeling_falcon.py`. The RW models have A
 after attention; the reference doesn't convert them: two more keys say so.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import lookup
 from archs.rope import SCALING, llama3_freqs, unusual_base
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import ungroup
+from quants import Tensor
 
 HEADS = "num_attention_heads|n_head"
 
@@ -21,6 +25,17 @@ def kv_heads(config: Config) -> int:
 
 def parallel(config: Config) -> bool | None:
     return None if config["parallel_attn"] or config["new_decoder_architecture"] else False
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The switches of the config, by what a file shows of them."""
+    groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
+    return {
+        "new_decoder_architecture": "blk.0.attn_norm_2.weight" in tensors, "multi_query": groups == 1,
+        "num_kv_heads": groups, "num_attention_heads": heads, "alibi": "attention.max_alibi_bias" in keys,
+        "parallel_attn": keys.get("use_parallel_residual", True), "bias": "blk.0.attn_qkv.bias" in tensors,
+        "ffn_hidden_size": keys["feed_forward_length"],
+    }  # fmt: skip
 
 
 FALCON = Architecture(
@@ -61,6 +76,8 @@ FALCON = Architecture(
         "lm_head": "output",
     },
     generated=(llama3_freqs,),
+    restored=restored,
+    other_spellings=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
     activation="activation",
     block=Block(
         norm="layer", rope="halves", alibi="attention.max_alibi_bias", alibi_scaled=True, activation="gelu",

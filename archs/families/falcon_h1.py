@@ -4,13 +4,17 @@ Reference: transformers `models/falcon_h1/modeling_falcon_h1.py`. The norm befor
 in its GGUF name, as the reference writes it.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from archs.families.llama import LLAMA
-from archs.families.mamba2 import step_limit
+from archs.families.mamba2 import limits, step_limit
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, channels_and_taps, column, in_groups, negative_exp, scaled, scaled_rows
+from quants import Tensor
 
 
 def inner_size(config: Config) -> int:
@@ -27,6 +31,15 @@ def projection_factors(config: Config) -> NDArray[np.float32]:
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
     return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The multipliers have gone into the weights."""
+    return {
+        "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5, **limits(keys),
+    }  # fmt: skip
 
 
 FALCON_H1 = LLAMA.but(
@@ -68,6 +81,7 @@ FALCON_H1 = LLAMA.but(
         "lm_head_multiplier": 1.0,
         "vocab_size": 128_000,
     },
+    restored=restored,
     tensors={
         "embed_tokens": Map("token_embd", scaled("embedding_multiplier")),
         "layers.{i}.mamba.in_proj": Map(

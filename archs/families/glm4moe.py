@@ -46,6 +46,7 @@ GLM4_MOE = DOTS1.but(
         "num_nextn_predict_layers": 1,
         "vocab_size": 151_552,
     },
+    restored=lambda keys, tensors: {"num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)},
     tensors={
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",

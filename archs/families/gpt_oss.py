@@ -7,15 +7,18 @@ keep their blocks, bfloat16 ones are stored as (in, out).
 from archs.config import unusual_windows
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config, Map
-from archs.transforms import chain, every_second, transpose
+from archs.transforms import Reversible, chain, every_second, transpose
 from quants import Tensor
 
 PERIOD = 2  # every second layer sees everything
 
 
-def rows_first(tensor: Tensor, config: Config) -> Tensor:
+def _rows_first(tensor: Tensor, config: Config) -> Tensor:
     """MXFP4 experts are stored with a row per output already."""
     return tensor if tensor.format.is_quantized else transpose(tensor, config)
+
+
+rows_first = Reversible(_rows_first, transpose.undo)
 
 
 def limit(config: Config) -> float | None:

@@ -46,5 +46,6 @@ GPTNEOX = Architecture(
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
     generated=(llama3_freqs,),
+    other_spellings=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

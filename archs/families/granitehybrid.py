@@ -4,11 +4,15 @@ Reference: transformers `models/granitemoehybrid/modeling_granitemoehybrid.py`. 
 "nope") the file says `rope.scaling.finetuned` = false, as the reference does.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
-from archs.families.mamba2 import step_limit
+from archs.families.mamba2 import limits, step_limit
 from archs.spec import Block, Config, Map, Transform
 from archs.transforms import channels_and_taps, column, in_groups, negative_exp, part
+from quants import Tensor
 
 
 def rotates(config: Config) -> bool:
@@ -25,6 +29,16 @@ def shared(part_of_net: str, transform: Transform | None = None) -> Map:
     """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
     name = f"blk.{{i}}.ffn_{part_of_net}"
     return Map(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    groups, rotating = keys["attention.head_count_kv"], keys.get("rope.scaling.finetuned", False)
+    return {
+        "layer_types": ["attention" if count else "mamba" for count in groups],
+        "num_key_value_heads": max(groups), "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
+        "position_embedding_type": "rope" if rotating else "nope", "max_position_embeddings": keys["context_length"],
+        **limits(keys),
+    }  # fmt: skip
 
 
 GRANITE_HYBRID = GRANITE_MOE.but(
@@ -52,6 +66,7 @@ GRANITE_HYBRID = GRANITE_MOE.but(
         "mamba_n_groups": 1,
         "mamba_n_heads": 128,
     },
+    restored=restored,
     tensors={
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
         "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),

@@ -3,9 +3,19 @@
 Reference: transformers `models/granitemoe/modeling_granitemoe.py`, `models/granitemoeshared/`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.families.granite import GRANITE
 from archs.spec import Block, Map
 from archs.transforms import part
+from quants import Tensor
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    shared = "blk.0.ffn_up_shexp.weight" in tensors
+    return {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"} if shared else {}
+
 
 GRANITE_MOE = GRANITE.but(
     name="granitemoe",
@@ -13,6 +23,7 @@ GRANITE_MOE = GRANITE.but(
     vocab_keys={"add_space_prefix": False},
     metadata={"expert_shared_feed_forward_length": "shared_intermediate_size"},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+    restored=restored,
     tensors={
         "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
         "layers.{i}.block_sparse_moe.input_linear": (

@@ -35,6 +35,7 @@ HUNYUAN_DENSE = QWEN2.but(
         "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
         "rope.scaling.dynamic_factor": if_stretched("rope.scaling.dynamic_factor", None),
     },
+    restored=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     defaults={
         "intermediate_size": 11_008,
         "num_key_value_heads": lambda config: config["num_attention_heads"],

@@ -3,10 +3,14 @@
 Reference: transformers `models/jamba/modeling_jamba.py`. The router's weights are not rescaled to sum to one.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
 from archs.spec import Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
+from quants import Tensor
 
 
 def kv_heads(config: Config) -> list[int]:
@@ -14,6 +18,17 @@ def kv_heads(config: Config) -> list[int]:
     period, offset = config["attn_layer_period"], config["attn_layer_offset"]
     count = config["num_key_value_heads"]
     return [count if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Where the attention layers are: one in every period."""
+    groups = keys["attention.head_count_kv"]
+    places = [layer for layer, count in enumerate(groups) if count]
+    return {
+        "attn_layer_offset": places[0], "num_key_value_heads": max(groups),
+        "attn_layer_period": places[1] - places[0] if len(places) > 1 else len(groups),
+        "mamba_dt_rank": keys["ssm.time_step_rank"], "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
+    }  # fmt: skip
 
 
 JAMBA = LLAMA.but(
@@ -44,6 +59,7 @@ JAMBA = LLAMA.but(
         "mamba_expand": 2,
         "vocab_size": 65_536,
     },
+    restored=restored,
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",

@@ -3,9 +3,13 @@
 Reference: transformers `models/lfm2/modeling_lfm2.py`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config, Map
 from archs.transforms import channels_and_taps
+from quants import Tensor
 
 
 def feed_forward_length(config: Config) -> int:
@@ -25,6 +29,14 @@ def kv_heads(config: Config) -> list[int]:
         "full_attention" if full is None or layer in full else "conv" for layer in range(config["num_hidden_layers"])
     ]
     return [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    groups = keys["attention.head_count_kv"]
+    return {
+        "layer_types": ["full_attention" if count else "conv" for count in groups], "num_key_value_heads": max(groups),
+        "intermediate_size": keys["feed_forward_length"], "block_auto_adjust_ff_dim": False,
+    }  # fmt: skip
 
 
 LFM2 = LLAMA.but(
@@ -51,6 +63,7 @@ LFM2 = LLAMA.but(
         "block_multiple_of": 256,
         "vocab_size": 65_536,
     },
+    restored=restored,
     tensors={
         "layers.{i}.operator_norm": "blk.{i}.attn_norm",
         "layers.{i}.conv.in_proj": "blk.{i}.shortconv.in_proj",

@@ -5,10 +5,13 @@ time step, the input and the output matrix are made from, without weights.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from archs.config import lookup
 from archs.spec import Architecture, Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
+from quants import Tensor
 
 UNBOUNDED = 1 << 20  # what the reference writes as the context of models whose state forgets nothing by position
 
@@ -26,6 +29,15 @@ def time_step_rank(config: Config) -> int:
 
 def normalizes(config: Config) -> bool:
     return config.get("model_type") == "falcon_mamba"
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What the config computes from, and which of the two models it is."""
+    found = {"intermediate_size": keys["ssm.inner_size"], "time_step_rank": keys["ssm.time_step_rank"]}
+    if not keys.get("ssm.dt_b_c_rms"):
+        return found
+    named = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
+    return {**found, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon", 1e-6)}
 
 
 MAMBA = Architecture(
@@ -55,6 +67,8 @@ MAMBA = Architecture(
         "layer_norm_epsilon": 1e-5,
         "vocab_size": 50_280,
     },
+    restored=restored,
+    other_spellings=("embedding",),
     tensors={
         "embeddings": "token_embd",
         "embedding": "token_embd",

@@ -4,10 +4,12 @@ Reference: transformers `models/mamba2/modeling_mamba2.py`.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from archs.families.mamba import MAMBA, inner_size
 from archs.spec import Computed, Config, Map
 from archs.transforms import column, in_groups
+from quants import Tensor
 
 
 def step_limit(which: int) -> Computed:
@@ -19,6 +21,18 @@ def step_limit(which: int) -> Computed:
         return bound if 0 < bound < float("inf") else None
 
     return limit
+
+
+def limits(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """`time_step_limit` again, where there is one."""
+    low, high = keys.get("ssm.time_step_min", 0.0), keys.get("ssm.time_step_max", float("inf"))
+    return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
+    found = {"expand": inner / keys["embedding_length"], "head_dim": inner // heads, "num_heads": heads}
+    return found | {"intermediate_size": inner} | limits(keys)
 
 
 MAMBA2 = MAMBA.but(
@@ -40,6 +54,7 @@ MAMBA2 = MAMBA.but(
         "n_groups": 8,
         "vocab_size": 32_768,
     },
+    restored=restored,
     tensors={
         "layers.{i}.mixer.x_proj": None,
         "layers.{i}.mixer.dt_proj": None,

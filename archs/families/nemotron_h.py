@@ -4,10 +4,14 @@ Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never 
 `time_step_min` (the reference drops that). Though nothing rotates, q and k rows are re-ordered, as the reference does.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.families.mamba import UNBOUNDED
-from archs.families.mamba2 import MAMBA2
+from archs.families.mamba2 import MAMBA2, limits
 from archs.spec import COMMON, Block, Config, Map
 from archs.transforms import interleave_rope
+from quants import Tensor
 
 # How a pattern spells a layer's kind, and how transformers 5 does.
 KINDS = {
@@ -28,6 +32,16 @@ def kv_heads(config: Config) -> list[int]:
 
 def feed_forward_lengths(config: Config) -> list[int]:
     return [config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)]
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The kind of each layer, by what widths it has."""
+    widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
+    kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
+    return {
+        "layers_block_type": kinds, "intermediate_size": max(widths), "num_key_value_heads": max(groups),
+        "mamba_head_dim": keys["ssm.inner_size"] // heads, **limits(keys),
+    }  # fmt: skip
 
 
 NEMOTRON_H = MAMBA2.but(
@@ -62,6 +76,7 @@ NEMOTRON_H = MAMBA2.but(
         "num_hidden_layers": None,
         "vocab_size": 131_072,
     },
+    restored=restored,
     tensors={
         "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
         "layers.{i}.mixer.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),

@@ -4,9 +4,21 @@ Reference: transformers `models/olmo2/modeling_olmo2.py`, `models/olmo3/modeling
 layers that see everything.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import windowed_layers
 from archs.families.qwen2 import QWEN2
 from archs.spec import Block, Config
+from quants import Tensor
+from quants.errors import ModelError
+
+
+def without_window(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    if "attention.sliding_window" in keys:
+        raise ModelError("OLMo 2 has no windows")
+    return {}
+
 
 OLMO2 = QWEN2.but(
     name="olmo2",
@@ -19,6 +31,7 @@ OLMO2 = QWEN2.but(
         "rms_norm_eps": 1e-5,
         "vocab_size": 50_304,
     },
+    restored=without_window,
     tensors={
         "layers.{i}.input_layernorm": None,
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
@@ -36,6 +49,7 @@ def window_pattern(config: Config) -> list[bool]:
 
 OLMO3 = OLMO2.but(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
+    restored=None,
     metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
     defaults={"sliding_window": 4096, "rope_theta": 500_000.0},
 )

@@ -4,8 +4,12 @@ Reference: transformers `models/t5/modeling_t5.py`. The first version's decoder 
 which the reference drops: `logit_scale` says it.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import lookup
 from archs.spec import COMMON, Architecture, Block, Config
+from quants import Tensor
 
 FAR = 128  # what files without `attention.relative_max_distance` mean
 
@@ -49,6 +53,25 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
     return found
 
 
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    gated = "enc.blk.0.ffn_gate.weight" in tensors
+    plain = "gelu" if gated else "relu"
+    return {
+        "feed_forward_proj": ("gated-" if gated else "") + keys.get("hidden_activation", plain),
+        "tie_word_embeddings": "logit_scale" in keys, "is_encoder_decoder": True,
+        "relative_attention_max_distance": keys.get("attention.relative_max_distance", FAR),
+    }  # fmt: skip
+
+
+def other_spellings(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """A gated net has two matrices in place of one."""
+    one = "wi" if "enc.blk.0.ffn_gate.weight" in tensors else "wi_1"
+    return (
+        "encoder.embed_tokens", "decoder.embed_tokens",
+        *(f"{side}.block.{{i}}.layer.{last}.DenseReluDense.{one}" for side, last in (("encoder", 1), ("decoder", 2))),
+    )  # fmt: skip
+
+
 T5 = Architecture(
     name="t5",
     hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
@@ -86,6 +109,8 @@ T5 = Architecture(
         "pad_token_id": 0,
         "vocab_size": 32_128,
     },
+    restored=restored,
+    other_spellings=other_spellings,
     tensors={
         "shared": "token_embd",
         **side("encoder", "enc", attends_twice=False),
