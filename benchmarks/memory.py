@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 SHARED = Path(os.environ.get("GGUFTOOLS_SHARED", Path(__file__).resolve().parent.parent.parent / "shared"))
-BYTES_OF_A_LAYER = 102e6  # at the widths below, in bfloat16
+BYTES_OF_A_LAYER = 94.4e6  # at the widths below, in bfloat16
 STEPS = (("convert", "bf16"), ("convert", "Q8_0"), ("convert", "Q4_K_M"), ("quantize", "Q4_K_M"))
 
 
