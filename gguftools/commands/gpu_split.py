@@ -1,0 +1,35 @@
+"""`gguftools gpu-split`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def gpu_split(
+    activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],
+    vram: Annotated[str, Option("--vram", help="Memory of the GPU for neurons, such as 6G.")],
+    model: Annotated[
+        Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
+    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Default MODEL.generated.gpuidx.")] = None,
+    batch: Annotated[int, Option("--batch", help="Neurons that are placed together.")] = 256,
+    least: Annotated[int, Option("--least", help="Neurons that a layer gets if it gets any.")] = 0,
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
+    from ..placement import gpu_split as run
+    from ..sizes import parse_size
+    from ..ui import print_json, size
+
+    report = run(activations, parse_size(vram), model, output, batch=batch, least=least)
+    if json:
+        print_json(report.as_dict())
+        return
+    found = report.placement
+    neurons = sum(len(gpu) for gpu in found.gpu)
+    print(f"{report.file}: {sum(int(gpu.sum()) for gpu in found.gpu)} of {neurons} neurons, {size(found.used)}")
+    print(
+        f"they made {100 * found.activations:.1f} % of all activations"
+        + ("" if found.optimal else "; the solver's time was up, there may be a better placement")
+    )
