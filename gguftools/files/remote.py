@@ -124,7 +124,7 @@ class Repository:
                     hint="download the model, and convert the folder",
                 )
             wanted = len(got) + end - begin
-            for chunk in response.iter_bytes() if hasattr(response, "iter_bytes") else response.iter_content(1 << 16):
+            for chunk in response.iter_bytes() if hasattr(response, "iter_bytes") else response.iter_content(1 << 14):
                 got += chunk[: wanted - len(got)]
                 if len(got) == wanted:
                     return
@@ -143,7 +143,7 @@ def _request(url: str, byte_range: str) -> AbstractContextManager[Any]:
     headers = build_hf_headers(library_name="gguftools")
     headers |= {"Range": byte_range, "Accept-Encoding": "identity"}
     session: Any = get_session()
-    send = session.stream if hasattr(session, "stream") else partial(session.request, stream=True)  # httpx, requests
+    send = session.stream if callable(session.stream) else partial(session.request, stream=True)  # httpx, requests
     request: AbstractContextManager[Any] = send("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
     return request
 
