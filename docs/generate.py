@@ -44,6 +44,13 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `NAME.attention.max_alibi_bias` | float32 | Falcon-RW, Baichuan 13B | the largest slope of ALiBi |
 | `NAME.use_parallel_residual` | bool | Falcon-RW | attention and feed-forward net one after the other |
 | `NAME.ssm.dt_b_c_rms_epsilon`, `NAME.ssm.time_step_min` | float32 | Falcon-Mamba, Mamba 2 where they matter | epsilon of those norms; lower bound of the step |
+| `NAME.ssm.time_step_max`, `NAME.ssm.norm_before_gate` | float32, bool | Mamba 2 variants with unusual values | upper bound of the step; order of norm and gate |
+| `NAME.attention.clamp_kqv` | float32 | OLMoE with `clip_qkv` | bound of q, k and v |
+| `NAME.attention.head_count_kv`, `NAME.attention.key_length`, `NAME.attention.value_length` | uint32 | MPT, GLM with unusual heads | as in other architectures |
+| `NAME.attention.relative_max_distance` | uint32 | T5 with an unusual one | where the last bucket of relative positions begins |
+| `NAME.expert_weights_norm` | bool | Qwen MoE, OLMoE where it is not their usual one | whether the chosen experts' weights are made to sum to one |
+| `NAME.expert_router_jitter` | float32 | Phi-3.5-MoE with an unusual one | bound of its sparse mixer |
+| `NAME.swiglu_limit` | float32 | GPT-OSS with an unusual one | bound of its gated unit |
 | `tokenizer.huggingface.added_tokens` | string | added tokens whose recognition GGUF's types can't express | a JSON list with ids and flags |
 | `tokenizer.huggingface.ignore_merges` | bool | the pre-tokenizer's name implies otherwise | whole words in the vocabulary win over merges |
 | `tokenizer.huggingface.normalizer`, `tokenizer.ggml.normalizer.nfc` | string, bool | the pre-tokenizer's name implies another normalizer | what text goes through first |
