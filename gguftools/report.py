@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .pipeline import Item, Written
+
+if TYPE_CHECKING:
+    from .checking import Checked
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class QuantizeReport:
 
     source_bytes: tensor data read. resumed_bytes: how many of them an earlier run had dealt with.
     without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
-    before the run. seconds: in all; compile_seconds: of them, making the kernels ready.
+    before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
+    original, where one was asked for.
     """
 
     outputs: tuple[OutputReport, ...]
@@ -96,6 +100,7 @@ class QuantizeReport:
     compile_seconds: float = 0.0
     without_importance: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    check: Checked | None = None
 
     @property
     def fits(self) -> bool:
@@ -109,6 +114,7 @@ class QuantizeReport:
             "source_bytes": self.source_bytes, "free_bytes": self.free_bytes, "fits": self.fits,
             "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
             "without_importance": list(self.without_importance), "warnings": self.warnings,
+            **({"check": self.check.as_dict()} if self.check else {}),
         }  # fmt: skip
 
 

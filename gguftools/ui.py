@@ -13,6 +13,7 @@ from quants.errors import GgufToolsError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .checking import Checked
     from .edit import EditReport
     from .hashing import CheckReport
     from .imatrix import ImportanceMatrix
@@ -114,6 +115,17 @@ def print_report(report: QuantizeReport, as_json: bool) -> None:
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
+    if report.check is not None:
+        _print_check(report.check)
+
+
+def _print_check(check: Checked) -> None:
+    """How far logits are from transformers', and whether that is what it should be."""
+    verdict = f"at most {check.tolerance:g} was expected" if check.exact else "weights were rounded, so it is no error"
+    if check.exact and check.passed:
+        verdict = "as it should be"
+    prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
+    print(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 
 
 def _note_fallbacks(output: OutputReport) -> None:

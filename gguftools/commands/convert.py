@@ -1,10 +1,11 @@
 """`gguftools convert`."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 
 def convert(
@@ -35,15 +36,21 @@ def convert(
     resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
     memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
+    check: Annotated[
+        int, Option("--check", metavar="N", min=0, help="Then compare logits of N random prompts with transformers.")
+    ] = 0,
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..adapters import parse_merge
+    from ..checking import check_output, require_checkable
     from ..conversion import convert as run
     from ..files.checkpoint import is_remote
     from ..sizes import parse_size
     from ..ui import bytes_progress, print_report, resumable_note
 
+    if check:
+        require_checkable(model, changed=bool(lora or merge_lora or predictor))
     extra = {} if imatrix is None else {"imatrix": imatrix}
     left = resumable_note() if resume or is_remote(model) else nullcontext()
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
@@ -53,4 +60,8 @@ def convert(
             reserve=parse_size(reserve) if reserve else 0, resume=resume, threads=threads, memory=parse_size(memory),
             progress=progress, **extra,
         )  # fmt: skip
+    if check:
+        report = replace(report, check=check_output(report.outputs[0], model, check))
     print_report(report, json)
+    if report.check is not None and not report.check.passed:
+        raise Exit(1)
