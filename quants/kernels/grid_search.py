@@ -14,9 +14,11 @@ is the best in between. That holds in float arithmetic if it wins at both ends b
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .blocks import column_offsets, sum_of_squares, weigh
@@ -39,6 +41,7 @@ from .lanes import (
     round_even,
     smaller,
     smallest_lane,
+    smallest_of_half,
     square_root,
     store,
     to_float,
@@ -50,6 +53,10 @@ from .rounding import nearest_int
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
 
+# Like `inlined`, but arrays that it is handed are not counted as used: each would cost two calls wherever it is named.
+# So it must not allocate.
+bare = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True, _nrt=False)
+
 LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by
 # the ratio of the least to the greatest scale, at least 2/3, between the scales where it was found.
@@ -59,6 +66,7 @@ DOUBT, DOUBTFUL = np.float32(3e-5), 1 << 16  # how near to the middle of two lev
 POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 
 SUPER = 256  # values of a super-block
+HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
 
 
@@ -87,8 +95,7 @@ def scratch(cells: int, dims: int, tries: int) -> Any:
         np.empty(LANES * cells, np.float32),  # for each cell, sum of those roots
         np.empty(LANES * cells, np.float32),  # and the same times squared values
         np.empty(LONGEST_LIST, np.float32),  # errors of neighbours
-        np.empty((LANES * tries + 1, 5), np.int32),  # runs of scales: lane, first, list, its length, last
-        np.empty((2 * LANES * tries + 2, 8), np.int32),  # intervals within: the same, points at the ends, if clear
+        np.empty((3 * LANES * tries + 3, 4), np.int32),  # the queue of intervals of scales, see `_push`
         np.empty(LANES, np.int32),  # a bit for each scale at which a cell's point may be another than before
         np.empty(LANES, np.int32),  # which scale won
         np.empty(LANES, np.float32),  # its value
@@ -96,7 +103,7 @@ def scratch(cells: int, dims: int, tries: int) -> Any:
     )
 
 
-@inlined
+@bare
 def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, sizes: Floats, signs: Words) -> None:
     """sizes = |x|, and a word of sign bits for every eight of `count` values a lane, from at on.
 
@@ -128,7 +135,7 @@ def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, size
         store(signs, i // 8, bits)
 
 
-@inlined
+@bare
 def greatest(sizes: Floats, count: int) -> Lanes:
     top = load(sizes, 0)
     for i in range(LANES, LANES * count, LANES):
@@ -136,7 +143,7 @@ def greatest(sizes: Floats, count: int) -> Lanes:
     return top
 
 
-@inlined
+@bare
 def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     """Number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the nearest."""
     number = every_int(0)
@@ -156,7 +163,7 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     return where(off > np.float32(0.5) - DOUBT, number + DOUBTFUL, number)
 
 
-@inlined
+@bare
 def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     """The same where x * inverse may be so great that rounding wraps, in the reference too: no nearest levels then."""
     number = every_int(DOUBTFUL)
@@ -167,7 +174,7 @@ def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes
     return number
 
 
-@inlined
+@bare
 def _combinations(
     x: Floats, cells: int, dims: int, inverse: Lanes, span: Lanes, numbers: Words, stride: int, start: int
 ) -> None:
@@ -180,7 +187,7 @@ def _combinations(
             store(numbers, LANES * (stride * cell + start), _wrapped_combination(x, LANES * dims * cell, dims, inverse))
 
 
-@inlined
+@bare
 def list_of(number: int, entries: Words) -> tuple[int, int]:
     """Start and length of the list to be searched; index << 16 | code and 0 of a grid point."""
     entry = 4 * (number & (DOUBTFUL - 1))
@@ -189,13 +196,13 @@ def list_of(number: int, entries: Words) -> tuple[int, int]:
     return entries[entry], entries[entry + 1]
 
 
-@inlined
+@bare
 def _term(values: Lanes, x: Floats, root: Floats, at: int) -> Lanes:
     difference = values - x[at]
     return difference * root[at] * difference
 
 
-@inlined
+@bare
 def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meanings: Floats) -> Any:
     """For each value of a cell its error at each level, repeated as `pick_of_four` and `pick_of_eight` need it."""
     values = load(meanings, 0) * scale
@@ -208,7 +215,7 @@ def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meani
     return t0, t1, t2, t3, t4, t5, t6, t7
 
 
-@inlined
+@bare
 def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
     """The error of each lane's point, summed from the first value to the last."""
     t0, t1, t2, t3, t4, t5, t6, t7 = terms
@@ -221,7 +228,7 @@ def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
     return error + pick_of_eight(t2, code >> 6) + pick_of_eight(t3, code >> 9)
 
 
-@inlined
+@bare
 def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
     """The first lane of least error, and whether all others are greater by more than `margin`."""
     lowest = smallest_lane(error)
@@ -229,7 +236,7 @@ def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
     return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
 
 
-@inlined
+@bare
 def nearest_point(
     x: Floats, root: Floats, at: int, dims: int, scale: np.float32, first: int, count: int,
     codes: NDArray[np.uint16], meanings: Floats, margin: np.float32, errors: Floats,
@@ -256,7 +263,7 @@ def nearest_point(
     return first + found, near == 1
 
 
-@inlined
+@bare
 def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: Words, stride: int, start: int) -> Any:
     """Sums of weight * x * q and weight * q * q over a group, q what the points mean."""
     sum_qx, sum_qq = every(np.float32(0)), every(np.float32(0))
@@ -271,7 +278,7 @@ def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: W
     return sum_qx, sum_qq
 
 
-@inlined
+@bare
 def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory: Any) -> None:
     roots, wx, sum_roots, sum_squares = memory[3:7]
     for cell in range(cells):
@@ -286,28 +293,69 @@ def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory:
         store(sum_squares, LANES * cell, squares)
 
 
-@inlined
-def _push(
-    intervals: Words, end: int, lane: int, low: int, high: int, first: int, count: int, lower: int, upper: int,
-    clear: int,
-) -> int:  # fmt: skip
-    """Add an interval of scales to the end of the queue if what is best between its ends is open; result: the new end.
+@bare
+def _nearest_points(
+    x: Floats, root: Floats, at: int, dims: int, scale_a: np.float32, scale_b: np.float32, two: bool,
+    roots: np.float32, squares: np.float32, first: int, count: int, codes: NDArray[np.uint16],
+    indexes: NDArray[np.uint16], meanings: Floats, errors: Floats,
+) -> tuple[int, int, bool, bool]:  # fmt: skip
+    """Points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be wrong.
 
-    lower, upper: the best points at the ends. clear: 3 if they win by a margin. A branch could not be predicted.
+    roots, squares: what the bound of the error is made of. If not `two`, the second result is as the first.
     """
-    intervals[end, 0], intervals[end, 1], intervals[end, 2], intervals[end, 3] = lane, low, first, count
-    intervals[end, 4], intervals[end, 5], intervals[end, 6], intervals[end, 7] = high, lower, upper, clear
+    margin_a = TOLERANCE * (roots * scale_a * scale_a + squares)
+    margin_b = TOLERANCE * (roots * scale_b * scale_b + squares)
+    if dims == 4 and count <= HALF:
+        upper = lane_numbers() >= HALF
+        values = load(meanings, 0) * where(upper, every(scale_b), scale_a)
+        t0, t1 = _term(values, x, root, at), _term(values, x, root, at + LANES)
+        t2, t3 = _term(values, x, root, at + 2 * LANES), _term(values, x, root, at + 3 * LANES)
+        error = _errors((t0, t1, t2, t3, t0, t1, t2, t3), load(codes, first), dims)
+        error = where((lane_numbers() & (HALF - 1)) < count, error, every(np.float32(np.inf)))
+        lowest = smallest_of_half(error)
+        near = mask_bits(error <= lowest + where(upper, every(margin_b), margin_a))
+        exact = mask_bits(error == lowest)
+        near_a, near_b = near & 0xFF, near >> HALF
+        position_a = first + (lowest_bit(np.int32(exact & 0xFF)) & (HALF - 1))
+        position_b = first + (lowest_bit(np.int32(exact >> HALF)) & (HALF - 1))
+        alone_a, alone_b = near_a & (near_a - 1) == 0, near_b & (near_b - 1) == 0
+    else:
+        position_a, alone_a = first, False
+        for side in range(2 if two else 1):
+            position_b, alone_b = nearest_point(
+                x, root, at, dims, scale_b if side else scale_a, first, count, codes, meanings,
+                margin_b if side else margin_a, errors)
+            if side == 0:
+                position_a, alone_a = position_b, alone_b
+    return (
+        np.int32(indexes[position_a]) << 16 | np.int32(codes[position_a]),
+        np.int32(indexes[position_b]) << 16 | np.int32(codes[position_b]),
+        alone_a and margin_a > LEAST_NORMAL, alone_b and margin_b > LEAST_NORMAL,
+    )  # fmt: skip
+
+
+@bare
+def _push(
+    intervals: Words, end: int, lane: int, low: int, high: int, number: int, lower: int, upper: int, clear: int
+) -> int:
+    """Add an interval low … high of a lane's scales to the end of the queue; result: the new end.
+
+    Only if what is best between its ends is open. lower, upper: the best points there; clear: 3 if clearly so.
+    It is written in any case, without a branch that could not be predicted.
+    """
+    intervals[end, 0], intervals[end, 1] = lane | low << 4 | high << 9 | clear << 14, number
+    intervals[end, 2], intervals[end, 3] = lower, upper
     return end + ((high - low > 1) & ((lower != upper) | (clear != 3)))
 
 
-@inlined
+@bare
 def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, memory: Any) -> None:
     """`chosen`, from `numbers` and `scales`.
 
     Intervals of scales with the same combination are kept in a queue; that leaves few branches to be predicted.
     """
     entries, codes, indexes, meanings = tables
-    numbers, chosen, scales, roots, _, sum_roots, sum_squares, errors, queue, intervals, changes = memory[:11]
+    numbers, chosen, scales, roots, _, sum_roots, sum_squares, errors, intervals, changes = memory[:10]
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
         changed, last = every_int(1), load(numbers, LANES * tries * cell)
@@ -322,45 +370,38 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             while runs != 0:
                 start = lowest_bit(runs)
                 runs = np.int32(runs & (runs - 1))
-                point, count = list_of(numbers[base + LANES * start + lane], entries)
+                number = numbers[base + LANES * start + lane]
+                point, count = list_of(number, entries)
+                stop = lowest_bit(runs) if runs != 0 else tries
                 chosen[base + LANES * start + lane] = point
-                queue[waiting, 0], queue[waiting, 1], queue[waiting, 2] = lane, start, point
-                queue[waiting, 3], queue[waiting, 4] = count, (lowest_bit(runs) if runs != 0 else tries) - 1
+                intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
                 waiting += count != 0
-        open_end = 0
-        for q in range(waiting):
-            lane, low, first, count, high = queue[q, 0], queue[q, 1], queue[q, 2], queue[q, 3], queue[q, 4]
-            weight, squares = sum_roots[LANES * cell + lane], sum_squares[LANES * cell + lane]
-            at = LANES * dims * cell + lane
-            s = scales[LANES * low + lane]
-            margin = TOLERANCE * (reach * s * s * weight + squares)
-            position, alone = nearest_point(x, roots, at, dims, s, first, count, codes, meanings, margin, errors)
-            lower = np.int32(indexes[position]) << 16 | np.int32(codes[position])
-            clear = alone and margin > LEAST_NORMAL
-            s = scales[LANES * high + lane]
-            margin = TOLERANCE * (reach * s * s * weight + squares)
-            position, alone = nearest_point(x, roots, at, dims, s, first, count, codes, meanings, margin, errors)
-            upper = np.int32(indexes[position]) << 16 | np.int32(codes[position])
-            clear = clear | (alone and margin > LEAST_NORMAL) << 1
-            chosen[base + LANES * low + lane], chosen[base + LANES * high + lane] = lower, upper
-            changes[lane] |= 1 << high
-            open_end = _push(intervals, open_end, lane, low, high, first, count, lower, upper, clear)
         q = 0
-        while q < open_end:
-            lane, low, first, count = intervals[q, 0], intervals[q, 1], intervals[q, 2], intervals[q, 3]
-            high, lower, upper, clear = intervals[q, 4], intervals[q, 5], intervals[q, 6], intervals[q, 7]
+        while q < waiting:
+            packed, number, lower, upper = intervals[q, 0], intervals[q, 1], intervals[q, 2], intervals[q, 3]
+            lane, low, high, clear = packed & 15, packed >> 4 & 31, packed >> 9 & 31, packed >> 14
+            first, count = list_of(number, entries)
             q += 1
-            c = (low + high) // 2
-            s = scales[LANES * c + lane]
-            margin = TOLERANCE * (reach * s * s * sum_roots[LANES * cell + lane] + sum_squares[LANES * cell + lane])
-            position, alone = nearest_point(
-                x, roots, LANES * dims * cell + lane, dims, s, first, count, codes, meanings, margin, errors)
-            point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
-            chosen[base + LANES * c + lane] = point
-            changes[lane] |= 1 << c
-            between = alone and margin > LEAST_NORMAL
-            open_end = _push(intervals, open_end, lane, low, c, first, count, lower, point, clear & 1 | between << 1)
-            open_end = _push(intervals, open_end, lane, c, high, first, count, point, upper, between | clear & 2)
+            fresh = clear == FRESH
+            a, b = low, high
+            if not fresh:  # two points inside, or one where both cost twice as much
+                a, b = low + (high - low + 1) // 3, high - (high - low + 1) // 3
+                if dims == 8:
+                    a = b = (low + high) // 2
+            low_point, high_point, low_clear, high_clear = _nearest_points(
+                x, roots, LANES * dims * cell + lane, dims, scales[LANES * a + lane], scales[LANES * b + lane],
+                a != b, reach * sum_roots[LANES * cell + lane], sum_squares[LANES * cell + lane], first, count,
+                codes, indexes, meanings, errors)
+            chosen[base + LANES * a + lane], chosen[base + LANES * b + lane] = low_point, high_point
+            changes[lane] |= 1 << a | 1 << b
+            low_clear, high_clear = np.int64(low_clear), np.int64(high_clear)
+            between = low_clear | high_clear << 1
+            waiting = _push(intervals, waiting, lane, a, b, number, low_point, high_point, between)
+            if not fresh:
+                waiting = _push(
+                    intervals, waiting, lane, low, a, number, lower, low_point, clear & 1 | low_clear << 1)
+                waiting = _push(
+                    intervals, waiting, lane, b, high, number, high_point, upper, high_clear | clear & 2)
         changed, point = load(changes, 0), load(chosen, base)
         for c in range(1, tries):
             at = base + LANES * c
@@ -368,7 +409,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             store(chosen, at, point)
 
 
-@inlined
+@bare
 def search_group(
     x: Floats, weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
     tables: Any, memory: Any, points: Words,
@@ -381,7 +422,7 @@ def search_group(
     """
     entries, codes, indexes, meanings = tables
     numbers, chosen, scales, roots, wx = memory[:5]
-    errors, which, final, again = memory[7], memory[11], memory[12], memory[13]
+    errors, which, final, again = memory[7], memory[10], memory[11], memory[12]
     tries, zero = tried.size, every(np.float32(0))
     span = zero
     for i in range(0, LANES * dims * cells, LANES):

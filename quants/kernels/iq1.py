@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid_search import DOUBT, DOUBTFUL, POWERS, list_of, nearest_point
+from .grid_search import DOUBT, DOUBTFUL, POWERS, bare, list_of, nearest_point
 from .lanes import (
     LANES,
     Lanes,
     absolute,
     every,
     every_int,
-    inlined,
     larger,
     load,
     store,
@@ -55,7 +54,7 @@ def sorting_network(count: int) -> NDArray[np.int64]:
     return np.array(steps)
 
 
-@inlined
+@bare
 def greatest_size(x: Floats, at: int, count: int) -> Lanes:
     top = absolute(load(x, at))
     for i in range(LANES, LANES * count, LANES):
@@ -63,7 +62,7 @@ def greatest_size(x: Floats, at: int, count: int) -> Lanes:
     return top
 
 
-@inlined
+@bare
 def sort_group(
     x: Floats, weights: Floats, at: int, count: int, network: NDArray[np.int64],
     values: Floats, carried: Floats, order: Words,
@@ -91,7 +90,7 @@ def sort_group(
         store(carried, j, where(swap, a, b))
 
 
-@inlined
+@bare
 def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
     """What brings sums of weight * x and of weights to about 1, for `gain_above` and `gain_near`."""
     size, total = every(np.float32(0)), every(np.float32(0))
@@ -101,7 +100,7 @@ def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
     return where(size > VANISHING, one / size, one), where(total > VANISHING, one / total, one)
 
 
-@inlined
+@bare
 def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
     """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
     top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
@@ -109,7 +108,7 @@ def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, u
     return where(more, top, over), where(more, bottom, under)
 
 
-@inlined
+@bare
 def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> Lanes:
     """Mask of lanes where the gain comes near to over / under, the greatest, so that it may be the one to be chosen.
 
@@ -120,7 +119,7 @@ def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, un
     return top * under >= over * NEARLY * bottom
 
 
-@inlined
+@bare
 def keep_best(
     qx: Lanes, qq: Lanes, kind: int, i: int, j: int, gain: Lanes, scale: Lanes, kinds: Lanes, lows: Lanes, highs: Lanes
 ) -> tuple[Lanes, Lanes, Lanes, Lanes, Lanes]:
@@ -133,7 +132,7 @@ def keep_best(
     )  # fmt: skip
 
 
-@inlined
+@bare
 def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats: Floats, ints: Words) -> None:
     """Values and places at which a split is, for `cell_numbers`: the first limit's, then the second one's."""
     store(ints, 0, lows)
@@ -143,7 +142,7 @@ def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats
         floats[k], ints[k] = values[at], order[at]
 
 
-@inlined
+@bare
 def cell_numbers(
     x: Floats, weights: Floats, at: int, count: int, floats: Floats, ints: Words, mirrored: Lanes, scale: Lanes,
     downs: Words, numbers: Words,
@@ -173,7 +172,7 @@ def cell_numbers(
         store(numbers, LANES * cell, where(clear, number, number + DOUBTFUL))
 
 
-@inlined
+@bare
 def choose_points(
     x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Any, errors: Floats,
     numbers: Words, off_grid: Words,
@@ -196,7 +195,7 @@ def choose_points(
             numbers[LANES * cell + lane] = point
 
 
-@inlined
+@bare
 def meaning(point: Lanes, i: int, down: Any) -> Lanes:
     """What value i of a cell is at a grid point; down: a mask."""
     level = (point >> (2 * i)) & 3

@@ -527,7 +527,7 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
 
 
 def _pick(entries: int) -> Any:
-    """Signature and code of table[index % entries] in each lane, `table` being the lane's own aligned `entries` lanes."""
+    """Signature and code of table[index % entries] in each lane; its table is its own aligned `entries` lanes."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         table, index = args
@@ -538,7 +538,8 @@ def _pick(entries: int) -> Any:
                 index = builder.and_(index, ir.Constant(WORDS, [7] * LANES))
                 index = builder.or_(index, ir.Constant(WORDS, [i & 8 for i in range(LANES)]))
             kind = ir.FunctionType(FLOATS, [FLOATS, WORDS])
-            return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}"), [table, index])
+            shuffle = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}")
+            return builder.call(shuffle, [table, index])
         if _has(context, "avx2"):
             eight = [ir.Constant(ir.VectorType(WORD, 8), list(range(i, i + 8))) for i in (0, 8)]
             kind = ir.FunctionType(ir.VectorType(FLOAT, 8), [ir.VectorType(FLOAT, 8), ir.VectorType(WORD, 8)])

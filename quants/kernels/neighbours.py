@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .grids import grid_levels
-from .lanes import LANES, kernel
+from .lanes import LANES, inlined, kernel
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Neighbours:
     entries: int32 (combinations, 4). On the grid: index << 16 | code, 0, 0, 0. Off the grid: start and length of its
     list, start and length of its short list: without points that change more than another one of the list does. Where
     each level is the nearest one to its value, no such point can be the first of least error.
-    codes, indexes: uint16, the lists, each padded to a multiple of 16; by distance, then by index.
+    codes, indexes: uint16, the lists, each padded to a multiple of 16; by distance, then by index. A list of up to 8 is
+    there twice, from its start and from 8 places later.
     """
 
     entries: NDArray[np.int32]
@@ -81,7 +82,7 @@ def _list_lengths(squares: NDArray[np.uint8], distances: int) -> NDArray[np.int6
     return lengths
 
 
-@kernel
+@inlined
 def _steps(combination: int, point: NDArray[np.uint8], radix: int) -> Any:
     """A bit (of a uint64) for every level between a combination's level of a value and the point's, up or down."""
     bits = np.uint64(0)
@@ -91,6 +92,15 @@ def _steps(combination: int, point: NDArray[np.uint8], radix: int) -> Any:
         up, down = max(int(point[i]) - level, 0), max(level - int(point[i]), 0)
         bits = bits << np.uint64(2 * radix - 2) | np.uint64(((1 << up) - 1) << (radix - 1) | ((1 << down) - 1))
     return bits
+
+
+@inlined
+def _pad(codes: NDArray[np.uint16], indexes: NDArray[np.uint16], start: int, stop: int) -> Any:
+    """Repeat a list of up to 8; result: where the next one may start."""
+    if stop - start <= 8:
+        for i in range(start, stop):
+            codes[i + 8], indexes[i + 8] = codes[i], indexes[i]
+    return -(-stop // LANES) * LANES
 
 
 @kernel
@@ -115,7 +125,7 @@ def _fill(
                     steps[at - start] = _steps(number, levels[p], radix)
                     at += 1
             square += 1
-        at = -(-at // LANES) * LANES
+        at = _pad(codes, indexes, start, at)
         short = at
         for j in range(length):
             kept = True
@@ -128,5 +138,5 @@ def _fill(
                 at += 1
         entries[number, 0], entries[number, 1] = start, length
         entries[number, 2], entries[number, 3] = short, at - short
-        at = -(-at // LANES) * LANES
+        at = _pad(codes, indexes, short, at)
     return at
