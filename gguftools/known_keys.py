@@ -142,7 +142,7 @@ def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[s
     value, architecture = metadata.value(key), architecture_of(metadata)
     if key == RESERVE_KEY:
         yield f"{key!r} is the space for later edits, not a value; its size is given by --reserve"
-    if key.startswith("split."):
+    if key.startswith("split.") and key != "split.vram_capacity":  # that one is of PowerInfer's placement files
         yield f"{key!r} belongs to the shards of a split set; split and merge write it"
     rule = rule_of(key, architecture)
     if rule is not None:

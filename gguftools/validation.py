@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from archs.metadata import Metadata
+from archs.powerinfer import MAGIC
 from archs.registry import architectures
 from archs.shapes import wrong_shapes
 from archs.spec import Architecture, Map
@@ -29,7 +30,7 @@ NEEDED_KEYS = ("block_count", "context_length", "embedding_length")
 # Of each group of alternatives, a layer has one if the family's files have any of them.
 LAYER_TENSORS = (
     ("attn_norm",), ("attn_q", "attn_qkv"), ("attn_k", "attn_qkv"), ("attn_v", "attn_qkv"), ("attn_output",),
-    ("ffn_up", "ffn_up_exps", "ffn_gate_up_exps"), ("ffn_down", "ffn_down_exps"),
+    ("ffn_up", "ffn_up_exps", "ffn_gate_up_exps"), ("ffn_down", "ffn_down_exps", "ffn_down_t"),
 )  # fmt: skip
 LAYER = re.compile(r"(?P<side>(?:enc\.|dec\.)?blk\.)(?P<number>\d+)\.(?P<role>.*)")
 SUFFIX = re.compile(r"\.(weight|bias)$")
@@ -220,6 +221,8 @@ def _check_names(file: GgufFile, family: list[Architecture]) -> Iterator[Problem
         return  # which names there are depends on a config that the file does not have
     known = set().union(*map(_written, family)) | _reference_names(family[0].name)
     known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
+    if file.magic == MAGIC:
+        known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
     for name in file.tensors:
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
         if general not in known and not general.endswith((".scale", ".input_scale")):

@@ -55,7 +55,7 @@ def model_of(name, tensors, **keys):
 
 
 def fed(model, x):
-    return feed_forward(Pass(model, 1, len(x), None), model.layers[0], x)
+    return feed_forward(Pass(model, 1, len(x), None), model.layers[0], x, x)
 
 
 def expert(tensors, e, x):
