@@ -225,7 +225,7 @@ def _from_numbers(
     key = target.key if target.key.startswith("xielu.") else f"{architecture.name}.{target.key}"
     values = np.asarray(metadata.get(key, ()), np.float32)
     names = [source_name(architecture, pattern.replace(LAYER, str(i)), "blk") for i in range(len(values))]
-    return {name: from_array(name, values[i].reshape(target.shape)) for i, name in enumerate(names)}
+    return {name: replace(from_array(name, values[i : i + 1]), shape=target.shape) for i, name in enumerate(names)}
 
 
 def source_name(architecture: Architecture, bare: str, gguf_name: str) -> str:

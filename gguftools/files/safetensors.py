@@ -1,4 +1,4 @@
-"""Reading safetensors files: a map of the file and a validated header.
+"""Safetensors files. Reading: a map of the file and a validated header; writing: a header planned before the data.
 
     8 bytes  length of the header, little endian
     header   JSON: {"name": {"dtype": "BF16", "shape": [rows, width], "data_offsets": [begin, end]}, ...}
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quants import FormatError, Tensor
+from quants import Format, FormatError, Tensor
 from quants.errors import FileError
 
 from .dtypes import checkpoint_formats
@@ -128,6 +129,40 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
         return raw.reshape(max(0, stop - start), row_bytes)
 
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
+
+
+WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we write; ggml has the same names
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file to be written: its format is one of `WRITTEN`."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.format.block_bytes
+
+
+def plan_safetensors(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """Everything before the data: length and header, padded so that the data begins at a multiple of 8.
+
+    entries: in the order of their data; wider types first, so that each tensor is aligned to its own.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for entry in entries:
+        if entry.format.name not in WRITTEN:
+            raise FileError(f"tensor {quote(entry.name)} is {entry.format.name}, a type that safetensors cannot hold")
+        offsets = [end, end + entry.nbytes]
+        header[entry.name] = {"dtype": entry.format.name, "shape": list(entry.shape), "data_offsets": offsets}
+        end = offsets[1]
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _is_sizes(values: Any) -> bool:

@@ -1,0 +1,242 @@
+"""The way back: the tokenizer files of a Hugging Face folder from GGUF metadata.
+
+Byte-level BPE becomes tokenizer.json, SentencePiece tokenizer.model (spiece.model for unigram), WordPiece vocab.txt.
+Beside each stands tokenizer_config.json with special tokens, added tokens and chat templates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from quants.errors import VocabularyError
+
+from .files import AddedToken
+from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
+from .tokens import ADDED_SCORE
+
+__all__ = ["ROLES", "restored_files"]
+
+ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
+ROLES = {
+    "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
+    "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
+    "cls": "tokenizer.ggml.cls_token_id",
+}  # fmt: skip
+ADDS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
+SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
+CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """A file's token list. added: the tokens found in text before anything else, by row."""
+
+    metadata: Mapping[str, Any]
+    texts: Sequence[str]
+    types: Sequence[int]
+    scores: Sequence[float]
+    added: Mapping[int, AddedToken]
+
+    def text(self, role: str) -> str | None:
+        number = self.metadata.get(ROLES[role])
+        if number is None or not 0 <= number < len(self.texts):
+            return None
+        return self.added[number].content if number in self.added else self.texts[number]
+
+    def is_special(self, role: str) -> bool:
+        """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
+        number = self.metadata.get(ROLES[role])
+        if number is None or not 0 <= number < len(self.texts):
+            return False
+        return number in self.added or self.types[number] in (*SPECIAL, TokenType.UNKNOWN)
+
+    def is_piece(self, row: int, kind: str) -> bool:
+        """Whether an added token is one that the SentencePiece model itself defines."""
+        return kind in ("llama", "t5") and row < len(self.types) and self.types[row] == TokenType.NORMAL
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.metadata.get(key, default))
+
+
+def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    """File name → content. Raises VocabularyError for a vocabulary that is missing or of a kind we cannot write."""
+    kind = metadata.get(Keys.Tokenizer.MODEL)
+    if kind not in CLASSES or Keys.Tokenizer.LIST not in metadata:
+        raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
+    found = _vocabulary(metadata, kind)
+    files = {"tokenizer_config.json": _json(_config(found, kind))}
+    if whole := metadata.get(Keys.Tokenizer.HF_JSON):
+        return files | {"tokenizer.json": whole.encode()}
+    if kind == "gpt2":
+        return files | {"tokenizer.json": _json(_byte_bpe(found))}
+    if kind == "bert":
+        return files | {"vocab.txt": "".join(f"{_word(found, i)}\n" for i in range(len(found.texts))).encode()}
+    return files | {"spiece.model" if kind == "t5" else "tokenizer.model": _sentencepiece(found, unigram=kind == "t5")}
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=2).encode()
+
+
+def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
+    items = list(metadata[Keys.Tokenizer.LIST])
+    texts = [item if isinstance(item, str) else item.decode("utf-8", "backslashreplace") for item in items]
+    types = [int(each) for each in metadata.get(Keys.Tokenizer.TOKEN_TYPE, [TokenType.NORMAL] * len(texts))]
+    scores = [float(each) for each in metadata.get(Keys.Tokenizer.SCORES, [0.0] * len(texts))]
+    if not len(texts) == len(types) == len(scores):
+        raise VocabularyError(f"{len(texts)} tokens, {len(types)} types and {len(scores)} scores do not fit")
+    added = {
+        row: AddedToken(texts[row], special=each == TokenType.CONTROL)
+        for row, each in enumerate(types)
+        if each in SPECIAL and (kind in ("gpt2", "bert") or scores[row] == ADDED_SCORE)
+    }
+    for entry in json.loads(metadata.get(ADDED_TOKENS, "[]")):
+        added[entry["id"]] = AddedToken.of(entry)
+    return _Vocabulary(metadata, texts, types, scores, added)
+
+
+def _config(found: _Vocabulary, kind: str) -> dict[str, Any]:
+    """tokenizer_config.json."""
+    metadata = found.metadata
+    config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
+    for role, key in ADDS.items():
+        if key in metadata:
+            config[f"add_{role}_token"] = bool(metadata[key])
+    if Keys.Tokenizer.ADD_PREFIX in metadata:
+        config["add_prefix_space"] = bool(metadata[Keys.Tokenizer.ADD_PREFIX])
+    if kind == "bert":
+        config["do_lower_case"] = found.flag("tokenizer.ggml.normalizer.lowercase", True)
+        config["strip_accents"] = metadata.get("tokenizer.ggml.normalizer.strip_accents")
+    listed = {row: token for row, token in sorted(found.added.items()) if not found.is_piece(row, kind)}
+    config["added_tokens_decoder"] = {str(row): vars(token) for row, token in listed.items()}
+    if templates := _templates(metadata):
+        config["chat_template"] = templates
+    return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": CLASSES[kind]}
+
+
+def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
+    """The one template, or all of them with their names."""
+    main, start = metadata.get(Keys.Tokenizer.CHAT_TEMPLATE), f"{Keys.Tokenizer.CHAT_TEMPLATE}."
+    named = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
+    if not named:
+        return main
+    all_of_them = ({} if main is None else {"default": main}) | named
+    return [{"name": name, "template": text} for name, text in all_of_them.items()]
+
+
+# Byte-level BPE
+
+
+def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json."""
+    kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
+    if kind.raw:
+        raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
+    plain = {text: row for row, text in enumerate(found.texts) if found.types[row] == TokenType.NORMAL}
+    merges = [merge if isinstance(merge, str) else merge.decode() for merge in found.metadata[Keys.Tokenizer.MERGES]]
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.added.items())],
+        "normalizer": _normalizer(found, kind), "pre_tokenizer": _cutting(found, kind),
+        "post_processor": _around(found, kind), "decoder": _byte_level(False, True),
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+            "ignore_merges": found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
+            "vocab": plain, "merges": merges,
+        },
+    }  # fmt: skip
+
+
+def _normalizer(found: _Vocabulary, kind: PreTokenizer) -> Any:
+    if block := found.metadata.get("tokenizer.huggingface.normalizer"):
+        return json.loads(block)
+    composed = found.metadata.get("tokenizer.ggml.normalizer.nfc")
+    name = kind.normalizer if composed is None else "NFC" if composed else None
+    return {"type": name} if name else None
+
+
+def _cutting(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any]:
+    prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, False)
+    *first, last = kind.steps or ("",)
+    if last == GPT2 and not first:
+        return _byte_level(prefix, True)
+    steps = [step if isinstance(step, Mapping) else _split(step) for step in kind.steps]
+    return {"type": "Sequence", "pretokenizers": [*steps, _byte_level(prefix, False)]}
+
+
+def _split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def _byte_level(prefix: bool, use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": use_regex}
+
+
+def _around(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any] | None:
+    """The post-processor: which tokens go around a text."""
+    first = found.text("bos") if found.flag(Keys.Tokenizer.ADD_BOS, kind.add_bos) else None
+    last = found.text("eos") if found.flag(Keys.Tokenizer.ADD_EOS, False) else None
+    if first and last and found.flag(Keys.Tokenizer.ADD_SEP, kind.add_sep):
+        begin, end = [first, found.metadata[ROLES["bos"]]], [last, found.metadata[ROLES["eos"]]]
+        return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
+    if not first and not last:
+        return None if kind.bare else _byte_level(False, True)
+    special = {text: {"id": text, "ids": [found.metadata[ROLES[role]]], "tokens": [text]}
+               for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
+    template = _template(first, last)
+    return {"type": "TemplateProcessing", **template, "special_tokens": special}
+
+
+def _template(first: str | None, last: str | None) -> dict[str, Any]:
+    def around(name: str, type_id: int) -> list[dict[str, Any]]:
+        parts = [{"SpecialToken": {"id": first, "type_id": type_id}}] if first else []
+        parts.append({"Sequence": {"id": name, "type_id": type_id}})
+        return parts + ([{"SpecialToken": {"id": last, "type_id": type_id}}] if last else [])
+
+    return {"single": around("A", 0), "pair": around("A", 0) + around("B", 1)}
+
+
+# The others
+
+
+def _word(found: _Vocabulary, row: int) -> str:
+    """A token as vocab.txt has it."""
+    text = found.texts[row]
+    if found.types[row] != TokenType.NORMAL:
+        return text
+    return text[1:] if text.startswith("▁") else f"##{text}"
+
+
+def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
+    """The model file: rows that were only added to it later are not in it."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    count = len(found.texts)
+    while count and (count - 1 in found.added or found.types[count - 1] == TokenType.UNUSED):
+        count -= 1
+    for row in range(count):
+        user_defined = row in found.added and found.types[row] == TokenType.NORMAL
+        kind = TokenType.USER_DEFINED if user_defined else found.types[row]
+        model.pieces.add(piece=found.texts[row], score=found.scores[row], type=int(kind))
+    trainer, spec = model.trainer_spec, model.normalizer_spec
+    trainer.model_type = 1 if unigram else 2
+    trainer.byte_fallback = any(kind == TokenType.BYTE for kind in found.types)
+    trainer.vocab_size = count
+    for role in ("bos", "eos", "unk", "pad"):
+        number = found.metadata.get(ROLES[role])
+        setattr(trainer, f"{role}_id", -1 if number is None or number >= count else number)
+    charsmap = found.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP)
+    spec.name = "identity" if charsmap is None else "nmt_nfkc"
+    spec.precompiled_charsmap = b"" if charsmap is None else np.asarray(charsmap).astype(np.uint8).tobytes()
+    spec.add_dummy_prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
+    spec.remove_extra_whitespaces = found.flag(Keys.Tokenizer.REMOVE_EXTRA_WS, False)
+    content: bytes = model.SerializeToString()
+    return content

@@ -1,0 +1,47 @@
+"""`gguftools export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def export(
+    source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
+    output: Annotated[
+        Path, Option("--output", "-o", help="A folder for a Hugging Face checkpoint, or a .safetensors or .npy file.")
+    ],
+    tensors: Annotated[
+        str | None, Option("--tensors", help="Write tensors whose names match, under their GGUF names.")
+    ] = None,
+    outtype: Annotated[
+        str | None, Option("--outtype", help="f32, f16 or bf16; default: floats as they are, blocks as f32.")
+    ] = None,
+    max_shard_size: Annotated[str, Option("--max-shard-size", help="Weights of a file of a checkpoint.")] = "5G",
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
+    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    json: Annotated[bool, Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
+    from ..export import export_checkpoint, export_tensors, outtype_named
+    from ..sizes import parse_size
+    from ..ui import bytes_progress, note, print_json, size
+
+    form = outtype_named(outtype)
+    with bytes_progress(f"export {source.name}") as progress:
+        if tensors is not None or output.suffix in (".safetensors", ".npy"):
+            found = export_tensors(
+                source, output, pattern=tensors, outtype=form, overwrite=overwrite, threads=threads, progress=progress
+            )
+        else:
+            found = export_checkpoint(
+                source, output, outtype=form, max_shard=parse_size(max_shard_size), overwrite=overwrite,
+                threads=threads, progress=progress,
+            )  # fmt: skip
+    if found.differing:
+        note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
+    if json:
+        print_json(found.as_dict())
+        return
+    kind = f" ({found.hf_class})" if found.hf_class else ""
+    print(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")

@@ -1,0 +1,60 @@
+"""Every transform that says it can be undone, undone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from archs.inverse import rebuild
+from archs.transforms import Reversible, concatenated, negative_exp, reshape, scaled, scaled_rows, take
+from quants import from_array
+from quants.errors import ModelError
+
+from .test_transforms import CASES, CONFIG
+
+WHOLE = {name: case for name, case in CASES.items() if isinstance(case[0], Reversible) and case[0].rows is None}
+LOSES = ("skip_rows", "unit_rows_if")
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if not name.startswith(LOSES)])
+def test_undo(name):
+    transform, given, _ = WHOLE[name]
+    tensor = from_array("x", given)
+    back = transform.undo(transform(tensor, CONFIG), CONFIG).float32()
+    assert back.size == given.size
+    assert np.allclose(back.reshape(given.shape), given, rtol=3e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if getattr(CASES[name][0], "rows", None)])
+def test_shares_name_their_rows(name):
+    transform, given, _ = CASES[name]
+    config = CONFIG | {"num_experts": given.shape[0]}
+    result = transform.undo(transform(from_array("x", given), config), config)
+    flat = given.reshape(-1) if len(result.shape) == 1 else given.reshape(-1, given.shape[-1])
+    rows, shape = transform.rows(len(flat), result.shape, config)
+    assert np.array_equal(take(from_array("x", flat), rows).float32().reshape(-1), result.float32().reshape(-1))
+    assert np.prod(shape) == given.size
+
+
+FACTORS = np.linspace(0.1, 3, 64, dtype=np.float32)
+SOLVED = [negative_exp, scaled("factor"), scaled("factor", "other"), scaled_rows(lambda config: FACTORS)]
+
+
+@pytest.mark.parametrize("transform", SOLVED)
+def test_what_was_undone_gives_the_same_again(transform):
+    config = {"factor": 0.6180339887, "other": 3.3}
+    given = from_array("x", np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32))
+    once = transform(given, config)
+    again = transform(transform.undo(once, config), config)
+    assert np.array_equal(once.raw(), again.raw())
+
+
+def test_concatenation_is_what_take_undoes():
+    parts = [from_array(str(i), np.full((2, 4), i, np.float32)) for i in range(3)]
+    whole = take(concatenated(parts, "x"), np.argsort([4, 5, 0, 1, 2, 3]))
+    assert reshape(whole, (24,)).float32().tolist() == [1.0] * 8 + [2.0] * 8 + [0.0] * 8
+
+
+def test_unknown_architecture():
+    with pytest.raises(ModelError, match="none-such"):
+        rebuild({"general.architecture": "none-such"}, {})
