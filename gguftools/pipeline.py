@@ -364,15 +364,31 @@ class _Run:
 
 
 class _Rows:
-    """Rows of a tensor: read once, checked and decoded when first asked for."""
+    """Rows of a tensor: read once, checked and decoded when first asked for.
+
+    Without cached_property, which before Python 3.12 lets only one thread at a time compute any object's value.
+    """
 
     def __init__(self, tensor: Tensor, start: int, stop: int) -> None:
         self.tensor = tensor
         self.start = start
         self.stop = stop
+        self._raw: NDArray[np.uint8] | None = None
+        self._float32: Floats | None = None
 
-    @cached_property
+    @property
     def raw(self) -> NDArray[np.uint8]:
+        if self._raw is None:
+            self._raw = self._read()
+        return self._raw
+
+    @property
+    def float32(self) -> Floats:
+        if self._float32 is None:
+            self._float32 = self._decode()
+        return self._float32
+
+    def _read(self) -> NDArray[np.uint8]:
         try:
             raw = self.tensor.raw(self.start, self.stop)
         except OSError as error:
@@ -381,8 +397,7 @@ class _Rows:
         check_finite(self.tensor, raw, self.start)
         return raw
 
-    @cached_property
-    def float32(self) -> Floats:
+    def _decode(self) -> Floats:
         form = self.tensor.format
         values = form.decode(np.ascontiguousarray(self.raw))
         if form.is_quantized:
