@@ -22,6 +22,7 @@ from ..kernels.lanes import (
     absolute,
     block_offsets,
     every,
+    int_lanes,
     kernel,
     lane_numbers,
     larger,
@@ -60,7 +61,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _encode(x: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count = x.size // WEIGHTS
     across, zero = np.empty(LANES * WEIGHTS, np.float32), every(np.float32(0))
-    codes, words = np.empty(LANES * LANES, np.int32), np.empty(LANES * LANES // 4, np.int32)
+    codes, words = int_lanes(LANES), np.empty(LANES * LANES // 4, np.int32)
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     for first in range(0, count, LANES):
         block_offsets(first, count, WEIGHTS, starts)
