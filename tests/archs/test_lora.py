@@ -22,6 +22,8 @@ from archs.plan import map_tensors
 from archs.spec import Architecture
 from quants import Tensor, from_array
 from quants.errors import ModelError
+from tests.archs.packed.writers import CASES as QUANTIZED
+from tests.archs.packed.writers import stored as stored_parts
 
 Floats = NDArray[np.float32]
 SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 6}
@@ -252,6 +254,21 @@ def test_the_file_says_what_merging_does(case, settings):
         a, b = file[f"{name}.lora_a"].float32(), file[f"{name}.lora_b"].float32()
         difference = whole[name].float32() - plain[name].float32()
         np.testing.assert_allclose(found.alpha / a.shape[-2] * (b @ a), difference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["nf4-nested", "gptq-4-act-order", "fp8-block", "modelopt-nvfp4-power"])
+def test_base_models_that_are_quantized_already(method):
+    """QLoRA: the pair is added to what the quantized weight means."""
+    settings, write = QUANTIZED[method]
+    config = {**CONFIG, "hidden_size": 256, "head_dim": 128, "num_hidden_layers": 1, "quantization_config": settings}
+    module = "model.layers.0.self_attn.v_proj"
+    parts, meant = write(values(module, (128, 256)))
+    base = stored_parts({f"{module}.{key}": part for key, part in parts.items()})
+    base |= tensors({"model.embed_tokens": (10, 256)})
+    stored = pair(module, 128, 256)
+    full = normalized(config, LLAMA.defaults)
+    found = map_tensors(LLAMA, full, base, merging([(adapter(stored), 1.0)])).tensors["blk.0.attn_v.weight"]
+    np.testing.assert_allclose(found.float32(), meant + 3 * product(stored), rtol=1e-5, atol=1e-5)
 
 
 def test_norms_go_along_and_other_whole_weights_do_not():
