@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quants import Tensor, from_array
-from quants.errors import ModelError
+from quants.errors import FormatError, ModelError
 
 from .config import head_dim, normalized
 from .experts import GATING
@@ -68,8 +68,11 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
     for architecture in family:
         try:
             found.append(_rebuilt(architecture, metadata, tensors))
-        except (ModelError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (ModelError, FormatError) as error:
             reasons.append(f"{architecture.hf_classes[0]}: {error}")
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            reasons.append(f"{architecture.hf_classes[0]}: its metadata makes no config ({why})")
     if not found:
         raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
     return min(found, key=lambda each: (len(each.differing), len(each.architecture.tensors)))

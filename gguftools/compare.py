@@ -159,6 +159,8 @@ def _number(value: Value) -> Any:
 
 def _parting(a: Value, b: Value) -> str | None:
     """Where two arrays part; None where they don't."""
+    if (a.element is ValueType.STRING) != (b.element is ValueType.STRING):
+        return None
     numbers = isinstance(a.data, np.ndarray) or isinstance(b.data, np.ndarray)
     left, right = (np.asarray(a.data), np.asarray(b.data)) if numbers else (plain(a), plain(b))
     count = min(len(left), len(right))

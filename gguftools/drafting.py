@@ -17,6 +17,7 @@ from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 from .describe import plain
 from .inputs import PathLike
 from .opened import open
+from .typed import check_kinds
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128
@@ -54,6 +55,8 @@ class Drafting:
 def can_draft(target: PathLike, draft: PathLike) -> Drafting:
     """Compare the vocabularies of two GGUF files. Raises FileError, VocabularyError where a file has none."""
     a, b = open(target).metadata, open(draft).metadata
+    for metadata in (a, b):
+        check_kinds(metadata, "tokenizer.")
     texts_a, texts_b = _texts(a, target), _texts(b, draft)
     obstacles: list[str] = []
     notes: list[str] = []

@@ -26,6 +26,7 @@ from .files.safetensors import Entry, plan_safetensors
 from .inputs import PathLike, open_input
 from .pipeline import Progress
 from .row_blocks import over_rows
+from .typed import check_kinds
 
 OUTTYPES = ("F32", "F16", "BF16")
 FLOATS = ("F64", *OUTTYPES)
@@ -182,13 +183,14 @@ def export_checkpoint(
     opened, target = open_input(Path(source)), Path(folder)
     if target.is_file() or (target.is_dir() and any(target.iterdir()) and not overwrite):
         raise FileError(f"{target} already exists", hint="pass --overwrite to write into it")
+    check_kinds(opened.metadata, "")
     rebuilt = rebuild(opened.metadata, opened.tensors)
     try:
         target.mkdir(exist_ok=True)
     except OSError as error:
         raise FileError(f"{target} cannot be made: {error.strerror}") from error
     config = _config(rebuilt, opened.metadata, outtype)
-    texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False).encode()}
+    texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
     texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
     for name, content in texts.items():
         with atomic_output(target / name) as file:

@@ -136,7 +136,8 @@ def _check_architecture(file: GgufFile) -> Iterator[Problem]:
     """Keys, tensors and shapes against what the architecture needs."""
     metadata = file.metadata
     name = metadata.get("general.architecture")
-    if metadata.get("general.type") in NOT_MODELS:
+    kind = metadata.get("general.type")
+    if isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {metadata['general.type']!r}: keys and tensors were not checked")
         return
     if not isinstance(name, str):
@@ -250,7 +251,7 @@ def _check_running(file: GgufFile) -> Iterator[Problem]:
         Model(file.metadata, file.tensors)
     except ModelError as error:
         yield Problem(ERROR, "model", str(error))
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:  # values of a wrong type, reported above
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:  # of keys reported above
         yield Problem(ERROR, "model", f"its metadata makes no model: {error}")
 
 

@@ -17,6 +17,7 @@ from quants.errors import VocabularyError
 
 from .describe import plain
 from .files.strings import quote
+from .typed import wrong_kinds
 
 TOKENS, TYPES, MERGES, MODEL, PRE = (
     Keys.Tokenizer.LIST, Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.MERGES, Keys.Tokenizer.MODEL, Keys.Tokenizer.PRE
@@ -32,6 +33,11 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
     if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         if MODEL in metadata and metadata[MODEL] != "none":
             yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
+        return
+    wrong = list(wrong_kinds(metadata, "tokenizer."))
+    for key, message in wrong:
+        yield ERROR, key, message
+    if wrong:
         return
     texts = metadata[TOKENS].tolist() if hasattr(metadata[TOKENS], "tolist") else list(metadata[TOKENS])
     kind = metadata.get(MODEL)
@@ -163,3 +169,5 @@ def _check_running(metadata: Metadata) -> Iterator[Found]:
         tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
     except VocabularyError as error:
         yield WARNING, MODEL, f"cannot be run here: {error}"
+    except Exception as error:  # whatever a library raises on a tokenizer.json that it does not like
+        yield WARNING, MODEL, f"cannot be run here: {type(error).__name__}: {str(error)[:200]}"

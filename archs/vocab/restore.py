@@ -72,7 +72,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     found = _vocabulary(metadata, kind)
     files = {"tokenizer_config.json": _json(_config(found, kind))}
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):
-        return files | {"tokenizer.json": whole.encode()}
+        return files | {"tokenizer.json": _as_text(whole).encode()}
     if kind == "gpt2":
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "bert":
@@ -81,12 +81,19 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _json(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=2).encode()
+    return json.dumps(content, ensure_ascii=False, indent=2, default=_as_text).encode()
+
+
+def _as_text(item: Any) -> str:
+    """A string that the file holds as bytes because it is not UTF-8."""
+    return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")
 
 
 def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
+    if kind == "gpt2" and Keys.Tokenizer.MERGES not in metadata:
+        raise VocabularyError(f"the vocabulary lacks {Keys.Tokenizer.MERGES}")
     items = list(metadata[Keys.Tokenizer.LIST])
-    texts = [item if isinstance(item, str) else item.decode("utf-8", "backslashreplace") for item in items]
+    texts = [_as_text(item) for item in items]
     types = [int(each) for each in metadata.get(Keys.Tokenizer.TOKEN_TYPE, [TokenType.NORMAL] * len(texts))]
     scores = [float(each) for each in metadata.get(Keys.Tokenizer.SCORES, [0.0] * len(texts))]
     if not len(texts) == len(types) == len(scores):
@@ -139,7 +146,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
     plain = {text: row for row, text in enumerate(found.texts) if found.types[row] == TokenType.NORMAL}
-    merges = [merge if isinstance(merge, str) else merge.decode() for merge in found.metadata[Keys.Tokenizer.MERGES]]
+    merges = [_as_text(merge) for merge in found.metadata[Keys.Tokenizer.MERGES]]
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.added.items())],
@@ -156,7 +163,10 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
 
 def _normalizer(found: _Vocabulary, kind: PreTokenizer) -> Any:
     if block := found.metadata.get("tokenizer.huggingface.normalizer"):
-        return json.loads(block)
+        try:
+            return json.loads(block)
+        except ValueError as error:
+            raise VocabularyError(f"tokenizer.huggingface.normalizer is not JSON: {error}") from error
     composed = found.metadata.get("tokenizer.ggml.normalizer.nfc")
     name = kind.normalizer if composed is None else "NFC" if composed else None
     return {"type": name} if name else None
