@@ -13,7 +13,7 @@ from quants.format import formats, has_codec
 
 FLOATS = ("F32", "F16", "BF16")
 FORMATS = [f for f in formats().values() if has_codec(f.name) and (f.is_quantized or f.name in FLOATS)]
-# Formats whose encoder finds its own output again: the extreme value of a block has an exact code and decides the scale.
+# Formats whose encoder finds its own output again: a block's extreme value has an exact code and decides the scale.
 STABLE = ["F32", "F16", "BF16", "Q4_0", "Q5_0", "Q8_0", "TQ1_0", "TQ2_0"]
 names = st.sampled_from([f.name for f in FORMATS])
 kinds = st.sampled_from(["gauss", "sparse", "integers"])
