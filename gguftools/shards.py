@@ -267,7 +267,7 @@ def merge(
     target = Path(output) if output is not None else path.with_name(f"{match['prefix'] if match else path.stem}.gguf")
     if _Freeing.state_path(target).exists():
         if not free:
-            raise OptionError(f"a merge into {target} that frees shards was cut off", hint="complete it with --free")
+            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
         return _Freeing.resume(path, target, dry_run, progress)
     opened = _open_set(path)
     whole = _plan_whole(opened, target)
