@@ -169,7 +169,9 @@ def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
             raise FileError(f"{path}: entry {name!r} has no values")
         # Tokens are counted in GGUF files, chunks here. A power of two leaves the quotient as it is.
         scale = np.float32(DEFAULT_CHUNK_SIZE)
-        entries[name] = Entry((values * scale)[None], np.array([max(calls, 1)], np.float32) * scale)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `problems`
+            values *= scale
+        entries[name] = Entry(values[None], np.array([max(calls, 1)], np.float32) * scale)
     chunks, datasets = 0, ()  # type: tuple[int, tuple[str, ...]]
     if reader.position < len(data):  # the first files ended here
         chunks = reader.number("number of chunks")

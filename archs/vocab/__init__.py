@@ -54,9 +54,29 @@ def vocabulary(
     (`{"eot_token_id": "<|user|>"}`); what the folder says wins, and a text that is no token is left out.
     embed: keep the whole of tokenizer.json in `tokenizer.huggingface.json`.
 
-    Raises VocabularyError where there is no tokenizer of these kinds, it does not fit the embedding, or its
-    pre-tokenizer has no name.
+    Raises VocabularyError where there is no tokenizer of these kinds, it does not fit the embedding, its pre-tokenizer
+    has no name, or its files are not what such files are.
     """
+    try:
+        return _vocabulary(folder, kinds, config, rows, pre, generation_config or {}, extra or {}, embed)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise VocabularyError(
+            f"the tokenizer files in {folder} have a structure that such files do not have: "
+            f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "),
+            hint="fetch them again; --debug shows where",
+        ) from error
+
+
+def _vocabulary(
+    folder: Path,
+    kinds: Sequence[str],
+    config: Mapping[str, Any],
+    rows: int,
+    pre: str | None,
+    generation_config: Mapping[str, Any],
+    extra: Extra,
+    embed: bool,
+) -> Metadata:
     files, kind = _files(folder, kinds)
     metadata = Metadata()
     if kind == "wordpiece":
@@ -70,9 +90,9 @@ def vocabulary(
         if "bpe" in kinds:
             _write_configured_prefix(metadata, files)
         write_sentencepiece(metadata, files, rows, keep_added=kind != "unigram")
-    write_special(metadata, files, config, generation_config or {}, rows)
+    write_special(metadata, files, config, generation_config, rows)
     write_templates(metadata, files)
-    _write_rest(metadata, files, config, kind, extra or {})
+    _write_rest(metadata, files, config, kind, extra)
     _write_lost_tokens(metadata, files)
     if embed and files.tokenizer:
         metadata.set(Keys.Tokenizer.HF_JSON, json.dumps(files.tokenizer, ensure_ascii=False), ValueType.STRING)

@@ -8,6 +8,7 @@ The suite tries some 2,000 of them. Many more:
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import resource
@@ -26,13 +27,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.vocab import vocabulary
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import TensorInfo, plan_file
 from gguftools.files.journal import Journal, _load
 from gguftools.files.safetensors import open_safetensors
 from gguftools.files.torch_pickle import open_torch
+from gguftools.imatrix import Entry, ImportanceMatrix, problems, read_imatrix, write_imatrix
 from quants import Tensor, format_named
 from quants.errors import GgufToolsError
+from runtime.tokenizer import tokenizer_from_metadata
 
 SECONDS = 1.0
 MEMORY = 64 << 20
@@ -86,8 +90,47 @@ def read_gguf(path: Path) -> None:
             list(value.data)
 
 
+def problems_of(path: Path) -> None:
+    problems(read_imatrix(path))
+
+
 def read_journal(path: Path) -> None:
     _load(path)
+
+
+def matrix_seed(name: str) -> bytes:
+    """An importance matrix in the form that the name asks for."""
+    sums = np.arange(1, 9, dtype=np.float32).reshape(1, 8)
+    entries = {f"blk.{i}.attn_q.weight": Entry(sums + i, np.array([4], np.float32)) for i in range(3)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        write_imatrix(ImportanceMatrix(path, entries, ("text.txt",), 4, 512), path)
+        return path.read_bytes()
+
+
+def tokenizer_seed() -> bytes:
+    """A small tokenizer.json of byte-level BPE, with added tokens and merges."""
+    tokens = [chr(code) for code in range(33, 127)] + ["ab", "abc", "<s>"]
+    content = {
+        "added_tokens": [{"id": len(tokens) - 1, "content": "<s>", "special": True, "normalized": False}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "post_processor": {"type": "ByteLevel"},
+        "model": {
+            "type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": ["a b", "ab c"],
+        },
+    }  # fmt: skip
+    return json.dumps(content).encode()
+
+
+def read_tokenizer(path: Path) -> None:
+    """The vocabulary of a folder that holds the file, and its tokenizer."""
+    folder = path.with_name(f"{path.name}.folder")
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(path.read_bytes())
+    words = vocabulary(folder, ("bpe",), {}, 128)
+    assert len(words["tokenizer.ggml.tokens"]) >= 97
+    tokenizer_from_metadata(words).encode("ab abc <s>")
 
 
 JOURNAL = Journal(10, b"old", b"new", 99, 50, "ab" * 32).store()
@@ -98,6 +141,9 @@ READERS: dict[str, tuple[Callable[[Path], None], bytes]] = {
     "torch": (lambda path: touch(open_torch(path)), (TORCH / "tensors.bin").read_bytes()),
     "torch, legacy": (lambda path: touch(open_torch(path)), (TORCH / "tensors-legacy.bin").read_bytes()),
     "journal": (read_journal, JOURNAL),
+    "importance matrix": (problems_of, matrix_seed("matrix.gguf")),
+    "importance matrix, legacy": (problems_of, matrix_seed("matrix.dat")),
+    "tokenizer.json": (read_tokenizer, tokenizer_seed()),
 }
 
 
@@ -192,6 +238,8 @@ def main() -> int:
     arguments = parser.parse_args()
     chance, outcomes, names = random.Random(arguments.seed), Counter[str](), list(READERS)
     failures = 0
+    # What is tried where a tokenizer.json is none any more; its import is not the reader's memory.
+    importlib.import_module("transformers.models.auto.tokenization_auto")
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             attempt(name, [], Path(folder) / "file")
