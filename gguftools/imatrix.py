@@ -113,6 +113,9 @@ def _from_gguf(file: GgufFile) -> ImportanceMatrix:
         counts = file.tensors.get(weight + COUNTS)
         if counts is None:
             raise FileError(f"{file.path} has {name!r} but no {weight + COUNTS!r}")
+        for each in (tensor, counts):
+            if each.format.name != "F32":
+                raise FileError(f"{file.path}: {each.name!r} is {each.format.name}; sums and counts are F32")
         if not counts.size or not tensor.size or tensor.size % counts.size:
             raise FileError(f"{file.path}: {name!r} has {tensor.size} values for {counts.size} counts")
         sums = tensor.float32().reshape(counts.size, -1)
