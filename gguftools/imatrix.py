@@ -32,6 +32,7 @@ MISSING_EXPERTS_ALLOWED = 0.05  # share of a tensor's experts that may be unseen
 DEAD_COLUMNS = 32  # so many zero weights in a row, aligned, and encoders store a block of zeros
 MAX_NAME_BYTES = 1 << 12
 WARNINGS_SHOWN = 10
+LONGEST_SHOWN = 80  # of a name that may be anything
 
 
 @dataclass(frozen=True)
@@ -165,11 +166,12 @@ def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
     entries = {}
     for i in range(count):
         name = reader.text(f"name of entry {i}")
-        calls = reader.number(f"calls of {name!r}")
-        size = reader.number(f"number of values of {name!r}")
-        values = np.frombuffer(reader.take(4 * size, f"values of {name!r}"), "<f4").astype(np.float32)
+        shown = repr(name[:LONGEST_SHOWN])
+        calls = reader.number(f"calls of {shown}")
+        size = reader.number(f"number of values of {shown}")
+        values = np.frombuffer(reader.take(4 * size, f"values of {shown}"), "<f4").astype(np.float32)
         if not size:
-            raise FileError(f"{path}: entry {name!r} has no values")
+            raise FileError(f"{path}: entry {shown} has no values")
         # Tokens are counted in GGUF files, chunks here. A power of two leaves the quotient as it is.
         scale = np.float32(DEFAULT_CHUNK_SIZE)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `problems`
