@@ -263,6 +263,8 @@ class OpenGguf:
         self._busy = 0
         self._closed = False
         self._state = threading.Condition()
+        # A file system lets one write into a file at a time; threads that wait for it in the kernel burn their cores.
+        self._one_writer = threading.Lock()
 
     def write(self, index: int, first_row: int, raw: NDArray[np.uint8]) -> None:
         """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
@@ -280,7 +282,8 @@ class OpenGguf:
             self._busy += 1
         try:
             data = np.ascontiguousarray(raw).reshape(-1)
-            write_at(self._file.fd, data.data, self._layout.row_offset(index, first_row))
+            with self._one_writer:
+                write_at(self._file.fd, data.data, self._layout.row_offset(index, first_row))
         except OSError as error:
             raise explain_write_error(error, self._target, self._layout.total) from error
         finally:
