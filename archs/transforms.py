@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quants import FormatError, Tensor, format_named
 
 from .config import lookup
+from .kept import Kept
 from .spec import Config, Transform
 
 Floats = NDArray[np.float32]
@@ -51,10 +52,13 @@ def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         return replace(tensor, shape=shape)
     dtype = _elements(tensor)
     row_bytes = (shape[-1] if shape else 1) * dtype.itemsize
+    each = max(1, tensor.row_bytes)
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        flat = np.ascontiguousarray(tensor.raw()).reshape(-1)
-        return flat[start * row_bytes : stop * row_bytes].reshape(stop - start, row_bytes)
+        begin, end = start * row_bytes, stop * row_bytes
+        first = begin // each
+        flat = np.ascontiguousarray(tensor.raw(first, -(-end // each))).reshape(-1)
+        return flat[begin - first * each : end - first * each].reshape(stop - start, row_bytes)
 
     return replace(tensor, shape=shape, read=read)
 
@@ -63,6 +67,7 @@ def transposed(tensor: Tensor) -> Tensor:
     """The last two dimensions exchanged."""
     *outer, rows, width = tensor.shape
     dtype = _elements(tensor)
+    matrices = [Kept(tensor, i * rows, (i + 1) * rows) for i in range(math.prod(outer))]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         out = np.empty((stop - start, rows), dtype)
@@ -70,7 +75,7 @@ def transposed(tensor: Tensor) -> Tensor:
         while at < stop:  # a matrix at a time; only the columns asked for are copied
             matrix, column = divmod(at, width)
             end = min(stop, (matrix + 1) * width)
-            source = tensor.raw(matrix * rows, (matrix + 1) * rows).view(dtype)
+            source = matrices[matrix].elements()
             out[at - start : end - start] = source[:, column : column + end - at].T
             at = end
         return out.view(np.uint8)

@@ -20,7 +20,7 @@ from .audits.tensors import audit_errors, audit_statistics, measure
 from .audits.texts import audit_metadata, audit_names, audit_tokens
 from .compare import compare
 from .files.gguf_reader import open_gguf
-from .inputs import PathLike
+from .inputs import PathLike, read_by_calls
 from .opened import OpenFile, open
 from .pipeline import Progress
 
@@ -122,7 +122,7 @@ def _difference(source: str, found: str) -> tuple[int, str]:
 def _audit_tensors(
     opened: OpenFile, against: PathLike | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from audit_statistics(measure(opened.tensors, threads, progress))
+    yield from audit_statistics(measure(read_by_calls(opened.file), threads, progress))
     if against is None:
         return
     compared = compare(against, opened.path, threads=threads, progress=progress)

@@ -48,7 +48,7 @@ def find_bad_blocks(
     """One entry for each tensor with a NaN or infinity in a scale or value; formats we don't know are left out."""
     tensors = [tensor for tensor in tensors if can_check(tensor.format)]
     found: dict[str, BadBlocks] = {}
-    for tensor, start, bad in over_rows(tensors, _look, mapped=tensors, threads=threads, progress=progress):
+    for tensor, start, bad in over_rows(tensors, _look, threads=threads, progress=progress):
         if bad is None:
             continue
         count, row, block, what = bad

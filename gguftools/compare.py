@@ -179,7 +179,7 @@ def _compare_tensors(
 ) -> Iterator[TensorDifference]:
     pairs = {name: (a.tensors[name], b.tensors[name]) for name in a.tensors if name in b.tensors}
     alike = {name: pair for name, pair in pairs.items() if pair[0].shape == pair[1].shape}
-    found = _measure(alike, [*a.mapped.values(), *b.mapped.values()], threads, progress)
+    found = _measure(alike, threads, progress)
     for name, tensor in a.tensors.items():
         if name not in pairs:
             yield TensorDifference(name, "removed", tensor.format.name, None, tensor.shape, None)
@@ -222,7 +222,7 @@ def _judged(
 
 
 def _measure(
-    pairs: Mapping[str, tuple[Tensor, Tensor]], mapped: list[Tensor], threads: int | None, progress: Progress | None
+    pairs: Mapping[str, tuple[Tensor, Tensor]], threads: int | None, progress: Progress | None
 ) -> dict[str, _Sums]:
     """Compare the rows of each pair."""
     sums = {name: _Sums() for name in pairs}
@@ -233,7 +233,7 @@ def _measure(
 
     tensors = [a for a, _ in pairs.values()]
     names = {id(a): name for name, (a, _) in pairs.items()}
-    for tensor, _, part in over_rows(tensors, look, mapped=mapped, threads=threads, progress=progress):
+    for tensor, _, part in over_rows(tensors, look, threads=threads, progress=progress):
         total = sums[names[id(tensor)]]
         total.values += part.values
         total.squares += part.squares

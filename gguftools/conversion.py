@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +30,6 @@ from .pipeline import (
     Progress,
     Resumable,
     default_threads,
-    page_releaser,
     write_files,
 )
 from .predictors import Predictor, open_predictor
@@ -240,11 +239,10 @@ def convert(
     items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
     metadata = with_file_type(source.metadata, file_type(items, wanted))
     file = FilePlan(path, metadata, items, reserve=reserve, magic=source.magic)
-    release = page_releaser(source.checkpoint.mapped.values())
     resumable = None
     if resume or source.checkpoint.remote:
         resumable = Resumable(source.files, identity(source.files, source.origin), resume)
-    return write_converted(file, wanted, threads, memory, progress, release, resumable)
+    return write_converted(file, wanted, threads, memory, progress, resumable)
 
 
 def write_converted(
@@ -253,7 +251,6 @@ def write_converted(
     threads: int | None,
     memory: int,
     progress: Progress | None,
-    release: Callable[[], None] | None = None,
     resumable: Resumable | None = None,
     warnings: Sequence[str] = (),
 ) -> QuantizeReport:
@@ -261,9 +258,7 @@ def write_converted(
     if resumable is None:
         check_space(file.path, file.layout.total)
     free = shutil.disk_usage(file.path.resolve().parent).free
-    outcome = write_files(
-        [file], threads=threads, memory=memory, progress=progress, release=release, resumable=resumable
-    )
+    outcome = write_files([file], threads=threads, memory=memory, progress=progress, resumable=resumable)
     tensors = tuple(tensor_report(item, written=w) for item, w in zip(file.items, outcome.files[0], strict=True))
     output = OutputReport(outtype, file.path, (file.path,), file.layout.total, tensors)
     return QuantizeReport(

@@ -68,19 +68,18 @@ def export_tensors(
     """
     path, opened = Path(output), open_input(Path(source))
     tensors = selected(opened.tensors, pattern)
-    mapped = list(opened.mapped.values())
     if path.suffix == ".npy":
         if len(tensors) != 1:
             message = f"a .npy file holds one tensor; {len(tensors)} were chosen"
             raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
-        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, mapped, threads, progress)
+        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, threads, progress)
     if path.is_dir():
         paths = {tensor.name: path / f"{_file_name(tensor.name)}.npy" for tensor in tensors}
-        return _write_npy(tensors, paths, path, outtype, overwrite, mapped, threads, progress)
+        return _write_npy(tensors, paths, path, outtype, overwrite, threads, progress)
     if path.suffix != ".safetensors":
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
     _check_absent([path], overwrite)
-    size = _write_safetensors(path, [(t.name, t) for t in tensors], outtype, mapped, threads, progress)
+    size = _write_safetensors(path, [(t.name, t) for t in tensors], outtype, threads, progress)
     return Exported(path, (path.name,), len(tensors), size)
 
 
@@ -115,7 +114,7 @@ def _encoded(tensor: Tensor, form: Format, start: int, stop: int) -> memoryview:
 
 
 def _write_safetensors(
-    path: Path, named: Sequence[tuple[str, Tensor]], outtype: str | None, mapped: Iterable[Tensor],
+    path: Path, named: Sequence[tuple[str, Tensor]], outtype: str | None,
     threads: int | None, progress: Progress | None, keep_small: bool = False,
 ) -> int:  # fmt: skip
     """Returns the bytes of the file."""
@@ -128,24 +127,24 @@ def _write_safetensors(
     tensors = [tensor.renamed(name) for name, tensor in order]
     with atomic_output(path) as file:
         file.write(header)
-        _write_rows(file, tensors, forms, mapped, threads, progress)
+        _write_rows(file, tensors, forms, threads, progress)
     return total
 
 
 def _write_rows(
-    file: IO[Any], tensors: Sequence[Tensor], forms: Mapping[str, Format], mapped: Iterable[Tensor],
+    file: IO[Any], tensors: Sequence[Tensor], forms: Mapping[str, Format],
     threads: int | None, progress: Progress | None,
 ) -> None:  # fmt: skip
     def look(tensor: Tensor, start: int, stop: int) -> memoryview:
         return _encoded(tensor, forms[tensor.name], start, stop)
 
-    for _, _, raw in over_rows(tensors, look, mapped=mapped, threads=threads, progress=progress):
+    for _, _, raw in over_rows(tensors, look, threads=threads, progress=progress):
         file.write(raw)
 
 
 def _write_npy(
     tensors: Sequence[Tensor], paths: Mapping[str, Path], output: Path, outtype: str | None, overwrite: bool,
-    mapped: Iterable[Tensor], threads: int | None, progress: Progress | None,
+    threads: int | None, progress: Progress | None,
 ) -> Exported:  # fmt: skip
     if outtype == "BF16":
         raise OptionError("numpy has no BF16", hint="choose F32 or F16")
@@ -159,7 +158,7 @@ def _write_npy(
             np.lib.format.write_array_header_1_0(
                 file, {"descr": dtype, "fortran_order": False, "shape": tensor.shape}
             )
-            _write_rows(file, [tensor], {tensor.name: form}, mapped, threads, progress)
+            _write_rows(file, [tensor], {tensor.name: form}, threads, progress)
             total += file.tell()
     return Exported(output, tuple(path.name for path in paths.values()), len(tensors), total)
 
@@ -196,7 +195,7 @@ def export_checkpoint(
         with atomic_output(target / name) as file:
             file.write(content)
     differing = [*rebuilt.differing, *_vocabulary_differences(target, rebuilt, opened.metadata)]
-    files, size = _write_weights(target, rebuilt.tensors, outtype, max_shard, opened.mapped.values(), threads, progress)
+    files, size = _write_weights(target, rebuilt.tensors, outtype, max_shard, threads, progress)
     return Exported(
         target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)
     )
@@ -241,12 +240,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_shard: int, mapped: Iterable[Tensor],
+    folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_shard: int,
     threads: int | None, progress: Progress | None,
 ) -> tuple[list[str], int]:  # fmt: skip
     """One file, or shards with an index. Returns names and bytes."""
     shards: list[list[tuple[str, Tensor]]] = [[]]
-    held, mapped = 0, list(mapped)
+    held = 0
     for name, tensor in tensors.items():
         size = tensor.size * target_format(tensor, outtype, keep_small=True).block_bytes
         if shards[-1] and held + size > max_shard:
@@ -259,7 +258,7 @@ def _write_weights(
     names = ["model.safetensors"] if count == 1 else names
     total = 0
     for name, shard in zip(names, shards, strict=True):
-        total += _write_safetensors(folder / name, shard, outtype, mapped, threads, progress, keep_small=True)
+        total += _write_safetensors(folder / name, shard, outtype, threads, progress, keep_small=True)
     if count == 1:
         return names, total
     places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor, _ in shard}

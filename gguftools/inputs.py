@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from quants import Tensor
-from quants.errors import FileError
+from quants.tensor import ReadRows
 
 from .files.endian import swap_rows
 from .files.gguf_reader import DEFAULT_ALIGNMENT, GgufFile, open_gguf
+from .files.positioned import PositionedInput
 
 if TYPE_CHECKING:
     from .conversion import Converted
@@ -29,8 +29,7 @@ PathLike = str | os.PathLike[str]
 class Input:
     """What is quantized. files: all that its tensors' values come from. shards: tensor names of each.
 
-    mapped: tensors that are views of file maps, from which `tensors` are made. origin: what decides values beside the
-    files.
+    origin: what decides values beside the files.
     """
 
     path: Path
@@ -40,7 +39,6 @@ class Input:
     shards: Sequence[Sequence[str]] = ()
     magic: bytes = b"GGUF"
     alignment: int = DEFAULT_ALIGNMENT
-    mapped: Mapping[str, Tensor] = field(default_factory=dict)
     origin: Sequence[Sequence[str]] = ()
 
 
@@ -56,47 +54,24 @@ def open_input(path: Path) -> Input:
 
 
 def read_by_calls(file: GgufFile) -> dict[str, Tensor]:
-    """The tensors of a GGUF file, read by system calls instead of through a map.
-
-    A disk that fails under a map, or a file that is cut short, kills the process; a call returns an error. And pages
-    read through a map count as the process's memory.
-    """
+    """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
     tensors = {}
     for part in file.parts:
-        rows = _RowFile(part.path)
+        opened = PositionedInput(part.path)
         for name, tensor in part.tensors.items():
-            tensors[name] = replace(tensor, read=rows.reader(tensor, part.offsets[name], part.byte_order))
+            tensors[name] = replace(tensor, read=_reader(opened, tensor, part.offsets[name], part.byte_order))
     return tensors
 
 
-class _RowFile:
-    """An open file that rows are read from; closed when nothing refers to it any more."""
+def _reader(file: PositionedInput, tensor: Tensor, offset: int, byte_order: str) -> ReadRows:
+    row_bytes, form = tensor.row_bytes, tensor.format
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
-        weakref.finalize(self, os.close, self.fd)
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        raw = file.read(offset + start * row_bytes, offset + stop * row_bytes)
+        rows = raw.reshape(stop - start, row_bytes)
+        return rows if byte_order == "little" else swap_rows(form, rows)
 
-    def reader(self, tensor: Tensor, offset: int, byte_order: str) -> Callable[[int, int], NDArray[np.uint8]]:
-        row_bytes, form = tensor.row_bytes, tensor.format
-
-        def read(start: int, stop: int) -> NDArray[np.uint8]:
-            rows = np.empty((stop - start, row_bytes), np.uint8)
-            self.fill(rows.reshape(-1).data, offset + start * row_bytes)
-            return rows if byte_order == "little" else swap_rows(form, rows)
-
-        return read
-
-    def fill(self, data: memoryview, position: int) -> None:
-        """Read `data` full. Raises OSError, FileError where the file ends before."""
-        while data:
-            count = os.preadv(self.fd, [data], position)
-            if not count:
-                raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
-            data, position = data[count:], position + count
+    return read
 
 
 def converted_input(converted: Converted) -> Input:
@@ -104,7 +79,5 @@ def converted_input(converted: Converted) -> Input:
     from .conversion import FILE_TYPES, with_file_type
 
     metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
-    return Input(
-        converted.checkpoint.folder, metadata, converted.tensors, converted.files, magic=converted.magic,
-        mapped=converted.checkpoint.mapped, origin=converted.origin,
-    )  # fmt: skip
+    files, magic, origin = converted.files, converted.magic, converted.origin
+    return Input(converted.checkpoint.folder, metadata, converted.tensors, files, magic=magic, origin=origin)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +33,7 @@ from .resume import Figures, identity, resumable_gguf
 
 DEFAULT_MEMORY = 512 << 20
 BLOCK_VALUES = 1 << 20  # values of a task: 4 MB of float32, which fits in a core's cache
-RELEASE_BYTES = 128 << 20  # source bytes read between two `release`s
-# Bits that are all set in an infinity or NaN, for formats whose values have bytes of their own.
+# Bits of infinity, for formats whose values have bytes of their own; NaN has these too.
 EXPONENTS = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F64": ("<u8", 0x7FF << 52)}
 
 Floats = NDArray[np.float32]
@@ -188,7 +186,6 @@ def write_files(
     statistics: bool = False,
     progress: Progress | None = None,
     executor: Executor | None = None,
-    release: Callable[[], None] | None = None,
     resumable: Resumable | None = None,
 ) -> Outcome:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
@@ -197,7 +194,7 @@ def write_files(
     threads: default all cores. executor: what runs tasks instead, in this process. memory: bytes that running tasks may
     hold together. statistics: measure errors, which costs decoding what was encoded.
     progress(source bytes done, of how many, tensor or what is being compiled): called in this thread.
-    release: called now and then to let go of what was read (mapped pages). resumable: leave half-done files behind.
+    resumable: leave half-done files behind.
     Raises FileError or FormatError, naming tensor, row and column for NaN and infinities in a source.
     """
     started = time.perf_counter()
@@ -213,7 +210,7 @@ def write_files(
     outcome.compile_seconds = _compile(files, statistics, lambda what: report(0, total, what))
     with ExitStack() as stack:
         sinks = [stack.enter_context(_open_sink(file, resumable)) for file in files]
-        run = _Run(sinks, tasks, statistics, threads, report, release or _silent)
+        run = _Run(sinks, tasks, statistics, threads, report)
         figures = run.in_executor(executor) if executor else run.in_threads()
         if resumable:
             resumable.check_unchanged()
@@ -302,7 +299,6 @@ class _Run:
     statistics: bool
     threads: int
     progress: Progress
-    release: Callable[[], None]
     resumed: int = 0
     figures: dict[tuple[int, int], list[tuple[int, Figures]]] = field(default_factory=dict)
 
@@ -311,7 +307,7 @@ class _Run:
             return self.in_executor(pool)
 
     def in_executor(self, executor: Executor) -> dict[tuple[int, int], list[tuple[int, Figures]]]:
-        total, done, held = sum(task.source_bytes for task in self.tasks), 0, 0
+        total, done = sum(task.source_bytes for task in self.tasks), 0
         queue = iter(self.tasks)
         running: dict[Future[list[Figures]], Task] = {}
         try:
@@ -324,11 +320,8 @@ class _Run:
                     task = running.pop(future)
                     for (number, index, _), figures in zip(task.wanted, future.result(), strict=True):
                         self.figures.setdefault((number, index), []).append((task.start, figures))
-                    done, held = done + task.source_bytes, held + task.source_bytes
+                    done += task.source_bytes
                     self.progress(done, total, task.tensor.name)
-                if held >= RELEASE_BYTES:
-                    self.release()
-                    held = 0
         finally:
             for future in running:
                 future.cancel()
@@ -436,10 +429,11 @@ def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None
     dtype, exponent = EXPONENTS[tensor.format.name]
     bits = np.ascontiguousarray(raw).view(dtype)
     mask = bits.dtype.type(exponent)
-    if (bits & mask).max() == mask:
+    # As integers, all that is not finite is largest: what is positive if the sign counts, else what is negative.
+    negative = mask | bits.dtype.type(1 << 8 * bits.itemsize - 1)
+    if bits.view(dtype.replace("u", "i")).max() >= exponent or bits.max() >= negative:
         row, column = (int(n) for n in np.argwhere((bits & mask) == mask)[0])
-        sign = 1 << 8 * bits.itemsize - 1
-        is_infinity = int(bits[row, column]) & ~sign == exponent
+        is_infinity = bits[row, column] in (mask, negative)
         raise _not_finite(tensor, first_row + row, column, "infinity" if is_infinity else "NaN")
 
 
@@ -478,7 +472,6 @@ def scan(
     *,
     threads: int | None = None,
     progress: Progress | None = None,
-    release: Callable[[], None] | None = None,
 ) -> None:
     """Read and decode every value of every tensor. Raises FormatError for the first NaN or infinity."""
     threads = max(1, threads or default_threads())
@@ -488,7 +481,7 @@ def scan(
         for rows in [max(1, BLOCK_VALUES // max(1, tensor.width))]
         for start in range(0, tensor.rows, rows)
     ]
-    run = _Scan([], tasks, False, threads, progress or _silent, release or _silent)
+    run = _Scan([], tasks, False, threads, progress or _silent)
     run.in_threads()
 
 
@@ -497,26 +490,3 @@ class _Scan(_Run):
         rows = _Rows(task.tensor, task.start, task.stop)
         _ = rows.float32 if task.tensor.format.is_quantized else rows.raw
         return []
-
-
-def page_releaser(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """A function that drops the resident pages of the files that `tensors` are views of; they stay readable.
-
-    Without it a process that reads a 100 GB file through a map seems to hold 100 GB.
-    """
-    maps = {id(found): found for found in map(_mapped, tensors) if found is not None}
-
-    def release() -> None:
-        for found in maps.values():
-            found.madvise(mmap.MADV_DONTNEED)
-
-    return release if hasattr(mmap, "MADV_DONTNEED") else _silent
-
-
-def _mapped(tensor: Tensor) -> mmap.mmap | None:
-    if not tensor.rows:
-        return None
-    found: Any = tensor.raw(0, 1)
-    while found is not None and not isinstance(found, mmap.mmap):
-        found = found.obj if isinstance(found, memoryview) else getattr(found, "base", None)
-    return found

@@ -18,7 +18,7 @@ from .imatrix import ImportanceMatrix, check, only, read_imatrix
 from .inputs import Input, open_input
 from .inputs import PathLike as PathLike
 from .inputs import converted_input as converted_input
-from .pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, page_releaser, scan, write_files
+from .pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, scan, write_files
 from .planning import Planned, Planner, Splitting, without_layers
 from .report import OutputReport, QuantizeReport, tensor_report
 from .resume import identity, partial_path
@@ -86,12 +86,11 @@ def quantize(
     if dry_run:
         return _report(planned, None, source_bytes, free, warnings)
     _check_room(planned, free)
-    release = page_releaser(opened.mapped.values())
     if check_tensors:
-        scan(tensors.values(), threads=threads, progress=progress, release=release)
+        scan(tensors.values(), threads=threads, progress=progress)
     outcome = write_files(
         [file for p in planned for file in p.files], threads=threads, memory=memory, statistics=statistics,
-        progress=progress, executor=executor, release=release, resumable=resumable,
+        progress=progress, executor=executor, resumable=resumable,
     )  # fmt: skip
     return _report(planned, outcome, source_bytes, free, warnings)
 

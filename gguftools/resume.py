@@ -29,6 +29,7 @@ from quants.errors import FileError, GgufToolsError
 
 from .files.atomic import check_space, explain_write_error, sync_folder, write_at
 from .files.gguf_writer import Layout
+from .files.positioned import PositionedOutput
 
 READ_BACK = 1 << 24  # bytes verified at a time
 
@@ -71,6 +72,7 @@ class PartialGguf:
         self.layout = layout
         self._ranges: dict[tuple[int, int, int], Figures] = {}
         self._fd = fd
+        self._output = PositionedOutput(fd)
         self._journal = -1
         self._lock = threading.Lock()
 
@@ -82,7 +84,7 @@ class PartialGguf:
         """Write rows of tensor `index`, uint8 (rows, bytes of a row), and note them. Raises FileError."""
         data = np.ascontiguousarray(raw).reshape(-1).data
         try:
-            write_at(self._fd, data, self.layout.row_offset(index, first_row))
+            self._output.write(data, self.layout.row_offset(index, first_row))
             self._note(index, first_row, first_row + len(raw), zlib.crc32(data), figures)
         except OSError as error:
             raise explain_write_error(error, self.target, self.layout.total) from error

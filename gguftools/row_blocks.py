@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from quants import Tensor
 
-from .pipeline import BLOCK_VALUES, RELEASE_BYTES, Progress, default_threads, page_releaser
+from .pipeline import BLOCK_VALUES, Progress, default_threads
 
 T = TypeVar("T")
 
@@ -18,19 +18,16 @@ def over_rows(
     tensors: Iterable[Tensor],
     look: Callable[[Tensor, int, int], T],
     *,
-    mapped: Iterable[Tensor] = (),
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[Tensor, int, T]]:
     """Call `look(tensor, start, stop)` for every block of rows; yields (tensor, start, result) in order.
 
-    mapped: tensors that are views of file maps and are read on the way; their pages are let go of now and then.
     progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
     """
     tensors = list(tensors)
     threads = max(1, threads or default_threads())
-    total, done, held = sum(tensor.nbytes for tensor in tensors), 0, 0
-    release = page_releaser(mapped)
+    total, done = sum(tensor.nbytes for tensor in tensors), 0
     running: deque[tuple[Tensor, int, int, Future[T]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
@@ -42,13 +39,9 @@ def over_rows(
                     return
                 tensor, start, stop, future = running.popleft()
                 yield tensor, start, future.result()
-                size = (stop - start) * tensor.row_bytes
-                done, held = done + size, held + size
+                done += (stop - start) * tensor.row_bytes
                 if progress:
                     progress(done, total, tensor.name)
-                if held >= RELEASE_BYTES:
-                    release()
-                    held = 0
         finally:
             for *_, future in running:
                 future.cancel()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -34,6 +35,12 @@ NEWER_THAN_GGUF_PACKAGE = {"Q1_0": (41, 128, 18), "Q2_0": (42, 64, 18)}  # name:
 ELEMENTS = {
     "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
 }  # fmt: skip
+# Norms are decoded without kernels, which take longer to load than many a model takes to copy.
+SMALL = 1 << 17  # bytes
+DECODERS_OF_SMALL: dict[str, Callable[[RawRows], F32Rows]] = {
+    "F16": lambda raw: raw.view("<f2").astype(np.float32),
+    "BF16": lambda raw: np.left_shift(raw.view("<u2"), 16, dtype=np.uint32).view(np.float32),
+}
 NEED_IMPORTANCE = frozenset({"IQ1_S", "IQ2_XXS", "IQ2_XS"})
 
 
@@ -87,6 +94,8 @@ class Format:
 
     def decode(self, raw: RawRows) -> F32Rows:
         """uint8 (n, bytes of a row) → float32 (n, width)."""
+        if raw.size <= SMALL and self.name in DECODERS_OF_SMALL:
+            return DECODERS_OF_SMALL[self.name](raw)
         decoded: F32Rows = self.codec.decode(raw)
         return decoded
 

@@ -43,7 +43,8 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
 def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight: Tensor) -> Tensor:
     """The weight of one layer."""
     qzeros, scales = part(tensors, stem + "qzeros", qweight), part(tensors, stem + "scales", qweight)
-    width, packed = words(qweight).shape
+    integers, zero_points, factors = words(qweight), words(qzeros), columns(scales)
+    width, packed = qweight.shape
     out, count = packed * PER_WORD, scales.shape[0]
     if scales.shape != (count, out) or qzeros.shape != (count, packed) or not count:
         raise ModelError(
@@ -57,12 +58,12 @@ def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight
     def read(start: int, stop: int) -> Floats:
         first, last = start // PER_WORD, -(-stop // PER_WORD)
         places = at[start:stop] - first * 32
-        rows = np.ascontiguousarray(words(qweight)[:, first:last].T)
+        rows = np.ascontiguousarray(integers(first, last).T)
         zeros = np.empty((count, stop - start), np.float32)
-        unpack(np.ascontiguousarray(words(qzeros)[:, first:last]), places, BITS, zeros)
+        unpack(zero_points(first, last), places, BITS, zeros)
         result = np.empty((stop - start, width), np.float32)
         zeros = np.ascontiguousarray(zeros.T)
-        dequantize_columns(rows, places, BITS, group, zeros, columns(scales, start, stop), result)
+        dequantize_columns(rows, places, BITS, group, zeros, factors(start, stop), result)
         return result
 
     return decoded(stem + "weight", (out, width), read, qweight.origin)

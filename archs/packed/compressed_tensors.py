@@ -24,7 +24,18 @@ from quants.kernels.packed_integers import dequantize_rows, unpack
 
 from .mxfp4 import mxfp4
 from .nvfp4 import nvfp4
-from .parts import Floats, Settings, Unpacked, checked_groups, decoded, groups_in_order, part, refused, replaced, words
+from .parts import (
+    Floats,
+    Settings,
+    Unpacked,
+    check_words,
+    checked_groups,
+    decoded,
+    groups_in_order,
+    part,
+    refused,
+    replaced,
+)
 from .scaled import ACTIVATIONS, Blocks, companions, scaled_weights
 
 PARTS = (
@@ -94,14 +105,15 @@ def integers(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packe
     scale, shape = part(tensors, stem + "weight_scale", packed), part(tensors, stem + "weight_shape", packed)
     rows, width = (int(n) for n in shape.elements().reshape(-1))
     count = scale.shape[-1] if len(scale.shape) == 2 else 1
-    stored = words(packed)
-    if stored.shape[0] != rows or scale.size not in (1, rows * count):
+    check_words(packed)
+    stored_rows, packed_width = packed.shape
+    if stored_rows != rows or scale.size not in (1, rows * count):
         raise ModelError(
             f"{packed.origin or packed.name} has shape {list(packed.shape)} and scales {list(scale.shape)}; "
             f"the weight is {rows} x {width}"
         )
-    bits = bits_of(settings, packed, stored.shape[1], width)
-    at = places(bits, width, stored.shape[1])
+    bits = bits_of(settings, packed, packed_width, width)
+    at = places(bits, width, packed_width)
     order = tensors.get(stem + "weight_g_idx")
     ordered = order is not None and order.size == width and int(order.elements().reshape(-1)[0]) >= 0
     size = next((n for n in arguments(settings, "group_size") if isinstance(n, int)), None)
@@ -117,7 +129,7 @@ def integers(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packe
             zeros = zero_points(zero, bits, (rows, count), start, stop)
         scales = np.empty((stop - start, count), np.float32)
         scales[:] = scale.float32() if scale.size == 1 else scale.float32().reshape(rows, count)[start:stop]
-        dequantize_rows(np.ascontiguousarray(stored[start:stop]), at, bits, groups, zeros, scales, result)
+        dequantize_rows(packed.elements(start, stop).view("<u4"), at, bits, groups, zeros, scales, result)
         return result
 
     return decoded(stem + "weight", (rows, width), read, packed.origin)
@@ -160,11 +172,11 @@ def zero_points(zero: Tensor, bits: int, shape: tuple[int, int], start: int, sto
         stored = zero.float32().reshape(rows, count)[start:stop]
         shifted: Floats = stored + np.float32(1 << (bits - 1))
         return shifted
-    packed = words(zero)
-    high, wide = packed.shape
+    check_words(zero)
+    high, wide = zero.shape
     if wide != count or high not in (words_across(bits, rows), words_whole(bits, rows)):
         raise ModelError(f"{zero.origin or zero.name} has shape {list(zero.shape)} for {rows} rows of {count} groups")
     at = places(bits, rows, high)
     out = np.empty((count, stop - start), np.float32)
-    unpack(np.ascontiguousarray(packed.T), at[start:stop], bits, out)
+    unpack(np.ascontiguousarray(zero.elements().view("<u4").T), at[start:stop], bits, out)
     return np.ascontiguousarray(out.T)

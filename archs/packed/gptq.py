@@ -74,20 +74,20 @@ def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight
     size = settings.get("group_size", settings.get("q_group_size"))
     group = groups_in_order(width, count, size) if order is None else None
     at = np.arange(max(width, out)) * bits
+    integers, zero_points, factors = words(qweight), words(qzeros), columns(scales)
     largest = np.float32((1 << bits) - 1)
 
     def read(start: int, stop: int) -> Floats:
-        rows = np.ascontiguousarray(words(qweight)[:, start:stop].T)
+        rows = np.ascontiguousarray(integers(start, stop).T)
         zeros = np.empty((count, stop - start), np.float32)
         first = start * bits // 32
-        stored = np.ascontiguousarray(words(qzeros)[:, first : -(-stop * bits // 32)])
-        unpack(stored, at[start:stop] - first * 32, bits, zeros)
+        unpack(zero_points(first, -(-stop * bits // 32)), at[start:stop] - first * 32, bits, zeros)
         if add:
             zeros = np.where(zeros == largest, np.float32(0), zeros + np.float32(1))
         result = np.empty((stop - start, width), np.float32)
         groups = group if group is not None else checked_groups(order, count)  # type: ignore[arg-type]
         zeros = np.ascontiguousarray(zeros.T)
-        dequantize_rows(rows, at[:width], bits, groups, zeros, columns(scales, start, stop), result)
+        dequantize_rows(rows, at[:width], bits, groups, zeros, factors(start, stop), result)
         return result
 
     return decoded(stem + "weight", (out, width), read, qweight.origin)

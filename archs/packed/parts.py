@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from quants import Tensor, format_named
 from quants.errors import FormatError, ModelError
 
+from ..kept import Kept
+
 Settings = Mapping[str, Any]  # `quantization_config` of config.json
 Floats = NDArray[np.float32]
 
@@ -64,19 +66,30 @@ def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats
     return Tensor(name, shape, format_named("F32"), raw, origin)
 
 
-def words(tensor: Tensor) -> NDArray[np.uint32]:
-    """The values of a matrix of 32-bit integers, as they lie in the file."""
+def words(tensor: Tensor) -> Callable[[int, int], NDArray[np.uint32]]:
+    """Columns start … stop of a matrix of 32-bit integers, as uint32 (rows, columns)."""
+    check_words(tensor)
+    kept = Kept(tensor)
+    return lambda start, stop: np.ascontiguousarray(kept.elements()[:, start:stop]).view("<u4")
+
+
+def check_words(tensor: Tensor) -> None:
+    """Raise ModelError for anything but a matrix of 32-bit integers."""
     if tensor.format.name not in ("I32", "U32") or len(tensor.shape) != 2:
         raise ModelError(
             f"{tensor.origin or tensor.name} is {tensor.format.name} {list(tensor.shape)}; a matrix of I32 was expected"
         )
-    return tensor.elements().view("<u4")
 
 
-def columns(tensor: Tensor, start: int, stop: int) -> Floats:
+def columns(tensor: Tensor) -> Callable[[int, int], Floats]:
     """Columns start … stop of a matrix of numbers as float32 (columns, rows)."""
-    part = np.ascontiguousarray(tensor.elements()[:, start:stop])
-    return np.ascontiguousarray(tensor.format.decode(part.view(np.uint8)).T)
+    kept = Kept(tensor)
+
+    def read(start: int, stop: int) -> Floats:
+        part = np.ascontiguousarray(kept.elements()[:, start:stop])
+        return np.ascontiguousarray(tensor.format.decode(part.view(np.uint8)).T)
+
+    return read
 
 
 def groups_in_order(width: int, count: int, size: int | None) -> NDArray[np.int64]:

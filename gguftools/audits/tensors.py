@@ -63,7 +63,7 @@ def measure(
     """Statistics of every weight that can be decoded."""
     usable = [tensor for tensor in tensors.values() if len(tensor.shape) > 1 and tensor.size]
     found = {tensor.name: Statistics() for tensor in usable}
-    for tensor, _, part in over_rows(usable, _look, mapped=usable, threads=threads, progress=progress):
+    for tensor, _, part in over_rows(usable, _look, threads=threads, progress=progress):
         found[tensor.name].add(part)
     return found
 

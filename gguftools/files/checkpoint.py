@@ -34,8 +34,7 @@ class Checkpoint:
     """A model as it was published.
 
     tensors: shard by shard, within a safetensors file by name, within a pickle in its own order.
-    files: the weight files they come from. remote: name and commit of a repository that is read over the network;
-    such tensors are views of no file.
+    files: the weight files they come from. remote: name and commit of a repository that is read over the network.
     """
 
     folder: Path
@@ -44,11 +43,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     files: list[Path]
     remote: tuple[str, ...] = ()
-
-    @property
-    def mapped(self) -> dict[str, Tensor]:
-        """The tensors that are views of file maps."""
-        return {} if self.remote else self.tensors
 
 
 def is_remote(name: str | os.PathLike[str]) -> bool:

@@ -31,6 +31,7 @@ from .gguf_reader import (
     STRUCTURAL_KEYS,
     align,
 )
+from .positioned import PositionedOutput
 from .strings import ORDER_SIGN, StringArray
 
 VERSION = 3
@@ -256,15 +257,13 @@ class OpenGguf:
     """A GGUF file while it is written: rows of any tensor, in any order, from any thread."""
 
     def __init__(self, file: Unnamed, layout: Layout, target: Path) -> None:
-        self._file = file
         self._layout = layout
         self._target = target
         self._written = [0] * len(layout.tensors)
         self._busy = 0
         self._closed = False
         self._state = threading.Condition()
-        # A file system lets one write into a file at a time; threads that wait for it in the kernel burn their cores.
-        self._one_writer = threading.Lock()
+        self._output = PositionedOutput(file.fd)
 
     def write(self, index: int, first_row: int, raw: NDArray[np.uint8]) -> None:
         """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
@@ -282,8 +281,7 @@ class OpenGguf:
             self._busy += 1
         try:
             data = np.ascontiguousarray(raw).reshape(-1)
-            with self._one_writer:
-                write_at(self._file.fd, data.data, self._layout.row_offset(index, first_row))
+            self._output.write(data.data, self._layout.row_offset(index, first_row))
         except OSError as error:
             raise explain_write_error(error, self._target, self._layout.total) from error
         finally:

@@ -1,4 +1,4 @@
-"""Safetensors files. Reading: a map of the file and a validated header; writing: a header planned before the data.
+"""Safetensors files. Reading: a validated header, and rows by position; writing: a header planned before the data.
 
     8 bytes  length of the header, little endian
     header   JSON: {"name": {"dtype": "BF16", "shape": [rows, width], "data_offsets": [begin, end]}, ...}
@@ -24,6 +24,7 @@ from quants.errors import FileError
 
 from .dtypes import checkpoint_formats
 from .gguf_reader import MAX_VALUES, map_file
+from .positioned import PositionedInput
 from .strings import quote
 
 MAX_HEADER = 100_000_000  # as in the format's own library
@@ -41,7 +42,7 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
     path = Path(path)
     buffer = map_file(path, "safetensors file")
     header = buffer[: header_size(path, buffer, len(buffer))]
-    return tensors_of(path, header, len(buffer), lambda begin, end: buffer[begin:end])
+    return tensors_of(path, header, len(buffer), PositionedInput(path).read)
 
 
 def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:

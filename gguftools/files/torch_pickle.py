@@ -24,6 +24,7 @@ from quants.errors import FileError
 
 from .dtypes import checkpoint_formats
 from .gguf_reader import MAX_VALUES, map_file
+from .positioned import PositionedInput
 from .safetensors import check_not_pointer
 from .strings import quote
 
@@ -99,11 +100,13 @@ def open_torch(path: Path) -> dict[str, Tensor]:
     check_not_pointer(path, buffer)
     is_zip = buffer[:4].tobytes() == b"PK\x03\x04"
     root, storages = _read_zip(path, buffer) if is_zip else _read_legacy(path, buffer)
+    file, start = PositionedInput(path), buffer.ctypes.data
     tensors: dict[str, Tensor] = {}
     for name, strided in _flatten(path, root):
         if name in tensors:
             raise FileError(f"{path}: there are two tensors {quote(name)}")
-        tensors[name] = _tensor(path, name, strided, storages)
+        storage = storages(strided.storage)
+        tensors[name] = _tensor(file, name, strided, storage, storage.ctypes.data - start)
     return tensors
 
 
@@ -125,12 +128,15 @@ def _flatten(path: Path, root: Any) -> Iterator[tuple[str, _Strided]]:
 
 
 def _tensor(
-    path: Path, name: str, strided: _Strided, storages: Callable[[_Storage], NDArray[np.uint8]]
+    file: PositionedInput, name: str, strided: _Strided, storage: NDArray[np.uint8], position: int
 ) -> Tensor:
-    """A Tensor over the storage: its rows are views if their numbers are adjacent, else copies."""
+    """A Tensor over a storage, which is mapped and at `position` of the file.
+
+    Rows whose numbers are adjacent are read from the file, others gathered from the map.
+    """
+    path = file.path
     shape, strides, form = strided.shape, strided.strides, strided.format
     where = f"{path}: tensor {quote(name)}"
-    storage = storages(strided.storage)
     stored, size = len(storage) // form.block_bytes, math.prod(shape)
     if math.prod(n for n in shape if n) > MAX_VALUES or size > max(stored, MAX_EXPANDED):
         raise FileError(f"{where} of shape {shape} has more values than its storage, which holds {stored}")
@@ -142,9 +148,14 @@ def _tensor(
     row_bytes = width * form.block_bytes
     origin = f"{path.name}: {name}"
     if not size or _is_contiguous(shape, strides):
-        begin = strided.offset * form.block_bytes if size else 0
-        raw = storage[begin : begin + rows * row_bytes]
-        return Tensor(name, shape, form, lambda start, stop: raw.reshape(rows, row_bytes)[start:stop], origin)
+        begin = position + strided.offset * form.block_bytes
+
+        def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+            start, stop, _ = slice(start, stop).indices(rows)
+            stop = max(start, stop)
+            return file.read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
+
+        return Tensor(name, shape, form, read_rows, origin)
     numbers = storage[: stored * form.block_bytes].view(np.dtype(f"V{form.block_bytes}"))
     step = strides[-1]
     leading, leading_strides = shape[:-1] or (1,), strides[:-1] or (0,)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from archs.metadata import Metadata
 from gguftools.files.gguf_reader import open_gguf
-from gguftools.pipeline import FilePlan, Item, encode_rows, page_releaser, scan, write_files
+from gguftools.pipeline import FilePlan, Item, encode_rows, scan, write_files
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import FileError, FormatError
 
@@ -160,13 +160,3 @@ def test_large_finite_values_are_finite() -> None:
     scan([big, from_array("y", np.full((100, 100), 3e38, np.float32))])
     with pytest.raises(FormatError, match="'z' has infinity in row 1, column 0"):
         scan([from_array("z", np.array([[1], [np.inf]], np.float32))])
-
-
-def test_pages_are_let_go_of(tmp_path: Path) -> None:
-    write_files([plan(tmp_path / "x.gguf", item(tensor("x.weight", 64, 256), "F32"))])
-    opened = open_gguf(tmp_path / "x.gguf")
-    before = opened.tensors["x.weight"].raw().copy()
-    release = page_releaser(opened.tensors.values())
-    release()
-    assert np.array_equal(opened.tensors["x.weight"].raw(), before)
-    page_releaser([tensor("in memory", 2, 2), from_array("empty", np.zeros((0, 2), np.float32))])()

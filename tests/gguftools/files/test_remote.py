@@ -66,7 +66,6 @@ def test_small_files_and_names(hub):
         assert (checkpoint.folder / "tokenizer.json").read_bytes() == (MODEL / "tokenizer.json").read_bytes()
         assert (checkpoint.folder / "model.safetensors").stat().st_size == 0
     assert checkpoint.files == []
-    assert checkpoint.mapped == {}
 
 
 def test_chat_templates_of_a_folder_are_fetched(hub, tmp_path):

@@ -1,0 +1,68 @@
+"""Reading and writing bytes of large files by position, from any thread.
+
+What is read once from start to end is read by calls, not through a map: a disk that fails under a map, or a file that
+is cut short, kills the process, where a call returns an error; pages read through a map count as the process's memory;
+and a call copies faster than pages are mapped one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import FileError
+
+from .atomic import write_at
+
+STORE_BYTES = 16 << 20  # written between two requests to store it
+
+class PositionedInput:
+    """An open file that any thread reads from; closed when nothing refers to it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+        weakref.finalize(self, os.close, self._fd)
+
+    def read(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """Bytes begin … end, uint8. Raises OSError, and FileError where the file ends before."""
+        found = np.empty(end - begin, np.uint8)
+        data, position = found.data, begin
+        while data:
+            count = os.preadv(self._fd, [data], position)
+            if not count:
+                raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
+            data, position = data[count:], position + count
+        return found
+
+
+class PositionedOutput:
+    """Writing into an open file. Bytes are on their way to the disk early, so that `fsync` has little to wait for."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # A file system lets one write into a file at a time; threads that wait for it in the kernel burn their cores.
+        self._one_writer = threading.Lock()
+        self._pending = 0
+        self._begin, self._end = 0, 0  # what was written since the last request lies between these
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes at `offset`. Raises OSError."""
+        with self._one_writer:
+            write_at(self._fd, data, offset)
+            end = offset + len(data)
+            self._begin, self._end = (min(self._begin, offset), max(self._end, end)) if self._pending else (offset, end)
+            self._pending += len(data)
+            if self._pending < STORE_BYTES:
+                return
+            begin, end, self._pending = self._begin, self._end, 0
+        if hasattr(os, "posix_fadvise"):  # starts writing what is dirty, and drops nothing but what is stored already
+            os.posix_fadvise(self._fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
