@@ -167,7 +167,7 @@ def test_two_runs_do_not_write_one_file(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gguftools.resume as module
+    from gguftools.files import positioned as module
 
     whole, output = tmp_path / "whole.gguf", tmp_path / "out.gguf"
     quantize(source, "Q8_0", whole)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata, ValueType
-from gguftools.files import atomic, gguf_writer
+from gguftools.files import atomic, positioned
 from gguftools.files.gguf_reader import open_gguf
 from gguftools.files.gguf_writer import RESERVE_KEY, TensorInfo, create_gguf, encode_header, plan_file
 from quants import format_named
@@ -288,7 +288,7 @@ def test_close_waits_for_writes_that_have_begun(tmp_path, monkeypatch):
         assert go.wait(10)
         return real(fd, piece, offset)
 
-    real = gguf_writer.write_at
+    real = positioned.write_at
     failed = []
 
     def write(output):
@@ -299,7 +299,7 @@ def test_close_waits_for_writes_that_have_begun(tmp_path, monkeypatch):
 
     threading.Timer(0.3, go.set).start()
     with pytest.raises(RuntimeError), create_gguf(tmp_path / "t.gguf", layout) as output:
-        monkeypatch.setattr(gguf_writer, "write_at", slow)
+        monkeypatch.setattr(positioned, "write_at", slow)
         thread = threading.Thread(target=write, args=(output,))
         thread.start()
         assert started.wait(10)
