@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__, commands
+from .startup import keep_numba_from_scipy, load_constants_alone
 
 
 def _version(wanted: bool) -> None:
@@ -85,6 +86,8 @@ def main() -> None:
     global _debug
     _debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
+    load_constants_alone()
+    keep_numba_from_scipy()
     build_app()()
 
 

@@ -35,9 +35,6 @@ def set_metadata(
     json: Annotated[bool, Option("--json", help="Print the changes as JSON.")] = False,
 ) -> None:
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
-    from ..startup import load_constants_alone
-
-    load_constants_alone()
     from ..edit import set_metadata as run
     from ..ui import bytes_progress, print_edit
     from ..values import parse_assignment, read_json_values, split_pair, template_text

@@ -19,7 +19,7 @@ from quants.errors import FileError
 
 from .atomic import write_at
 
-STORE_BYTES = 16 << 20  # written between two requests to store it
+STORE_BYTES = 64 << 20  # written between two requests to store it
 
 class PositionedInput:
     """An open file that any thread reads from; closed when nothing refers to it any more."""
