@@ -13,6 +13,7 @@ from .lanes import (
     Lanes,
     every_int,
     inlined,
+    inlined_once,
     load,
     put_quads,
     put_tile,
@@ -59,7 +60,7 @@ def column_offsets(first: int, count: int, size: int, per_row: int, offsets: Off
             column = column + 1 if column + 1 < per_row else 0
 
 
-@inlined
+@inlined_once
 def bytes_to_words(codes: Words, words: Words, count: int) -> None:
     """Pack every four codes of a lane, each under 256, to a word: words[k] = codes[4k] | codes[4k + 1] << 8 | …"""
     for k in range(0, count // 4):
@@ -81,7 +82,7 @@ def load_word(raw: NDArray[np.uint8], at: int) -> Lanes:
     return every_int(raw[at] | raw[at + 1] << 8 | raw[at + 2] << 16 | raw[at + 3] << 24)
 
 
-@inlined
+@inlined_once
 def put_all(out: NDArray[np.uint8], offsets: Offsets, at: int, words: Words, count: int) -> None:
     """The first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
     tiles = count - count % LANES

@@ -364,7 +364,8 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             changed |= where(number != last, every_int(1 << c), 0)
             last = number
         store(changes, 0, changed)
-        base, waiting = LANES * tries * cell, 0
+        base = LANES * tries * cell
+        waiting = np.int64(0)  # not of a constant's type, for which `_push` would be compiled anew
         for lane in range(LANES):
             runs = changes[lane]
             while runs != 0:
@@ -378,7 +379,8 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
                 waiting += count != 0
         q = 0
         while q < waiting:
-            packed, number, lower, upper = intervals[q, 0], intervals[q, 1], intervals[q, 2], intervals[q, 3]
+            packed, number = intervals[q, 0], intervals[q, 1]
+            lower, upper = np.int64(intervals[q, 2]), np.int64(intervals[q, 3])
             lane, low, high, clear = packed & 15, packed >> 4 & 31, packed >> 9 & 31, packed >> 14
             first, count = list_of(number, entries)
             q += 1
@@ -442,7 +444,7 @@ def search_group(
         winner = where(win, every_int(c), winner)
     store(which, 0, winner)
     store(final, 0, scale)
-    _combinations(x, cells, dims, absolute(np.float32(1) / scale), span, points, 1, 0)
+    _combinations(x, cells, dims, absolute(np.float32(1) / scale), span, points, np.int64(1), np.int64(0))
     for lane in range(LANES):
         c = which[lane]
         off_grid = refit == REFIT_ALWAYS or (c < 0 and refit == REFIT_IF_OFF_GRID)
@@ -462,7 +464,7 @@ def search_group(
                         np.float32(0), errors)
                     point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
             points[LANES * cell + lane] = point
-    sum_qx, sum_qq = _sums(wx, weights, at, cells, dims, points, 1, 0)
+    sum_qx, sum_qq = _sums(wx, weights, at, cells, dims, points, np.int64(1), np.int64(0))
     return where((load(again, 0) != 0) & (sum_qq > np.float32(0)), sum_qx / sum_qq, scale)
 
 

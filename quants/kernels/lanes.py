@@ -25,7 +25,7 @@ import itertools
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite.binding
 import numba.core.types as nt
@@ -34,7 +34,9 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, config
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
 from numpy.typing import NDArray
 
 LANES = 16
@@ -44,6 +46,17 @@ Lanes = Any  # in annotations: a value of one of the lane types
 inlined = functools.partial(
     njit, nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
+
+
+def inlined_once(function: Callable[..., Any]) -> Any:
+    """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
+
+    For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
+    """
+    compiled = inlined(function)
+    template = compiled.get_call_template
+    compiled.get_call_template = lambda types, names: template(tuple(map(nt.unliteral, types)), names)
+    return compiled
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -112,18 +125,19 @@ def _define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
     choices = [(o, o.scalar) if isinstance(o, LaneType) and len(lanes) > 1 else (o,) for o in operands]
     signatures = [s for s in itertools.product(*choices) if not lanes or any(isinstance(o, LaneType) for o in s)]
 
-    def resolve(*found: nt.Type) -> nt.Type | None:
-        return result if any(all(map(_matches, found, s)) for s in signatures) else None
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        key = function
+        metadata: ClassVar = {"target": "cpu"}  # asked before all that numba knows of operators, which is much
 
-    typers: dict[int, Callable[..., nt.Type | None]] = {
-        0: lambda: resolve(), 1: lambda a: resolve(a), 2: lambda a, b: resolve(a, b),
-        3: lambda a, b, c: resolve(a, b, c), 4: lambda a, b, c, d: resolve(a, b, c, d),
-    }  # fmt: skip
-    type_callable(function)(lambda context: typers[len(operands)])
+        def generic(self, found: tuple[nt.Type, ...], names: Any) -> Any:
+            fits = any(len(found) == len(s) and all(map(_matches, found, s)) for s in signatures)
+            return signature(result, *found) if fits and not names else None
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: list[ir.Value]) -> ir.Value:
+    infer_global(function, nt.Function(Template))
+
+    def lower(context: Any, builder: ir.IRBuilder, found_signature: Any, values: list[ir.Value]) -> ir.Value:
         ready = list(values)
-        for i, (found, wanted) in enumerate(zip(signature.args, operands, strict=True)):
+        for i, (found, wanted) in enumerate(zip(found_signature.args, operands, strict=True)):
             if isinstance(wanted, LaneType) and found != wanted:
                 scalar = nt.int32 if wanted is i32x16 else found
                 ready[i] = _splat(builder, context.cast(builder, values[i], found, scalar), wanted.vector)
@@ -829,7 +843,7 @@ def transpose(source: NDArray[Any], offsets: NDArray[np.int64], width: int, targ
         transpose_tile(source, offsets, at, target, LANES * at)
 
 
-@inlined
+@inlined_once
 def float_lanes(count: int) -> NDArray[np.float32]:
     """Room for `count` times sixteen floats.
 
@@ -841,7 +855,7 @@ def float_lanes(count: int) -> NDArray[np.float32]:
     return room[skip : skip + LANES * count]
 
 
-@inlined
+@inlined_once
 def int_lanes(count: int) -> NDArray[np.int32]:
     """Room for `count` times sixteen 32-bit integers, placed as `float_lanes`."""
     room = np.empty(LANES * count + 1024, np.int32)
@@ -849,7 +863,7 @@ def int_lanes(count: int) -> NDArray[np.int32]:
     return room[skip : skip + LANES * count]
 
 
-@inlined
+@inlined_once
 def block_offsets(first: int, count: int, size: int, offsets: NDArray[np.int64]) -> None:
     """offsets[i] = size * (first + i), but never past the last of `count` blocks.
 

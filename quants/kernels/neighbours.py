@@ -36,14 +36,18 @@ def neighbours(name: str, distances: int) -> Neighbours:
     """Tables of the grid of the format `name`: lists of all points at the `distances` least distances that occur."""
     levels = grid_levels(name)
     radix = 3 if levels.shape[1] == 8 else 8
-    squares = _squared_distances(np.ascontiguousarray(levels.T), radix)
-    lengths = _list_lengths(squares, distances)
+    # Arrays come from here, not from kernels: numba compiles what makes them for a tenth of a second each.
+    squares = np.zeros((radix ** levels.shape[1], len(levels)), np.uint8)
+    _square_distances(np.ascontiguousarray(levels.T), radix, squares)
+    lengths, nearest = np.zeros(len(squares), np.int64), np.zeros(len(squares), np.int64)
+    _list_lengths(squares, distances, np.zeros(256, np.int64), lengths, nearest)
     room = int((2 * (lengths + LANES)).sum())
     bits = np.arange(levels.shape[1]) * (2 if radix == 3 else 3)
     point_codes = (levels.astype(np.int32) << bits).sum(1).astype(np.uint16)
     entries = np.zeros((len(lengths), 4), np.int32)
     codes, indexes = (np.zeros(room, np.uint16) for _ in range(2))
-    used = _fill(squares, lengths, levels, point_codes, radix, entries, codes, indexes)
+    steps = np.zeros(lengths.max(), np.uint64)
+    used = _fill(squares, lengths, nearest, levels, point_codes, radix, steps, entries, codes, indexes)
     tables = entries, codes[:used].copy(), indexes[:used].copy()
     for array in tables:
         array.flags.writeable = False
@@ -51,10 +55,9 @@ def neighbours(name: str, distances: int) -> Neighbours:
 
 
 @kernel
-def _squared_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
+def _square_distances(levels: NDArray[np.uint8], radix: int, squares: NDArray[np.uint8]) -> None:
     """From each combination to each point. levels: (values, points)."""
     values, points = levels.shape
-    squares = np.zeros((radix**values, points), np.uint8)
     for number in range(len(squares)):
         rest = number
         for i in range(values):
@@ -63,33 +66,38 @@ def _squared_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint
             for p in range(points):
                 step = np.uint8(levels[i, p] - digit)
                 squares[number, p] += np.uint8(step * step)
-    return squares
 
 
 @kernel
-def _list_lengths(squares: NDArray[np.uint8], distances: int) -> NDArray[np.int64]:
-    """Number of points at the least `distances` distances from each combination; 0 if it is a point itself."""
-    lengths = np.zeros(len(squares), np.int64)
+def _list_lengths(
+    squares: NDArray[np.uint8], distances: int, counts: NDArray[np.int64], lengths: NDArray[np.int64],
+    nearest: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Number of points at the least `distances` distances from each combination; 0 if it is a point itself: `nearest`.
+
+    counts: room for 256 zeros.
+    """
     for number in range(len(squares)):
-        counts = np.zeros(256, np.int64)
         for p in range(squares.shape[1]):
             counts[squares[number, p]] += 1
+            if squares[number, p] == 0:
+                nearest[number] = p
         found = distances if counts[0] == 0 else 0
         for square in range(256):
             if found > 0 and counts[square]:
                 lengths[number] += counts[square]
                 found -= 1
-    return lengths
+            counts[square] = 0
 
 
 @inlined
-def _steps(combination: int, point: NDArray[np.uint8], radix: int) -> Any:
+def _steps(combination: int, levels: NDArray[np.uint8], point: int, radix: int) -> Any:
     """A bit (of a uint64) for every level between a combination's level of a value and the point's, up or down."""
     bits = np.uint64(0)
-    for i in range(point.size):
-        level = combination % radix
+    for i in range(levels.shape[1]):
+        level, other = combination % radix, np.int64(levels[point, i])
         combination //= radix
-        up, down = max(int(point[i]) - level, 0), max(level - int(point[i]), 0)
+        up, down = max(other - level, 0), max(level - other, 0)
         bits = bits << np.uint64(2 * radix - 2) | np.uint64(((1 << up) - 1) << (radix - 1) | ((1 << down) - 1))
     return bits
 
@@ -105,24 +113,24 @@ def _pad(codes: NDArray[np.uint16], indexes: NDArray[np.uint16], start: int, sto
 
 @kernel
 def _fill(
-    squares: NDArray[np.uint8], lengths: NDArray[np.int64], levels: NDArray[np.uint8], point_codes: NDArray[np.uint16],
-    radix: int, entries: NDArray[np.int32], codes: NDArray[np.uint16], indexes: NDArray[np.uint16],
+    squares: NDArray[np.uint8], lengths: NDArray[np.int64], nearest: NDArray[np.int64], levels: NDArray[np.uint8],
+    point_codes: NDArray[np.uint16], radix: int, steps: NDArray[np.uint64], entries: NDArray[np.int32],
+    codes: NDArray[np.uint16], indexes: NDArray[np.uint16],
 ) -> int:  # fmt: skip
-    """Write the lists; result: elements used."""
-    at = 0
-    steps = np.empty(lengths.max(), np.uint64)
+    """Write the lists; steps: room for one list. Result: elements used."""
+    at = np.int64(0)
     for number in range(len(squares)):
-        row, length = squares[number], lengths[number]
+        length = lengths[number]
         if length == 0:
-            index = row.argmin()
+            index = nearest[number]
             entries[number, 0] = index << 16 | point_codes[index]
             continue
         start, square = at, 0
         while at < start + length:
-            for p in range(row.size):
-                if row[p] == square:
+            for p in range(squares.shape[1]):
+                if squares[number, p] == square:
                     codes[at], indexes[at] = point_codes[p], p
-                    steps[at - start] = _steps(number, levels[p], radix)
+                    steps[at - start] = _steps(number, levels, p, radix)
                     at += 1
             square += 1
         at = _pad(codes, indexes, start, at)

@@ -19,6 +19,7 @@ from .lanes import (
     every,
     every_wide,
     inlined,
+    inlined_once,
     larger,
     load,
     load_wide,
@@ -132,7 +133,7 @@ def limit_values(
         store_wide(limited, i, apart, larger(smaller(load_wide(x, i, apart), high), low))
 
 
-@inlined
+@inlined_once
 def tenths_off(signed: Lanes, top: np.float32, step: int) -> Lanes:
     """The inverse scale that gives the extreme the code -top - step / 10."""
     return -(top + TENTH * np.float32(step)) / signed
@@ -151,7 +152,7 @@ def signed_sums(
     return sum_lx, sum_ll
 
 
-@inlined
+@inlined_once
 def offset_codes(v: Lanes, low: Lanes, inverse: Lanes, top: np.float32) -> Lanes:
     """Whole numbers 0 … top, as float.
 

@@ -18,6 +18,7 @@ from .lanes import (
     every,
     float_lanes,
     inlined,
+    inlined_once,
     int_lanes,
     larger,
     load,
@@ -185,7 +186,7 @@ def six_bits(raw: NDArray[np.uint8], at: int, j: int) -> tuple[int, int]:
     return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
 
 
-@inlined
+@inlined_once
 def four(codes: Words, first: int) -> Lanes:
     """Codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
     at = LANES * first
