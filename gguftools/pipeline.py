@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from quants import Format, Tensor
+from quants.compilation import Codec, compile_codecs
 from quants.errors import FileError, FormatError
 
 from .files.gguf_reader import DEFAULT_ALIGNMENT
@@ -207,7 +208,9 @@ def write_files(
     total = sum(task.source_bytes for task in tasks)
     outcome = Outcome([[Written(item.tensor.name) for item in file.items] for file in files], source_bytes=total)
     report = progress or _silent
-    outcome.compile_seconds = _compile(files, statistics, lambda what: report(0, total, what))
+    outcome.compile_seconds = compile_codecs(
+        _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
+    )
     with ExitStack() as stack:
         sinks = [stack.enter_context(_open_sink(file, resumable)) for file in files]
         run = _Run(sinks, tasks, statistics, threads, report)
@@ -261,25 +264,16 @@ def _split(tensor: Tensor, wanted: Sequence[tuple[int, int, Item]], rows: int) -
         yield Task(tensor, start, min(start + rows, tensor.rows), tuple(wanted))
 
 
-def _compile(files: Sequence[FilePlan], statistics: bool, tell: Callable[[str], None]) -> float:
-    """Run every codec once on a block, so that none is compiled within a task. Returns seconds."""
-    encoders: dict[tuple[str, bool], Format] = {}
-    decoders: dict[str, Format] = {}
+def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
+    """What will encode and decode, so that nothing is compiled within a task."""
     for item in itertools.chain.from_iterable(file.items for file in files):
         if item.is_copy:
             continue
-        encoders[item.format.name, item.importance is not None] = item.format
-        decoders[item.tensor.format.name] = item.tensor.format
+        yield Codec(item.format.name, "encode" if item.importance is None else "weighted")
+        yield Codec(item.tensor.format.name, "decode")
         if statistics:
-            decoders[item.format.name] = item.format
-    started = time.perf_counter()
-    for (name, weighted), form in encoders.items():
-        tell(f"compiling {name}")
-        values = np.linspace(-1, 1, form.block_size, dtype=np.float32)[None]
-        form.encode(values, np.ones(form.block_size, np.float32) if weighted else None)
-    for form in decoders.values():
-        form.decode(np.zeros((1, form.block_bytes), np.uint8))
-    return time.perf_counter() - started
+            yield Codec(item.format.name, "decode")
+            yield Codec("F32", "deviation")
 
 
 def _sum_up(written: Written, item: Item, figures: Iterable[tuple[int, Figures]], statistics: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.blocks import flat
+from ..kernels.blocks import filled, flat
 from ..kernels.half import from_bfloat, to_bfloat
 from ..kernels.lanes import LANES, kernel, load, store
 
@@ -17,38 +17,32 @@ BLOCK = np.dtype("<u2")
 
 def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
     """float32 (n, width) → uint8 (n, 2 * width). Importance has no effect."""
-    bits = np.empty(rows.shape, BLOCK)
-    _encode(flat(rows), bits.reshape(-1))
-    return bits.view(np.uint8)
+    values = filled(flat(rows))
+    bits = np.empty(values.size, BLOCK)
+    _encode(values, bits)
+    return bits[: rows.size].reshape(rows.shape).view(np.uint8)
 
 
 def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, 2 * width) → float32 (n, width)."""
-    bits = raw.view(BLOCK)
-    values = np.empty(bits.shape, np.float32)
-    _decode(flat(bits), values.reshape(-1))
-    return values
+    shape = raw.view(BLOCK).shape
+    bits = filled(flat(raw.view(BLOCK)))
+    values = np.empty(bits.size, np.float32)
+    _decode(bits, values)
+    return values[: raw.size // 2].reshape(shape)
 
 
 @kernel
 def _encode(x: NDArray[np.float32], bits: NDArray[np.uint16]) -> None:
-    whole = x.size - x.size % LANES
-    for i in range(0, whole, LANES):
+    last = x.size - LANES  # the last sixteen may be some of those before, too
+    for i in range(0, last, LANES):
         store(bits, i, to_bfloat(load(x, i)))
-    if whole < x.size:
-        padded, narrow = np.zeros(LANES, np.float32), np.empty(LANES, np.uint16)
-        padded[: x.size - whole] = x[whole:]
-        store(narrow, 0, to_bfloat(load(padded, 0)))
-        bits[whole:] = narrow[: x.size - whole]
+    store(bits, last, to_bfloat(load(x, last)))
 
 
 @kernel
 def _decode(bits: NDArray[np.uint16], values: NDArray[np.float32]) -> None:
-    whole = bits.size - bits.size % LANES
-    for i in range(0, whole, LANES):
+    last = bits.size - LANES
+    for i in range(0, last, LANES):
         store(values, i, from_bfloat(load(bits, i)))
-    if whole < bits.size:
-        padded, wide = np.zeros(LANES, np.uint16), np.empty(LANES, np.float32)
-        padded[: bits.size - whole] = bits[whole:]
-        store(wide, 0, from_bfloat(load(padded, 0)))
-        values[whole:] = wide[: bits.size - whole]
+    store(values, last, from_bfloat(load(bits, last)))

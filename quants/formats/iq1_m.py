@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
-from ..kernels.grid_search import LONGEST_LIST, block_scratch, load_blocks
+from ..kernels.grid_search import load_blocks, room_for_floats
 from ..kernels.grids import grid_values, two_points
 from ..kernels.half import from_half, to_half
 from ..kernels.iq1 import (
@@ -36,6 +36,7 @@ from ..kernels.iq1 import (
     sorting_network,
     split_limits,
     units,
+    working_memory,
 )
 from ..kernels.lanes import (
     LANES,
@@ -81,7 +82,8 @@ def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = N
     near = neighbours("IQ1_S", 3)
     tables = near.entries.reshape(-1), near.codes, near.indexes, meanings()
     columns = np.empty(0, np.float32) if importance is None else importance
-    _encode(flat(rows), flat(columns), NETWORK, tables, raw.reshape(-1))
+    room, sums = working_memory(GROUP), room_for_floats(6 * (GROUP + 1))
+    _encode(flat(rows), flat(columns), NETWORK, tables, room, sums, raw.reshape(-1))
     return raw
 
 
@@ -177,18 +179,12 @@ def _cell_down(move: Lanes, cell: int) -> Lanes:
 
 
 @kernel
-def _encode(x, importance, network, tables, raw):  # type: ignore[no-untyped-def]
+def _encode(x, importance, network, tables, room, sums, raw):  # type: ignore[no-untyped-def]
     count = x.size // WEIGHTS
-    blocks, ordered = block_scratch(), LANES * (GROUP + 1)
-    across, weights = blocks[0], blocks[1]
-    values, carried, order = np.empty(ordered, np.float32), np.empty(ordered, np.float32), np.empty(ordered, np.int32)
-    sums = np.empty(6 * ordered, np.float32)
-    floats, ints = np.empty(2 * LANES, np.float32), np.empty(2 * LANES, np.int32)
-    points, downs, off_grid = np.empty(LANES * 2, np.int32), np.empty(LANES * 2, np.int32), np.empty(LANES, np.int32)
-    errors, start = np.empty(LONGEST_LIST, np.float32), np.empty(LANES, np.float32)
-    scales, moves = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * GROUPS, np.int32)
-    chosen, words = np.empty(LANES * 2 * GROUPS, np.int32), np.empty(LANES * 14, np.int32)
-    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    blocks, in_order, search, of_group, of_blocks = room
+    (values, carried, order), (floats, ints, start, errors), (points, downs, off_grid) = in_order, search, of_group
+    scales, moves, chosen, words, targets = of_blocks
+    across, weights, zero = blocks[0], blocks[1], every(np.float32(0))
     for block in range(0, count, LANES):
         load_blocks(x, importance, block, np.float32(2), np.float32(0), blocks)
         top = zero

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
 from ..kernels.grid_search import (
     REFIT_ALWAYS,
-    block_scratch,
     fold_signs,
     greatest,
     inverse_step,
     load_blocks,
     odd_levels,
+    room_for_words,
     scale_levels,
-    scratch,
     search_group,
     steps,
+    working_memory,
 )
 from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
@@ -71,7 +71,8 @@ def encode(rows: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArra
     raw = raw_rows(rows, WEIGHTS, BLOCK)
     near = neighbours("IQ2_XXS", 2)
     tables = near.entries.reshape(-1), near.codes, near.indexes, odd_levels(8)
-    _encode(flat(rows), flat(importance), STEPS, tables, raw.reshape(-1))
+    room, levels = working_memory(8, GROUP, STEPS.size), room_for_words(GROUP)
+    _encode(flat(rows), flat(importance), STEPS, tables, room, levels, raw.reshape(-1))
     return raw
 
 
@@ -132,13 +133,10 @@ def _even_scale(
 
 
 @kernel
-def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
+def _encode(x, importance, tried, tables, room, levels, raw):  # type: ignore[no-untyped-def]
     count = x.size // WEIGHTS
-    blocks, memory, sizes = block_scratch(), scratch(4, 8, tried.size), np.empty(LANES * GROUP, np.float32)
-    across, weights, levels = blocks[0], blocks[1], np.empty(LANES * GROUP, np.int32)
-    signs, points = np.empty(LANES * 4, np.int32), np.empty(LANES * 4, np.int32)
-    scales, words = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * 16, np.int32)
-    targets, zero = np.empty(LANES, np.int64), every(np.float32(0))
+    blocks, memory, (sizes, signs, points, scales, words, targets) = room
+    across, weights, zero = blocks[0], blocks[1], every(np.float32(0))
     for first in range(0, count, LANES):
         load_blocks(x, importance, first, np.float32(1), np.float32(0), blocks)
         top = zero

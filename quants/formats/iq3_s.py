@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
 from ..kernels.grid_search import (
     REFIT_IF_OFF_GRID,
-    block_scratch,
     fold_signs,
     greatest,
     inverse_step,
     load_blocks,
     odd_levels,
+    room_for_words,
     scale_levels,
-    scratch,
     search_group,
     steps,
+    working_memory,
 )
 from ..kernels.grids import four_points, grid_values, signed
 from ..kernels.half import to_half
@@ -73,7 +73,8 @@ def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = N
     near = neighbours("IQ3_S", 3)
     tables = near.entries.reshape(-1), near.codes, near.indexes, odd_levels(4)
     columns = np.empty(0, np.float32) if importance is None else importance
-    _encode(flat(rows), flat(columns), STEPS, tables, raw.reshape(-1))
+    room, alive = working_memory(4, GROUP, STEPS.size), room_for_words(GROUPS)
+    _encode(flat(rows), flat(columns), STEPS, tables, room, alive, raw.reshape(-1))
     return raw
 
 
@@ -103,13 +104,10 @@ def _close_gaps(words: NDArray[np.int32], alive: NDArray[np.int32]) -> None:
 
 
 @kernel
-def _encode(x, importance, tried, tables, raw):  # type: ignore[no-untyped-def]
+def _encode(x, importance, tried, tables, room, alive, raw):  # type: ignore[no-untyped-def]
     count = x.size // WEIGHTS
-    blocks, memory, sizes = block_scratch(), scratch(8, 4, tried.size), np.empty(LANES * GROUP, np.float32)
-    across, weights = blocks[0], blocks[1]
-    signs, points = np.empty(LANES * 4, np.int32), np.empty(LANES * 8, np.int32)
-    scales, words = np.empty(LANES * GROUPS, np.float32), np.empty(LANES * 26, np.int32)
-    alive, targets, zero = np.empty(LANES * GROUPS, np.int32), np.empty(LANES, np.int64), every(np.float32(0))
+    blocks, memory, (sizes, signs, points, scales, words, targets) = room
+    across, weights, zero = blocks[0], blocks[1], every(np.float32(0))
     for first in range(0, count, LANES):
         load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
         top, ninth, gaps = zero, every_int(0), False

@@ -34,6 +34,15 @@ def flat(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def filled(array: NDArray[Any]) -> NDArray[Any]:
+    """A one-dimensional array, made sixteen long with zeros if it is shorter."""
+    if array.size >= LANES:
+        return array
+    longer = np.zeros(LANES, array.dtype)
+    longer[: array.size] = array
+    return flat(longer)
+
+
 def raw_rows(rows: Floats, size: int, block: np.dtype[Any]) -> NDArray[np.uint8]:
     """Room for `rows` encoded in blocks of `size` values."""
     return np.empty((len(rows), rows.shape[1] // size * block.itemsize), np.uint8)

@@ -17,13 +17,12 @@ ZERO = np.float32(0)
 def deviation(values: Floats, wanted: Floats) -> tuple[float, float]:
     """Sum of the squared differences of two float32 arrays of one shape, and the largest difference."""
     found = np.zeros(2)
-    _deviation(flat(values), flat(wanted), found)
+    _deviation(flat(values), flat(wanted), np.empty(LANES, np.float32), found)
     return float(found[0]), float(found[1])
 
 
 @kernel
-def _deviation(values: Floats, wanted: Floats, found: NDArray[np.float64]) -> None:
-    lanes = np.empty(LANES, np.float32)
+def _deviation(values: Floats, wanted: Floats, lanes: Floats, found: NDArray[np.float64]) -> None:
     squares, largest = 0.0, every(ZERO)
     whole = values.size - values.size % LANES
     for start in range(0, whole, PIECE):
@@ -36,7 +35,9 @@ def _deviation(values: Floats, wanted: Floats, found: NDArray[np.float64]) -> No
         for i in range(LANES):
             squares += np.float64(lanes[i])
     store(lanes, 0, largest)
-    peak = np.float64(lanes.max())
+    peak = 0.0
+    for i in range(LANES):
+        peak = max(peak, np.float64(lanes[i]))
     for i in range(whole, values.size):
         rest = np.float64(values[i] - wanted[i])
         squares += rest * rest

@@ -66,6 +66,7 @@ DOUBT, DOUBTFUL = np.float32(3e-5), 1 << 16  # how near to the middle of two lev
 POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 
 SUPER = 256  # values of a super-block
+MOST_WORDS = 26  # of what a block stores beside its scale
 HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
 
@@ -83,23 +84,51 @@ def steps(highest: int, tries: int, step: float) -> Floats:
     return tried
 
 
-@inlined
-def scratch(cells: int, dims: int, tries: int) -> Any:
-    """Working memory of `search_group`."""
+def working_memory(dims: int, group: int, tries: int) -> Any:
+    """Arrays of an encoder for groups of `group` values in cells of `dims`: made here, because kernels that make
+    arrays take much longer to compile.
+
+    For `load_blocks`; for `search_group`; and for a group's sizes, sign bits and points, sixteen blocks' scales and
+    words, and where these go.
+    """
+    cells = group // dims
+    of_groups = (
+        room_for_floats(group), room_for_words(-(-group // 8)), room_for_words(cells),
+        room_for_floats(SUPER // group), room_for_words(MOST_WORDS), np.empty(LANES, np.int64),
+    )  # fmt: skip
+    return block_memory(), _search_memory(cells, dims, tries), of_groups
+
+
+def room_for_floats(count: int) -> Floats:
+    """Room for `count` times sixteen floats."""
+    return np.empty(LANES * count, np.float32)
+
+
+def room_for_words(count: int) -> Words:
+    """Room for `count` times sixteen 32-bit integers."""
+    return np.empty(LANES * count, np.int32)
+
+
+def block_memory() -> Any:
+    """For `load_blocks`: values, weights, columns of the importance, offsets."""
+    return room_for_floats(SUPER), room_for_floats(SUPER), room_for_floats(SUPER), np.empty(LANES, np.int64)
+
+
+def _search_memory(cells: int, dims: int, tries: int) -> Any:
     return (
-        np.empty(LANES * cells * tries, np.int32),  # numbers of combinations, of each cell at each scale
-        np.empty(LANES * cells * tries, np.int32),  # points chosen for them
-        np.empty(LANES * tries, np.float32),  # the scales
-        np.empty(LANES * cells * dims, np.float32),  # square roots of the weights
-        np.empty(LANES * cells * dims, np.float32),  # weights times values
-        np.empty(LANES * cells, np.float32),  # for each cell, sum of those roots
-        np.empty(LANES * cells, np.float32),  # and the same times squared values
+        room_for_words(cells * tries),  # numbers of combinations, of each cell at each scale
+        room_for_words(cells * tries),  # points chosen for them
+        room_for_floats(tries),  # the scales
+        room_for_floats(cells * dims),  # square roots of the weights
+        room_for_floats(cells * dims),  # weights times values
+        room_for_floats(cells),  # for each cell, sum of those roots
+        room_for_floats(cells),  # and the same times squared values
         np.empty(LONGEST_LIST, np.float32),  # errors of neighbours
         np.empty((3 * LANES * tries + 3, 4), np.int32),  # the queue of intervals of scales, see `_push`
-        np.empty(LANES, np.int32),  # a bit for each scale at which a cell's point may be another than before
-        np.empty(LANES, np.int32),  # which scale won
-        np.empty(LANES, np.float32),  # its value
-        np.empty(LANES, np.int32),  # whether points were chosen again
+        room_for_words(1),  # a bit for each scale at which a cell's point may be another than before
+        room_for_words(1),  # which scale won
+        room_for_floats(1),  # its value
+        room_for_words(1),  # whether points were chosen again
     )
 
 
@@ -472,7 +501,7 @@ def search_group(
 def load_blocks(
     x: Floats, importance: Floats, first: int, mean_factor: np.float32, plain_factor: np.float32, memory: Any
 ) -> None:
-    """Lay sixteen super-blocks side by side, and their weights; memory: `block_scratch`.
+    """Lay sixteen super-blocks side by side, and their weights; memory: `block_memory`.
 
     Weights: importance * sqrt(mean_factor * mean + x * x); without importance plain_factor * mean + x * x.
     """
@@ -489,13 +518,6 @@ def load_blocks(
         for i in range(0, LANES * SUPER, LANES):
             v = load(across, i)
             store(weights, i, plain_factor * mean + v * v)
-
-
-@inlined
-def block_scratch() -> Any:
-    """For `load_blocks`: values, weights, columns of the importance, offsets."""
-    wide = LANES * SUPER
-    return np.empty(wide, np.float32), np.empty(wide, np.float32), np.empty(wide, np.float32), np.empty(LANES, np.int64)
 
 
 @inlined

@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .grid_search import DOUBT, DOUBTFUL, POWERS, bare, list_of, nearest_point
+from .grid_search import (
+    DOUBT,
+    DOUBTFUL,
+    LONGEST_LIST,
+    MOST_WORDS,
+    POWERS,
+    SUPER,
+    bare,
+    block_memory,
+    list_of,
+    nearest_point,
+    room_for_floats,
+    room_for_words,
+)
 from .lanes import (
     LANES,
     Lanes,
@@ -52,6 +65,25 @@ def sorting_network(count: int) -> NDArray[np.int64]:
                 if (at + i) // (2 * width) == (at + i + gap) // (2 * width):
                     steps.append((at + i, at + i + gap))
     return np.array(steps)
+
+
+def working_memory(group: int) -> Any:
+    """Arrays of an encoder for groups of `group` values, see `grid_search.working_memory`.
+
+    For `load_blocks`; a group's values and weights in order, and the order; what the search for
+    points needs; a group's points and moves; sixteen blocks' scales, moves, points and words, and where these go.
+    """
+    ordered, cells, groups = group + 1, group // 8, SUPER // group
+    return (
+        block_memory(),
+        (room_for_floats(ordered), room_for_floats(ordered), room_for_words(ordered)),
+        (room_for_floats(2), room_for_words(2), room_for_floats(1), np.empty(LONGEST_LIST, np.float32)),
+        (room_for_words(cells), room_for_words(cells), room_for_words(1)),
+        (
+            room_for_floats(groups), room_for_words(groups), room_for_words(cells * groups),
+            room_for_words(MOST_WORDS), np.empty(LANES, np.int64),
+        ),
+    )  # fmt: skip
 
 
 @bare

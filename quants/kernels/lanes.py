@@ -34,6 +34,7 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, config
 from numba.core.errors import TypingError
+from numba.core.types.misc import unliteral
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
@@ -55,7 +56,7 @@ def inlined_once(function: Callable[..., Any]) -> Any:
     """
     compiled = inlined(function)
     template = compiled.get_call_template
-    compiled.get_call_template = lambda types, names: template(tuple(map(nt.unliteral, types)), names)
+    compiled.get_call_template = lambda types, names: template(tuple(map(unliteral, types)), names)
     return compiled
 
 
@@ -70,6 +71,12 @@ def kernel(function: Callable[..., Any]) -> Any:
     if cached is not None:
         cached._source_stamp = (cached._source_stamp, _kernels_changed())
     return compiled
+
+
+def is_cached(compiled: Any) -> bool:
+    """Whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
+    cached = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    return cached is None or bool(cached._load_index())
 
 
 @functools.cache

@@ -118,7 +118,7 @@ def _fill(
     codes: NDArray[np.uint16], indexes: NDArray[np.uint16],
 ) -> int:  # fmt: skip
     """Write the lists; steps: room for one list. Result: elements used."""
-    at = np.int64(0)
+    at: Any = np.int64(0)
     for number in range(len(squares)):
         length = lengths[number]
         if length == 0:
@@ -147,4 +147,4 @@ def _fill(
         entries[number, 0], entries[number, 1] = start, length
         entries[number, 2], entries[number, 3] = short, at - short
         at = _pad(codes, indexes, short, at)
-    return at
+    return int(at)

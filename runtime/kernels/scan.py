@@ -17,7 +17,8 @@ f32 = np.float32
 def scan_channels(x, dt, a, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
     """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); channels start … stop."""
     for t in range(x.shape[0]):
-        y[t, start:stop] = f32(0)
+        for i in range(start, stop):
+            y[t, i] = f32(0)
         for s in range(a.shape[0]):
             channel_step(
                 x[t, start:stop], dt[t, start:stop], a[s, start:stop], b[t, s], c[t, s], state[s, start:stop],

@@ -21,8 +21,10 @@ def attention_weights(scores, first, last, cap, sinks, scale):  # type: ignore[n
     heads = sinks.size
     for r in range(scores.shape[0]):
         begin, end = first[r // heads], last[r // heads]
-        scores[r, :begin] = ZERO
-        scores[r, end:] = ZERO
+        for i in range(begin):  # filling a slice takes numba a second more to compile
+            scores[r, i] = ZERO
+        for i in range(end, scores.shape[1]):
+            scores[r, i] = ZERO
         seen = scores[r, begin:end]
         scale[r] = ZERO
         if seen.size == 0:

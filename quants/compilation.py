@@ -1,0 +1,192 @@
+"""Compiling codecs before they are used, on more than one processor.
+
+numba compiles one kernel at a time in a process. What another process compiles is in its cache, where we find it.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .format import format_named
+
+# Formats that share most of their functions: the second of them is compiled in half the time, in the same process.
+SIBLINGS = {"IQ3_XXS": "IQ3_S", "IQ2_XS": "IQ2_S", "IQ1_S": "IQ1_M", "Q5_K": "Q4_K", "Q6_K": "Q3_K"}
+SLOW = ("IQ3", "IQ2", "IQ1")
+SERVE = "from quants.compilation import serve; serve()"
+
+
+@dataclass(frozen=True)
+class Codec:
+    """What is compiled for a format. kind: "encode", "weighted" (with importance weights), "decode" or "deviation"."""
+
+    format: str
+    kind: str
+
+    def run(self) -> None:
+        """Run it once on a block, which compiles it or loads it."""
+        form = format_named(self.format)
+        if self.kind == "deviation":
+            from .kernels.deviation import deviation
+
+            deviation(np.zeros(1, np.float32), np.zeros(1, np.float32))
+        elif self.kind == "decode":
+            form.codec.decode(np.zeros((1, form.block_bytes), np.uint8))
+        else:
+            values = np.linspace(-1, 1, form.block_size, dtype=np.float32)[None]
+            form.encode(values, np.ones(form.block_size, np.float32) if self.kind == "weighted" else None)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it was compiled before, as far as one can tell."""
+        from .kernels.lanes import is_cached
+
+        kernels = vars(format_named(self.format).codec)
+        kernel = kernels.get("_encode_weighted") if self.kind == "weighted" else None
+        kernel = kernel or kernels.get("_decode" if self.kind == "decode" else "_encode")
+        return kernel is None or is_cached(kernel)
+
+    @property
+    def family(self) -> str:
+        return SIBLINGS.get(self.format, self.format)
+
+    @property
+    def cost(self) -> int:
+        """The greater, the longer it takes to compile."""
+        if self.kind in ("decode", "deviation"):
+            return 0
+        return 3 if self.format.startswith(SLOW) else 2 if self.format.endswith("_K") else 1
+
+
+def compile_codecs(
+    codecs: Iterable[Codec], processes: int = 1, tell: Callable[[str], None] = lambda format: None
+) -> float:
+    """Have codecs ready to run in this process. Returns the seconds that took.
+
+    processes: how many may compile at the same time. tell: called with the format that this one turns to.
+    """
+    started = time.perf_counter()
+    work = _Work(sorted(dict.fromkeys(codecs), key=lambda codec: -codec.cost))
+    with _without_collection():
+        unknown = sum(not codec.is_cached for codec in work.waiting) if processes > 1 else 0
+        with _helpers(work, min(processes, unknown) - 1):
+            while codec := work.take("us"):
+                tell(codec.format)
+                codec.run()
+        for codec in work.given_away:
+            tell(codec.format)
+            codec.run()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Without looking for cycles among the millions of objects of a compilation, a sixteenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass
+class _Work:
+    """Codecs that nobody has turned to yet, and those that helpers took.
+
+    owners: who turned to a family first. starting: helpers that took nothing yet. done: nothing is given away any more.
+    """
+
+    waiting: list[Codec]
+    given_away: list[Codec] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+    starting: list[subprocess.Popen[str]] = field(default_factory=list)
+    done: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, taker: str) -> Codec | None:
+        """The next codec: of the taker's own families, else of nobody's, else any."""
+        with self.lock:
+            return self._next(taker)
+
+    def start(self, helper: subprocess.Popen[str]) -> None:
+        with self.lock:
+            self.starting.append(helper)
+            if self.done:
+                helper.kill()
+
+    def give(self, helper: subprocess.Popen[str]) -> Codec | None:
+        """The next codec for a helper; None if there is none, or we are done."""
+        with self.lock:
+            if helper in self.starting:
+                self.starting.remove(helper)
+            codec = None if self.done else self._next(str(helper.pid))
+            if codec is not None:
+                self.given_away.append(codec)
+            return codec
+
+    def end(self) -> None:
+        """Give nothing away any more, and dismiss helpers that took nothing."""
+        with self.lock:
+            self.done = True
+            for helper in self.starting:
+                helper.kill()
+
+    def _next(self, taker: str) -> Codec | None:
+        if not self.waiting:
+            return None
+        owners = [self.owners.get(codec.family, "") for codec in self.waiting]
+        at = next((owners.index(owner) for owner in (taker, "") if owner in owners), 0)
+        codec = self.waiting.pop(at)
+        self.owners.setdefault(codec.family, taker)
+        return codec
+
+
+@contextmanager
+def _helpers(work: _Work, count: int) -> Iterator[None]:
+    """While the block runs, and until they have done what they took, `count` other processes take codecs, too."""
+    threads = [threading.Thread(target=_help, args=(work,), daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        work.end()
+        for thread in threads:
+            thread.join()
+
+
+def _help(work: _Work) -> None:
+    """Have another process take codecs. Should it fail, nothing is lost: what it took is compiled here in the end."""
+    if getattr(sys, "frozen", False):  # a program in one file, whose executable is no Python
+        return
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {SERVE}"]
+    pipe = subprocess.PIPE
+    with (
+        suppress(OSError),
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as helper,
+    ):
+        assert helper.stdin
+        assert helper.stdout
+        work.start(helper)
+        while helper.stdout.readline() and (codec := work.give(helper)):
+            helper.stdin.write(f"{codec.format} {codec.kind}\n")
+            helper.stdin.flush()
+
+
+def serve() -> None:
+    """Run the codecs that standard input names, a line each; a line says that the next one may come."""
+    with _without_collection():
+        print(flush=True)
+        for line in sys.stdin:
+            Codec(*line.split()).run()
+            print(flush=True)
