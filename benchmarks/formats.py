@@ -3,6 +3,8 @@
     python benchmarks/formats.py                  # every format we have; million values per second of CPU time
     python benchmarks/formats.py Q4_K Q6_K --rows 512
     python benchmarks/formats.py --json
+    python benchmarks/formats.py --scaling        # two threads beside one: how many times the values in the same time
+    python benchmarks/formats.py --compile        # seconds that compiling each encoder takes, without a cache
 
 The reference is libggml-base of the package llama-cpp-python (the extra `verify`), called through ctypes and left out
 where that is not installed. Calls alternate, ours and theirs, and the best of each counts: other work on the machine
@@ -15,9 +17,15 @@ import argparse
 import ctypes
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -102,6 +110,50 @@ def measure(name: str, count: int, seconds: float, library: Any) -> list[dict[st
     return found
 
 
+def jobs_of(name: str) -> list[str]:
+    form = quants.format_named(name)
+    return [*([] if form.needs_importance else ["encode"]), *(["encode weighted"] if form.uses_importance else [])]
+
+
+def scaling(name: str, job: str, count: int, seconds: float) -> float:
+    """How many times the values that two threads encode in the time in which one does, in wall time; a median."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.standard_normal((count, WIDTH)) * 0.02).astype(np.float32) for _ in range(2)]
+    weights = (rng.chisquare(1, WIDTH) + 1e-3).astype(np.float32) if "weighted" in job else None
+    quants.encode(name, rows[0], weights)  # compiles
+    start = time.perf_counter()
+    quants.encode(name, rows[0], weights)
+    calls = max(1, int(seconds / 8 / (time.perf_counter() - start)))
+
+    def work(thread: int) -> None:
+        for _ in range(calls):
+            quants.encode(name, rows[thread], weights)
+
+    def wall(threads: int) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            begin = time.perf_counter()
+            list(pool.map(work, range(threads)))
+            return time.perf_counter() - begin
+
+    return median(2 * wall(1) / wall(2) for _ in range(5))
+
+
+def compile_seconds(name: str, job: str) -> float:
+    """Of an encoder, in a process of its own without a cache; numba itself is loaded before."""
+    script = (
+        "import time, numba; from quants.compilation import Codec; import quants.kernels.lanes\n"
+        "numba.njit(lambda x: x + 1)(1); start = time.perf_counter()\n"
+        f"Codec({name!r}, {'weighted' if 'weighted' in job else 'encode'!r}).run()\n"
+        "print(time.perf_counter() - start)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+    return float(done.stdout)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     known = [name for name in formats() if importlib.util.find_spec(f"quants.formats.{name.lower()}")]
@@ -110,7 +162,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help=f"rows of {WIDTH} values (default: 64)")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each figure (default: 0.5)")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
+    if options.scaling or options.compile:
+        for name in options.formats:
+            for job in jobs_of(name):
+                figures = [f"{scaling(name, job, 4 * options.rows, options.seconds):.2f} x"] if options.scaling else []
+                figures += [f"{compile_seconds(name, job):.2f} s"] if options.compile else []
+                print(f"| {name} | {job} | {' | '.join(figures)} |", flush=True)
+        return
     library = reference()
     found = []
     if not options.json:
