@@ -98,6 +98,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "vocab_size": 102_400,
     },
     restored=restored,
+    refused={"rope_interleave": False},
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": None,

@@ -11,6 +11,7 @@ from archs.config import normalized
 from archs.plan import architecture_metadata
 from archs.registry import by_hf_class
 from archs.spec import Map
+from quants.errors import ModelError
 
 
 def keys(hf_class: str, **config: Any) -> dict[str, Any]:
@@ -109,3 +110,16 @@ def test_gpt_oss_defaults() -> None:
     changed = keys("GptOssForCausalLM", num_hidden_layers=4, layer_types=kinds, swiglu_limit=5.0)
     assert changed["attention.sliding_window_pattern"] == [False, True, True, True]
     assert changed["swiglu_limit"] == 5
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "key", "value"),
+    [
+        ("DeepseekV3ForCausalLM", "rope_interleave", False), ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", True),
+        ("BloomForCausalLM", "apply_residual_connection_post_layernorm", True),
+    ],
+)  # fmt: skip
+def test_what_files_cannot_express_is_refused(hf_class: str, key: str, value: bool) -> None:
+    with pytest.raises(ModelError, match=rf"config.json has {key} = {value}, which \w+ files cannot express"):
+        keys(hf_class, **{key: value})
+    keys(hf_class, **{key: not value})
