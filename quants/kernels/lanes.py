@@ -310,18 +310,6 @@ def nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
 
 
 @_lanewise(f32x16, f32x16)
-def truncated(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """To the next integer towards zero."""
-    return _call(builder, "trunc", a)
-
-
-@_lanewise(f32x16, f32x16)
-def floored(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """To the next integer below."""
-    return _call(builder, "floor", a)
-
-
-@_lanewise(f32x16, f32x16)
 def absolute(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
     return _call(builder, "fabs", a)
 
@@ -475,31 +463,6 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
 
 
 @intrinsic
-def load_words(typing: Any, array: Any, offset: Any) -> Any:
-    """64 consecutive bytes of an integer array from element `offset` on, as sixteen little-endian 32-bit words."""
-    _element_bits(array, "load words from")
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        value = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], WORDS))
-        value.align = 1
-        return value
-
-    return i32x16(array, nt.intp), codegen
-
-
-@intrinsic
-def store_words(typing: Any, array: Any, offset: Any, value: Any) -> Any:
-    """i32x16 to 64 consecutive bytes of an integer array from element `offset` on, little-endian words."""
-    _element_bits(array, "store words to")
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        builder.store(args[2], _pointer(context, builder, signature.args[0], args[0], args[1], WORDS)).align = 1
-        return context.get_dummy_value()
-
-    return nt.void(array, nt.intp, i32x16), codegen
-
-
-@intrinsic
 def gather(typing: Any, table: Any, index: Any) -> Any:
     """table[index] in each lane: f32x16 or i32x16 as `load` of that table. Indexes must lie within the table."""
     bits = _element_bits(table, "gather from")
@@ -647,12 +610,6 @@ def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_
 def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
     """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
     return _put(array, offsets, SHORT)
-
-
-@intrinsic
-def put_bytes(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Each lane's low 8 bits to the uint8 array at byte offsets[lane] + at."""
-    return _put(array, offsets, BYTE)
 
 
 QUARTERS = (0, 4, 8, 12)  # the first lanes of the 128-bit parts that shuffles work on
