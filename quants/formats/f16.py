@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import filled, flat
 from ..kernels.half import from_half, to_half
-from ..kernels.lanes import LANES, kernel, load, store
+from ..kernels.lane_memory import load, store
+from ..kernels.lanes import LANES, kernel
 
 BLOCK = np.dtype("<u2")
 

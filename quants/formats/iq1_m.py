@@ -38,21 +38,19 @@ from ..kernels.iq1 import (
     units,
     working_memory,
 )
+from ..kernels.lane_memory import block_offsets, load, store
 from ..kernels.lanes import (
     LANES,
     Lanes,
     absolute,
     any_lane,
-    block_offsets,
     every,
     every_int,
     inlined,
     kernel,
     lane_numbers,
     larger,
-    load,
     smaller,
-    store,
     to_float,
     where,
 )

@@ -35,22 +35,8 @@ from ..kernels.iq1 import (
     split_limits,
     working_memory,
 )
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    block_offsets,
-    every,
-    every_int,
-    inlined,
-    kernel,
-    larger,
-    load,
-    put_halves,
-    smaller,
-    store,
-    to_float,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, load, put_halves, store
+from ..kernels.lanes import LANES, absolute, every, every_int, inlined, kernel, larger, smaller, to_float, where
 from ..kernels.neighbours import neighbours
 from ..kernels.rounding import nearest_int
 

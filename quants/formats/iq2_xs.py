@@ -30,21 +30,8 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    block_offsets,
-    every,
-    every_int,
-    kernel,
-    larger,
-    load,
-    put_halves,
-    put_words,
-    store,
-    to_float,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, store
+from ..kernels.lanes import LANES, absolute, every, every_int, kernel, larger, to_float, where
 from ..kernels.neighbours import neighbours
 
 USES_IMPORTANCE = True

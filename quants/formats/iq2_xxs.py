@@ -31,21 +31,18 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
+from ..kernels.lane_memory import block_offsets, load, put_halves, store
 from ..kernels.lanes import (
     LANES,
     Lanes,
     absolute,
     any_lane,
-    block_offsets,
     every,
     every_int,
     inlined,
     kernel,
     larger,
-    load,
-    put_halves,
     smaller,
-    store,
     to_float,
     where,
 )

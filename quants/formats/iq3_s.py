@@ -33,23 +33,8 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import four_points, grid_values, signed
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    any_lane,
-    block_offsets,
-    every,
-    every_int,
-    inlined,
-    kernel,
-    larger,
-    load,
-    put_halves,
-    put_words,
-    store,
-    to_float,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, store
+from ..kernels.lanes import LANES, absolute, any_lane, every, every_int, inlined, kernel, larger, to_float, where
 from ..kernels.neighbours import neighbours
 
 USES_IMPORTANCE = True

@@ -30,20 +30,8 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import EVEN_SIGNS, four_points, grid_values, signed
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    block_offsets,
-    every,
-    every_int,
-    kernel,
-    larger,
-    load,
-    put_halves,
-    store,
-    to_float,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, load, put_halves, store
+from ..kernels.lanes import LANES, absolute, every, every_int, kernel, larger, to_float, where
 from ..kernels.neighbours import neighbours
 
 USES_IMPORTANCE = True

@@ -16,21 +16,8 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    block_offsets,
-    every,
-    every_int,
-    kernel,
-    lane_numbers,
-    load,
-    mask_bits,
-    put_halves,
-    store,
-    transpose,
-    where,
-)  # fmt: skip
+from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
+from ..kernels.lanes import LANES, absolute, every, every_int, kernel, lane_numbers, mask_bits, where
 
 WEIGHTS = 128
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", WEIGHTS // 8)])

@@ -17,23 +17,8 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import bytes_to_words, flat
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    absolute,
-    block_offsets,
-    every,
-    int_lanes,
-    kernel,
-    lane_numbers,
-    larger,
-    load,
-    put_halves,
-    put_words,
-    store,
-    to_float,
-    transpose,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, int_lanes, load, put_halves, put_words, store, transpose
+from ..kernels.lanes import LANES, absolute, every, kernel, lane_numbers, larger, to_float, where
 from ..kernels.rounding import half_away
 
 WEIGHTS = 64

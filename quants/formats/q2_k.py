@@ -29,21 +29,8 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
-from ..kernels.lanes import (
-    LANES,
-    Lanes,
-    absolute,
-    block_offsets,
-    float_lanes,
-    inlined,
-    int_lanes,
-    kernel,
-    load,
-    put_words,
-    store,
-    to_float,
-    transpose,
-)
+from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_words, store, transpose
+from ..kernels.lanes import LANES, Lanes, absolute, inlined, kernel, to_float
 from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
 from ..kernels.superblocks import (
     ROOM,

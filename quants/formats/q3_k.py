@@ -31,25 +31,8 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
-from ..kernels.lanes import (
-    GROUPS,
-    LANES,
-    Lanes,
-    block_offsets,
-    float_lanes,
-    inlined,
-    int_lanes,
-    kernel,
-    load,
-    put_halves,
-    put_words,
-    store,
-    store_wide,
-    to_float,
-    to_int,
-    transpose,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, put_words, store, transpose
+from ..kernels.lanes import LANES, Lanes, inlined, kernel, to_float, to_int, where
 from ..kernels.scales import ZERO, extreme, refined_scale, signed_codes, signed_scale
 from ..kernels.superblocks import (
     SIZE,
@@ -60,6 +43,7 @@ from ..kernels.superblocks import (
     requantize_signed,
     weight_sums,
 )
+from ..kernels.wide_lanes import GROUPS, store_wide
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 BYTES, (HMASK, QS, SCALES, D) = BLOCK.itemsize, field_offsets(BLOCK)

@@ -30,26 +30,10 @@ from ..kernels.blocks import (
     weigh_columns,
 )
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    GROUPS,
-    LANES,
-    Lanes,
-    block_offsets,
-    float_lanes,
-    inlined,
-    int_lanes,
-    kernel,
-    load,
-    put_halves,
-    smaller,
-    store,
-    store_wide,
-    to_float,
-    to_int,
-    transpose,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
+from ..kernels.lanes import LANES, Lanes, inlined, kernel, smaller, to_float, to_int, where
 from ..kernels.scales import INVERSE, LOW, MINIMUM, SCALE, offset_codes, scale_and_minimum, span
+from ..kernels.wide_lanes import GROUPS, store_wide
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 SIZE, BYTES = 32, BLOCK.itemsize

@@ -30,20 +30,8 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
-from ..kernels.lanes import (
-    LANES,
-    Lanes,
-    block_offsets,
-    float_lanes,
-    inlined,
-    int_lanes,
-    kernel,
-    lane,
-    load,
-    store,
-    to_float,
-    transpose,
-)
+from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, store, transpose
+from ..kernels.lanes import LANES, Lanes, inlined, kernel, lane, to_float
 from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
 from ..kernels.superblocks import (
     ROOM,

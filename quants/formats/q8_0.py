@@ -16,19 +16,8 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import Floats, bytes_to_words, field_offsets, flat, load_half, put_all, raw_rows, value_rows
 from ..kernels.half import to_half
-from ..kernels.lanes import (
-    LANES,
-    block_offsets,
-    float_lanes,
-    int_lanes,
-    kernel,
-    load,
-    put_halves,
-    store,
-    to_float,
-    transpose,
-    where,
-)
+from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
+from ..kernels.lanes import LANES, kernel, to_float, where
 from ..kernels.rounding import half_away
 from ..kernels.scales import extreme
 

@@ -8,19 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .half import from_half
-from .lanes import (
-    LANES,
-    Lanes,
-    every_int,
-    inlined,
-    inlined_once,
-    load,
-    put_quads,
-    put_tile,
-    put_words,
-    square_root,
-    store,
-)
+from .lane_memory import load, put_quads, put_tile, put_words, store
+from .lanes import LANES, Lanes, every_int, inlined, inlined_once, square_root
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import flat
-from .lanes import LANES, absolute, every, kernel, larger, load, store
+from .lane_memory import load, store
+from .lanes import LANES, absolute, every, kernel, larger
 
 Floats = NDArray[np.float32]
 

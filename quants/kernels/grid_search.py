@@ -22,30 +22,25 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .blocks import column_offsets, sum_of_squares, weigh
+from .lane_memory import block_offsets, load, pick_of_eight, pick_of_four, store, transpose
 from .lanes import (
     LANES,
     Lanes,
     absolute,
     all_lanes,
-    block_offsets,
     every,
     every_int,
     inlined,
     lane_numbers,
     larger,
-    load,
     lowest_bit,
     mask_bits,
-    pick_of_eight,
-    pick_of_four,
     round_even,
     smaller,
     smallest_lane,
     smallest_of_half,
     square_root,
-    store,
     to_float,
-    transpose,
     where,
 )
 from .rounding import nearest_int

@@ -25,19 +25,8 @@ from .grid_search import (
     room_for_floats,
     room_for_words,
 )
-from .lanes import (
-    LANES,
-    Lanes,
-    absolute,
-    every,
-    every_int,
-    larger,
-    load,
-    store,
-    to_float,
-    where,
-    with_sign,
-)
+from .lane_memory import load, store
+from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]

@@ -7,21 +7,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from .lanes import (
-    LANES,
-    Lanes,
-    absolute,
-    every,
-    every_int,
-    inlined,
-    larger,
-    load,
-    lookup,
-    smaller,
-    store,
-    to_float,
-    where,
-)
+from .lane_memory import load, lookup, store
+from .lanes import LANES, Lanes, absolute, every, every_int, inlined, larger, smaller, to_float, where
 
 CODED = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 LEVELS = tuple(np.float32(v) for v in CODED)

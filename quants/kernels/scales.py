@@ -11,27 +11,24 @@ from typing import Any
 import numpy as np
 
 from .blocks import Floats, Words
+from .lane_memory import load, store
 from .lanes import (
     LANES,
     Lanes,
     absolute,
     any_lane,
     every,
-    every_wide,
     inlined,
     inlined_once,
     larger,
-    load,
-    load_wide,
     nearest,
     round_even,
     smaller,
-    store,
-    store_wide,
     to_float,
     to_int,
     where,
 )
+from .wide_lanes import every_wide, load_wide, store_wide
 
 ZERO, ONE, TENTH = np.float32(0), np.float32(1), np.float32(0.1)
 NOTHING = np.float32(1e-15)  # groups with no larger value are zero

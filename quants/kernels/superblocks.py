@@ -9,31 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
+from .lane_memory import float_lanes, int_lanes, load, put_quads, store
 from .lanes import (
-    GROUPS,
     LANES,
     Lanes,
     absolute,
     any_lane,
     every,
-    float_lanes,
     inlined,
     inlined_once,
-    int_lanes,
     larger,
-    load,
     nearest,
-    put_quads,
     round_even,
     smaller,
     square_root,
-    store,
-    store_wide,
     to_float,
     to_int,
     where,
 )
 from .scales import INVERSE, LOW, MINIMUM, ONE, SCALE, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+from .wide_lanes import GROUPS, store_wide
 
 SIZE = 256
 

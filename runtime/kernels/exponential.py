@@ -14,7 +14,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from quants.kernels.lanes import LANES, larger, largest_lane, load
+from quants.kernels.lane_memory import load
+from quants.kernels.lanes import LANES, larger, largest_lane
 
 f32 = np.float32
 SHORT = 512

@@ -13,44 +13,43 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
+from quants.kernels.lane_memory import (
+    block_offsets,
+    float_lanes,
+    gather,
+    int_lanes,
+    load,
+    put_halves,
+    put_quads,
+    put_tile,
+    put_words,
+    store,
+    transpose,
+)
 from quants.kernels.lanes import (
-    GROUPS,
     LANES,
     absolute,
     all_lanes,
     any_lane,
     bits_float,
-    block_offsets,
     every,
     every_int,
-    every_wide,
     float_bits,
-    float_lanes,
-    gather,
-    int_lanes,
     kernel,
     lane,
     lane_numbers,
     larger,
-    load,
-    load_wide,
     mask_bits,
-    put_halves,
-    put_quads,
-    put_tile,
-    put_words,
     round_even,
     shift_right,
     smaller,
     square_root,
-    store,
-    store_wide,
     to_float,
     to_int,
-    transpose,
     where,
     with_sign,
 )
+from quants.kernels.wide_lanes import GROUPS, every_wide, load_wide, store_wide
 
 ROOT = Path(__file__).resolve().parents[3]
 f32, i32 = np.float32, np.int32

@@ -5,7 +5,8 @@ import ctypes.util
 
 import numpy as np
 
-from quants.kernels.lanes import LANES, kernel, load, store
+from quants.kernels.lane_memory import load, store
+from quants.kernels.lanes import LANES, kernel
 from quants.kernels.rounding import half_away, nearest_int
 
 
