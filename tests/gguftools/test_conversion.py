@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -113,6 +114,29 @@ def test_truncated_weights(broken):
     path = broken / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
     assert "model.safetensors" in refusal(broken)
+
+
+def test_weights_that_are_cut_short_while_they_are_read(broken):
+    def cut(done, total, what):
+        os.truncate(broken / "model.safetensors", 100_000)
+
+    message = refusal(broken, progress=cut, memory=1 << 16)
+    assert "model.safetensors ends at byte 100000: it was cut short while it was read" in message
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "Q4_K_M"])
+def test_weights_on_a_disk_that_fails(broken, monkeypatch, recipe):
+    real, size = os.preadv, (broken / "model.safetensors").stat().st_size
+
+    def failing(fd, buffers, offset):
+        if os.fstat(fd).st_size == size and offset > size // 2:
+            raise OSError(5, os.strerror(5))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(GgufToolsError, match=r"model\.safetensors: [\w.]+ cannot be read: Input/output error"):
+        convert(broken, broken.parent / "out.gguf", recipe)
+    assert not (broken.parent / "out.gguf").exists()
 
 
 def test_index_names_an_absent_shard(broken):
