@@ -246,10 +246,13 @@ def bytes_progress(title: str) -> Iterator[BytesProgress]:
         yield lambda done, total, label: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.table import Column
 
+    whole, cut = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis")  # one line, whatever the width
     columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[label]}"),
+        TextColumn("{task.description}", table_column=cut.copy()), BarColumn(bar_width=16),
+        DownloadColumn(table_column=whole.copy()), TransferSpeedColumn(table_column=whole.copy()),
+        TimeRemainingColumn(table_column=whole.copy()), TextColumn("{task.fields[label]}", table_column=cut.copy()),
     )  # fmt: skip
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(title, total=None, label="")
