@@ -38,6 +38,9 @@ def take(tensor: Tensor, index: NDArray[np.intp]) -> Tensor:
         if not len(rows):
             return tensor.raw(0, 0)
         low, high = int(rows.min()), int(rows.max()) + 1
+        if high - low > 2 * len(rows):  # such as the keys among fused rows, far from each other
+            runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+            return np.concatenate([tensor.raw(int(run[0]), int(run[-1]) + 1) for run in runs])
         raw = tensor.raw(low, high)
         return raw if high - low == len(rows) and np.all(np.diff(rows) == 1) else raw[rows - low]
 

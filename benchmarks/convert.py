@@ -21,8 +21,8 @@ from statistics import median
 
 from quants.recipes import recipe_named
 
-from .memory import SHARED, synthetic
-from .quantize import REFERENCE, measured, same_tensors
+from .memory import SHARED, measured, synthetic
+from .quantize import REFERENCE, same_tensors
 
 # It knows vocabularies by a hash, and the synthetic one not at all: it is told what that is.
 CONVERTER = """

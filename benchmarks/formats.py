@@ -5,6 +5,7 @@
     python benchmarks/formats.py --json
     python benchmarks/formats.py --scaling        # two threads beside one: how many times the values in the same time
     python benchmarks/formats.py --compile        # seconds that compiling each encoder takes, without a cache
+    python benchmarks/formats.py --tables         # milliseconds to make the search tables of the IQ formats
 
 The reference is libggml-base of the package llama-cpp-python (the extra `verify`), called through ctypes and left out
 where that is not installed. Calls alternate, ours and theirs, and the best of each counts: other work on the machine
@@ -32,8 +33,10 @@ import numpy as np
 
 import quants
 from quants.format import formats
+from quants.kernels.neighbours import neighbours
 
 WIDTH = 4096
+GRIDS = {"IQ2_XXS": 2, "IQ2_XS": 2, "IQ2_S": 1, "IQ3_XXS": 2, "IQ3_S": 3, "IQ1_S": 3}  # distances that encoders look at
 ToFloat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -154,6 +157,15 @@ def compile_seconds(name: str, job: str) -> float:
     return float(done.stdout)
 
 
+def show_tables() -> None:
+    neighbours("IQ3_XXS", GRIDS["IQ3_XXS"])  # compiles
+    neighbours.cache_clear()
+    for name, distances in GRIDS.items():
+        start = time.perf_counter()
+        neighbours(name, distances)
+        print(f"| {name} | {1e3 * (time.perf_counter() - start):.1f} ms |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     known = [name for name in formats() if importlib.util.find_spec(f"quants.formats.{name.lower()}")]
@@ -164,7 +176,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--tables", action="store_true")
     options = parser.parse_args()
+    if options.tables:
+        show_tables()
+        return
     if options.scaling or options.compile:
         for name in options.formats:
             for job in jobs_of(name):

@@ -8,28 +8,33 @@ The bound we promise: 1 GB plus twice the largest row block. Needs the shared ma
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 SHARED = Path(os.environ.get("GGUFTOOLS_SHARED", Path(__file__).resolve().parent.parent.parent / "shared"))
 BYTES_OF_A_LAYER = 94.4e6  # at the widths below, in bfloat16
 STEPS = (("convert", "bf16"), ("convert", "Q8_0"), ("convert", "Q4_K_M"), ("quantize", "Q4_K_M"))
+MEASURE = """
+import json, os, resource, subprocess, sys, time
+start = time.perf_counter()
+code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, code]))
+"""
 
 
-def measured(command: list[str]) -> tuple[float, float]:
-    """Run a command: seconds, and peak memory in GB (mapped file pages that are resident count)."""
-    script = (
-        "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
-    )
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
-    return time.perf_counter() - start, int(done.stdout.split()[-1]) / 1e6
+def measured(command: list[str]) -> tuple[float, float, float]:
+    """Seconds, CPU seconds and peak MB of a command."""
+    done = subprocess.run([sys.executable, "-c", MEASURE, *command], capture_output=True, text=True, check=True)
+    wall, cpu, peak, code = json.loads(done.stdout)
+    if code:
+        raise SystemExit(f"{' '.join(command[:4])} … failed with {code}")
+    return wall, cpu, peak
 
 
 def main() -> None:
@@ -57,8 +62,9 @@ def run(work: Path, gigabytes: float) -> None:
         target = work / (f"{outtype}.gguf" if command == "convert" else "quantized.gguf")
         arguments = [str(source[command]), *([] if command == "convert" else [outtype]), "-o", str(target)]
         arguments += ["--outtype", outtype] if command == "convert" else []
-        seconds, peak = measured([sys.executable, "-m", "gguftools", command, *arguments])
-        print(f"{command:9s} {outtype:7s} {seconds:6.1f} s   {size / 1e6 / seconds:6.0f} MB/s   peak {peak:.2f} GB")
+        seconds, _, peak = measured([sys.executable, "-m", "gguftools", command, *arguments])
+        rate = size / 1e6 / seconds
+        print(f"{command:9s} {outtype:7s} {seconds:6.1f} s   {rate:6.0f} MB/s   peak {peak / 1e3:.2f} GB")
         if (command, outtype) != ("convert", "bf16"):
             target.unlink()
 

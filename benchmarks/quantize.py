@@ -10,9 +10,7 @@ is llama_model_quantize of the package llama-cpp-python (the extra `verify`). Ou
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +21,7 @@ import numpy as np
 import gguftools
 from quants.recipes import recipe_named
 
-from .memory import synthetic
+from .memory import measured, synthetic
 
 REFERENCE = """
 import ctypes, sys
@@ -36,22 +34,6 @@ options = llama_cpp.llama_model_quantize_default_params()
 options.ftype, options.nthread = file_type, threads
 sys.exit(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(options)))
 """
-MEASURE = """
-import json, os, resource, subprocess, sys, time
-start = time.perf_counter()
-code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, code]))
-"""
-
-
-def measured(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, CPU seconds and peak MB of a command."""
-    done = subprocess.run([sys.executable, "-c", MEASURE, *command], capture_output=True, text=True, check=True)
-    wall, cpu, peak, code = json.loads(done.stdout)
-    if code:
-        raise SystemExit(f"{' '.join(command[:4])} … failed with {code}")
-    return wall, cpu, peak
 
 
 def same_tensors(ours: Path, theirs: Path) -> bool:

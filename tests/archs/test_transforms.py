@@ -101,6 +101,22 @@ def assert_ranges_agree(tensor: Tensor) -> None:
             assert np.array_equal(tensor.raw(start, stop), whole[start:stop])
 
 
+def test_rows_far_apart_are_read_without_those_between() -> None:
+    values, read = np.arange(800, dtype=np.float32).reshape(400, 2), [0]
+
+    def rows(start: int, stop: int) -> NDArray[np.uint8]:
+        read[0] += stop - start
+        return values[start:stop].view(np.uint8)
+
+    fused = Tensor("qkv", (400, 2), format_named("F32"), rows)
+    config = {"heads": 36, "kv_heads": 2}  # two groups of 18 queries, a key and a value, of 10 rows each
+    keys = transforms.ungroup("heads", "kv_heads", "k")(fused, config)
+    wanted = values.reshape(2, 20, 10, 2)[:, 18].reshape(20, 2)
+    assert np.array_equal(keys.float32(), wanted)
+    assert read[0] == 20
+    assert np.array_equal(keys.float32(5, 15), wanted[5:15])
+
+
 def test_moves_keep_bits_and_format() -> None:
     result = transforms.interleave_rope("heads")(stored(MATRIX, "F16"), CONFIG)
     assert result.format.name == "F16"

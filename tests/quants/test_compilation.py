@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,31 @@ def test_what_is_cached_needs_no_helper(ran: list[Codec], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "command", ["sys.exit(3)", "print(flush=True); sys.exit(3)", "print(flush=True); input(); sys.exit(3)"]
+    ("command", "takes"),
+    [("sys.exit(3)", 0), ("print(flush=True); sys.exit(3)", 1), ("print(flush=True); input(); sys.exit(3)", 1)],
 )
-def test_a_helper_that_fails_costs_nothing(command: str, ran: list[Codec], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_fails_costs_nothing(
+    command: str, takes: int, ran: list[Codec], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Codec, "is_cached", False)
     monkeypatch.setattr(compilation, "SERVE", command)
-    compile_codecs(CODECS, 3)
+    help_once, helped, given = compilation._help, threading.Event(), []
+
+    def helping(work: compilation._Work) -> None:
+        help_once(work)
+        given.extend(work.given_away)
+        helped.set()
+
+    take = compilation._Work.take
+
+    def take_when_it_failed(work: compilation._Work, taker: str) -> Codec | None:
+        assert helped.wait(60)
+        return take(work, taker)
+
+    monkeypatch.setattr(compilation, "_help", helping)
+    monkeypatch.setattr(compilation._Work, "take", take_when_it_failed)
+    compile_codecs(CODECS, 2)
+    assert len(given) == takes
     assert sorted(ran, key=str) == sorted(CODECS, key=str)
 
 
@@ -63,9 +83,12 @@ def test_siblings_stay_together() -> None:
     assert taken == [codecs[0], codecs[1], codecs[3], codecs[2], None]
 
 
-def test_garbage_is_collected_again(ran: list[Codec]) -> None:
+def test_garbage_is_collected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[bool] = []
+    monkeypatch.setattr(Codec, "run", lambda codec: enabled.append(gc.isenabled()))
     assert gc.isenabled()
     compile_codecs(CODECS, 1)
+    assert enabled == [False] * len(CODECS)
     assert gc.isenabled()
 
 
