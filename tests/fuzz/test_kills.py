@@ -84,6 +84,8 @@ def kill_one(path: Path, wait: float) -> str:
         lines += process.stdout.readlines()
     new = old
     for line in lines:
+        if not line.endswith("\n"):  # cut short by the kill: this edit had not begun, or may have ended
+            break
         new = int(line.split()[1])
         old = new if line.startswith("end") else old
     found = set_metadata(path, recover=True, roll_back=wait * 1e6 % 2 < 1).recovered
