@@ -30,7 +30,7 @@ def normalized(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
 
     Defaults that are functions see the rest of the config and also replace null.
     """
-    config = {**raw, **_text_part(raw)}
+    config = {**raw, **{key: value for key, value in text_part(raw).items() if key != "architectures"}}
     config = {key: value for key, value in defaults.items() if not callable(value)} | config
     _one_rope_spelling(config)
     for key, value in defaults.items():
@@ -39,10 +39,12 @@ def normalized(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
     return config
 
 
-def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
     for key in ("text_config", "llm_config", "language_config"):
         if isinstance(raw.get(key), Mapping):
-            return {k: v for k, v in raw[key].items() if k != "architectures"}
+            part: Mapping[str, Any] = raw[key]
+            return part
     return {}
 
 
@@ -61,7 +63,9 @@ def _one_rope_spelling(config: dict[str, Any]) -> None:
     scaling = config.get("rope_scaling")
     if isinstance(scaling, Mapping):
         kind = scaling.get("rope_type", scaling.get("type"))
-        config["rope_scaling"] = {**scaling, "rope_type": kind} if kind not in (None, "default") else None
+        if "mrope_section" in scaling:
+            config["mrope_section"] = scaling["mrope_section"]
+        config["rope_scaling"] = {**scaling, "rope_type": kind} if kind not in (None, "default", "mrope") else None
 
 
 def head_dim(config: Config) -> int:

@@ -18,7 +18,7 @@ from .config import lookup, normalized
 from .general import general
 from .metadata import Metadata, Value, ValueType
 from .packed import method_of, settings_of, unpacked, with_settings_beside
-from .registry import by_hf_class
+from .registry import of_config
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
 from .transforms import stacked
@@ -38,7 +38,7 @@ IGNORED = (
 )  # fmt: skip
 LEFT_OUT = (
     "*vision_tower.*", "*vision_model.*", "visual.*", "*.visual.*", "*multi_modal_projector.*", "*audio_tower.*",
-    "*mm_projector*", "*vision_embed_tokens*", "*image_newline*",
+    "*mm_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
 )  # fmt: skip
 
 # Metadata that is a float whatever number the config holds; other types follow from the value.
@@ -48,7 +48,7 @@ FLOATS = frozenset({
     "rope.scaling.yarn_log_multiplier", "rope.scaling.dynamic_factor", "attention.layer_norm_rms_epsilon",
     "attention.layer_norm_epsilon", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
     "embedding_scale", "residual_scale", "logit_scale", "attn_logit_softcapping", "final_logit_softcapping",
-    "expert_weights_scale",
+    "expert_weights_scale", "attention.temperature_scale", "attention.latent_norm_epsilon",
 })  # fmt: skip
 
 # GGUF names of tensors that stay float32 in every output type.
@@ -89,7 +89,7 @@ def plan(
         itself in the file. change: what is done to the checkpoint's tensors first.
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
-    architecture = by_hf_class(config.get("architectures") or [])
+    architecture = of_config(config)
     full = with_settings_beside(folder, normalized(config, architecture.defaults))
     mapped = map_tensors(architecture, full, tensors, change)
     metadata = general(folder, architecture.name, mapped.tensors.values())

@@ -10,13 +10,15 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from quants.errors import ModelError
 
 from . import families
+from .config import text_part
 from .spec import Architecture
 
 ENTRY_POINTS = "gguftools.architectures"
@@ -56,6 +58,25 @@ def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
         f"model class {' / '.join(names) or '(none in config.json)'} is not supported",
         hint=f"nearest known: {', '.join(near)}" if near else "`gguftools architectures` lists what is",
     )
+
+
+def of_config(config: Mapping[str, Any]) -> Architecture:
+    """The architecture of a checkpoint's config.json.
+
+    Of a wrapper around a text model it is the text part's own, where that says its class, where the wrapper is unknown
+    (Llava and its like: the part's model type counts), or where both give files of one name.
+    Raises ModelError as `by_hf_class` does.
+    """
+    known = {hf_class: a for a in architectures() for hf_class in a.hf_classes}
+    text, classes = text_part(config), config.get("architectures") or []
+    said = [name for name in text.get("architectures") or [] if name in known]
+    if said:
+        return known[said[0]]
+    kind = str(text.get("model_type", "")).removesuffix("_text").replace("_", "")
+    own = {name.removesuffix("ForCausalLM").lower(): name for name in known if name.endswith("ForCausalLM")}.get(kind)
+    if own and not any(name in known and known[name].name != known[own].name for name in classes):
+        return known[own]
+    return by_hf_class(classes)
 
 
 def by_gguf_name(name: str) -> Architecture:

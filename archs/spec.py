@@ -22,6 +22,7 @@ Restored = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Mapping[str, Any]
 Norm = Literal["rms", "layer"]
 Rope = Literal["none", "adjacent", "halves"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai"]
+Temperature = Literal["none", "all", "unrotated"]
 Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer"]
 
 
@@ -70,6 +71,8 @@ class Block:
         rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
         is after the norms.
+    temperature: whose queries grow with the logarithm of their position: those of all layers (Ministral 3, which counts
+        positions from zero), or of those without rope (Llama 4, from one).
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
@@ -96,6 +99,7 @@ class Block:
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False
     clamp_normed: bool = False
+    temperature: Temperature = "none"
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
     embedding_scale: Literal["one", "sqrt_width"] = "one"

@@ -11,7 +11,7 @@ from archs.general import general
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
 from archs.metadata import Metadata, ValueType
 from archs.plan import Change
-from archs.registry import by_hf_class
+from archs.registry import of_config
 from quants import Format, Tensor, format_named
 from quants.errors import FileError, OptionError
 
@@ -65,7 +65,7 @@ def plan_adapter(base: PathLike, folder: PathLike, path: Path, outtype: str = "F
         raise OptionError(f"an adapter cannot be {outtype}", hint=f"choose one of {', '.join(OUTTYPES)}")
     base, adapter = Path(base), open_adapter(folder)
     raw = read_json_object(base / "config.json")
-    architecture = by_hf_class(raw.get("architectures") or [])
+    architecture = of_config(raw)
     made = adapter_tensors(architecture, normalized(raw, architecture.defaults), adapter)
     items = tuple(Item(tensor, _format(tensor, outtype)) for tensor in made.tensors.values())
     metadata = _metadata(Path(folder), base, architecture.name, adapter, made.tensors.values())

@@ -92,9 +92,9 @@ class Pass:
         bias = layer.array(f"{name}.bias")
         return y if bias is None else np.add(y, bias, out=y)
 
-    def norm(self, layer: Layer, name: str, x: Floats) -> Floats:
-        """The norm `name` over the last axis; x itself where the layer has no such norm."""
-        block, eps = self.model.architecture.block, self.model.hyper.eps
+    def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
+        """The norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the model's."""
+        block, eps = self.model.architecture.block, eps or self.model.hyper.eps
         weight = layer.array(f"{name}.weight")
         if weight is None:
             weight = layer.array(name)  # Falcon-H1's files have a norm without ".weight"
@@ -245,6 +245,9 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         apply_rope(k, cos, sin, block.rope)
     if block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+    temperature = _temperature(run, own.rotates)
+    if temperature is not None:
+        q *= temperature[:, None, None]
     if run.cache is not None:
         k, v = run.cache.append(index, k, v)
     mixed = attend(
@@ -253,6 +256,15 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         sinks=layer.array("attn_sinks.weight"), sequences=run.texts,
     )  # fmt: skip
     return run.project(layer, "attn_output", mixed)
+
+
+def _temperature(run: Pass, rotated: bool) -> Floats | None:
+    """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
+    hyper, who = run.model.hyper, run.model.architecture.block.temperature
+    if not hyper.temperature_scale or who == "none" or (who == "unrotated" and rotated):
+        return None
+    steps = np.floor((run.positions + (who == "unrotated")) / hyper.temperature_length)
+    return np.tile((1 + hyper.temperature_scale * np.log1p(steps)).astype(np.float32), run.texts)
 
 
 def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:

@@ -53,7 +53,8 @@ class Hyper:
     """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none.
 
     alibi: the largest exponent of the distance penalties, 0 without them. xielu: each layer's alpha_n, alpha_p, beta
-    and eps of the trained activation.
+    and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
+    logarithm of how often that many positions have passed.
     """
 
     width: int
@@ -66,6 +67,8 @@ class Hyper:
     attention_softcap: float | None
     logit_softcap: float | None
     clamp: float | None
+    temperature_scale: float
+    temperature_length: int
     embedding_scale: float
     residual_scale: float
     logit_scale: float
@@ -104,6 +107,10 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
+        temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
+        temperature_length=int(
+            keys.get("attention.temperature_length", keys.get("rope.scaling.original_context_length", 1))
+        ),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,

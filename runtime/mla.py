@@ -29,16 +29,18 @@ def latent_attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     keys = Keys(model.architecture.name, model.metadata)
     latent_width, rotated = int(keys.need("attention.kv_lora_rank")), hyper.rope_width
     key_width = int(keys.need("attention.key_length_mla"))
+    eps = float(keys.get("attention.latent_norm_epsilon", hyper.eps))
 
     if "attn_q_a.weight" in layer:
-        q = run.project(layer, "attn_q_b", run.norm(layer, "attn_q_a_norm", run.project(layer, "attn_q_a", x)))
+        q = run.norm(layer, "attn_q_a_norm", run.project(layer, "attn_q_a", x), eps)
+        q = run.project(layer, "attn_q_b", q)
     else:
         q = run.project(layer, "attn_q", x)
     q = q.reshape(len(x), own.heads, key_width)
     plain, q_rotated = q[:, :, :-rotated], np.ascontiguousarray(q[:, :, -rotated:])
 
     compressed = run.project(layer, "attn_kv_a_mqa", x)
-    latent = run.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]))
+    latent = run.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
     k_rotated = np.ascontiguousarray(compressed[:, None, latent_width:])
 
     cos, sin = run.rope(own.rope_base, own.rope_scaled, layer)

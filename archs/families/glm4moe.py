@@ -13,6 +13,15 @@ def rotated_width(config: Config) -> int:
     return int(head_dim(config) * config["partial_rotary_factor"])
 
 
+NEXT_TOKENS = {  # of the layers at the end that predict the tokens after the next
+    "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",
+    "layers.{i}.enorm": "blk.{i}.nextn.enorm",
+    "layers.{i}.hnorm": "blk.{i}.nextn.hnorm",
+    "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
+    "layers.{i}.shared_head.norm": "blk.{i}.nextn.shared_head_norm",
+    "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
+}
+
 GLM4_MOE = DOTS1.but(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),
@@ -49,12 +58,7 @@ GLM4_MOE = DOTS1.but(
     restored=lambda keys, tensors: {"num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)},
     tensors={
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
-        "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",
-        "layers.{i}.enorm": "blk.{i}.nextn.enorm",
-        "layers.{i}.hnorm": "blk.{i}.nextn.hnorm",
-        "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
-        "layers.{i}.shared_head.norm": "blk.{i}.nextn.shared_head_norm",
-        "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
+        **NEXT_TOKENS,
     },
     block=Block(rope="halves", ffn_norm="post_attention_norm"),
 )

@@ -1,0 +1,44 @@
+"""GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
+
+Reference: transformers `models/glm4_moe_lite/modeling_glm4_moe_lite.py`.
+"""
+
+from archs.experts import GATING
+from archs.families.deepseek2 import DEEPSEEK_V3, restored_v3
+from archs.families.glm4moe import GLM4_MOE, NEXT_TOKENS
+
+GLM4_MOE_LITE = DEEPSEEK_V3.but(
+    hf_classes=("Glm4MoeLiteForCausalLM",),
+    vocab_keys=GLM4_MOE.vocab_keys,
+    metadata={
+        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
+        "expert_gating_func": lambda config: GATING["sigmoid"],  # the reference drops it
+        "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
+    },
+    defaults={
+        "hidden_size": 2048,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "max_position_embeddings": 202_752,
+        "rms_norm_eps": 1e-5,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 64,
+        "moe_intermediate_size": 1536,
+        "num_experts_per_tok": 4,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.8,
+        "num_nextn_predict_layers": 0,
+        "vocab_size": 154_880,
+    },
+    restored=lambda keys, tensors: {
+        **restored_v3(keys, tensors),
+        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
+        "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+    },
+    tensors=NEXT_TOKENS,
+)

@@ -1,0 +1,44 @@
+"""Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are stored together, as (in, out).
+
+Reference: transformers `models/qwen3_vl/modeling_qwen3_vl.py`, `models/qwen3_vl_moe/`.
+"""
+
+from archs.config import lookup
+from archs.families.qwen2vl import sections
+from archs.families.qwen3 import QWEN3
+from archs.families.qwen3moe import QWEN3_MOE
+from archs.spec import Computed, Config, Map
+from archs.transforms import Reversible, chain, part, transpose
+from quants import Tensor
+
+
+def deepstack(config: Config) -> int:
+    """How many layers also get features of pictures."""
+    return len(lookup(config, "vision_config.deepstack_visual_indexes") or ())
+
+
+def columns(width: str) -> Reversible:
+    """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
+
+    return Reversible(transform, transpose.undo)
+
+
+KEYS: dict[str, str | Computed | None] = {"rope.dimension_sections": sections, "n_deepstack_layers": deepstack}
+
+QWEN3_VL = QWEN3.but(name="qwen3vl", hf_classes=("Qwen3VLForConditionalGeneration",), metadata=KEYS)
+
+QWEN3_VL_MOE = QWEN3_MOE.but(
+    name="qwen3vlmoe",
+    hf_classes=("Qwen3VLMoeForConditionalGeneration",),
+    metadata=KEYS,
+    tensors={
+        "layers.{i}.mlp.experts.gate_up_proj": (
+            Map("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            Map("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+        ),
+        "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
+    },
+)

@@ -1,0 +1,59 @@
+"""Small checkpoints of tests/data/families: weights made from their names, as tests/data/families/README.md says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.conftest import DATA
+
+FAMILIES = DATA / "families"
+RECORDS = ("spec.json", "reference.json", "logits.npz")
+DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
+
+
+def entries() -> list[str]:
+    return sorted(path.parent.name for path in FAMILIES.glob("*/spec.json"))
+
+
+def build(entry: str, folder: Path) -> None:
+    """Write the checkpoint into `folder`, whose last part should be the entry's name: general.name comes from it."""
+    spec = json.loads((FAMILIES / entry / "spec.json").read_text(encoding="utf-8"))
+    folder.mkdir(parents=True)
+    for source in (FAMILIES / "tokenizers" / spec["tokenizer"], FAMILIES / entry):
+        for file in sorted(source.iterdir()):
+            if file.name not in RECORDS:
+                shutil.copyfile(file, folder / file.name)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    parts: list[bytes] = []
+    place = 0
+    for name, dtype, shape, mean, std in spec["tensors"]:
+        parts.append(stored(values(entry, name, shape, mean, std), dtype))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + len(parts[-1])]}
+        place += len(parts[-1])
+    head = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))
+
+
+def values(entry: str, name: str, shape: list[int], mean: float, std: float) -> NDArray[np.float64]:
+    """Numbers near to normal ones, the same everywhere: sums of the four 16-bit parts of PCG64's words."""
+    seed = int.from_bytes(hashlib.sha256(f"{entry}:{name}".encode()).digest()[:8], "little")
+    words = np.random.PCG64(seed).random_raw(math.prod(shape)).astype("<u8")
+    sums = words.view("<u2").reshape(-1, 4).astype(np.int64).sum(axis=1)
+    numbers: NDArray[np.float64] = mean + std * (sums - 2 * 65536 + 2) / 65536 * math.sqrt(3)
+    return numbers.reshape(shape)
+
+
+def stored(array: NDArray[np.float64], dtype: str) -> bytes:
+    if dtype == "BF16":
+        bits = array.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    return array.astype(DTYPES[dtype]).tobytes()

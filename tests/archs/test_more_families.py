@@ -1,0 +1,72 @@
+"""Checkpoints of tests/data/families through the whole road: converted, compared with the reference's record, run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from archs.metadata import Metadata, ValueType
+from quants import Tensor
+from runtime.model import Model
+from tests.archs import checkpoints
+from tests.zoo import CLOSE, logit_errors
+
+LONG = 64  # elements; records keep a hash of longer arrays
+
+# Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
+ADDED = {
+    "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
+}
+
+
+@pytest.mark.parametrize("entry", checkpoints.entries())
+def test_entry(entry: str, tmp_path: Path) -> None:
+    checkpoints.build(entry, tmp_path / entry)
+    gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
+    model = gguftools.load(tmp_path / "f32.gguf")
+    record = json.loads((checkpoints.FAMILIES / entry / "reference.json").read_text(encoding="utf-8"))
+    check_keys(entry, model, record["keys"])
+    assert {name: described_tensor(tensor) for name, tensor in model.tensors.items()} == record["tensors"]
+    once, cached = logit_errors(model, np.load(checkpoints.FAMILIES / entry / "logits.npz"))
+    assert max(once, cached or 0.0) < CLOSE, (once, cached)
+
+
+def check_keys(entry: str, model: Model, record: dict[str, Any]) -> None:
+    metadata = model.metadata
+    assert isinstance(metadata, Metadata)
+    found = {key: described(metadata, key) for key in metadata}
+    for key in record:
+        assert found.get(key) == record[key], key
+    added = {key.removeprefix(f"{model.architecture.name}.") for key in set(found) - set(record)}
+    assert added == ADDED.get(entry, set())
+
+
+def described(metadata: Metadata, key: str) -> dict[str, Any]:
+    """A value as reference.json has it."""
+    value = metadata.value(key)
+    if value.type is not ValueType.ARRAY:
+        return {"type": value.type.name, "value": as_stored(value.data, value.type)}
+    assert value.element is not None
+    data = [as_stored(item, value.element) for item in metadata[key]]
+    kind = f"ARRAY {value.element.name}"
+    if len(data) <= LONG:
+        return {"type": kind, "value": data}
+    return {"type": kind, "count": len(data), "sha256": hashlib.sha256(json.dumps(data).encode()).hexdigest()}
+
+
+def as_stored(data: Any, kind: ValueType) -> Any:
+    plain = data.item() if isinstance(data, np.generic) else data
+    return float(np.float32(plain)) if kind is ValueType.FLOAT32 else plain
+
+
+def described_tensor(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "shape": list(tensor.shape[::-1]), "type": tensor.format.name,
+        "sha256": hashlib.sha256(tensor.raw().tobytes()).hexdigest(),
+    }  # fmt: skip
