@@ -387,14 +387,15 @@ def _scaling(known: _Known, value: Any) -> None:
     scaling: dict[str, Any] | None = None
     if value in ("linear", "yarn"):
         keys = {"factor": "factor", "original_context_length": "original_max_position_embeddings",
-                "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_truncate": "truncate"}  # fmt: skip
+                "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_truncate": "truncate",
+                "yarn_attn_factor": "attention_factor", "yarn_ext_factor": "extrapolation_factor"}  # fmt: skip
         found = {name: known.get(f"rope.scaling.{key}") for key, name in keys.items()}
         scaling = {"rope_type": value} | {name: each for name, each in found.items() if each is not None}
-        if (relative := known.get("rope.scaling.attn_factor")) is not None:
-            factor = scaling["factor"]
-            scaling["attention_factor"] = relative * (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
-        if (mscale := known.get("rope.scaling.yarn_log_multiplier")) is not None:
+        mscale, factor = known.get("rope.scaling.yarn_log_multiplier"), scaling.get("factor", 1.0)
+        if mscale is not None:
             scaling["mscale"] = scaling["mscale_all_dim"] = round(10 * mscale, 6)
+        if (relative := known.get("rope.scaling.attn_factor")) is not None:
+            scaling["attention_factor"] = relative * (0.1 * math.log(factor) + 1 if factor > 1 and not mscale else 1.0)
     elif (factor := known.get("rope.scaling.dynamic_factor")) is not None:
         scaling = {"rope_type": "dynamic", "factor": factor}
     elif "rope_factors_long.weight" in known.tensors:

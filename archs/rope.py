@@ -15,15 +15,14 @@ from .spec import Computed, Config
 
 LONGROPE = ("longrope", "su")
 
+# Hugging Face's names → GGUF's. The reference has no word for "dynamic": ours is the key `dynamic_factor`.
+KINDS = {
+    "linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None,
+}  # fmt: skip
 
-def _if_kind(*kinds: str, key: str = "", default: str = "") -> Computed:
-    def value(config: Config) -> object:
-        if rope_scaling(config, "rope_type") not in kinds:
-            return None
-        found = rope_scaling(config, key)
-        return config.get(default) if found is None and default else found
 
-    return value
+def _if_kind(*kinds: str, key: str) -> Computed:
+    return lambda config: rope_scaling(config, key) if rope_scaling(config, "rope_type") in kinds else None
 
 
 def _kept_whole(config: Config) -> bool | None:
@@ -31,23 +30,51 @@ def _kept_whole(config: Config) -> bool | None:
     return False if rope_scaling(config, "truncate") is False else None
 
 
-def yarn_attention(config: Config) -> float | None:
-    """A temperature of its own, as GGUF keeps it: relative to the one that yarn computes (the reference drops it)."""
-    given, factor = rope_scaling(config, "attention_factor"), rope_scaling(config, "factor")
-    if rope_scaling(config, "rope_type") != "yarn" or given is None:
+def _kind(config: Config) -> str | None:
+    """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows."""
+    kind = rope_scaling(config, "rope_type")
+    if kind is None:
         return None
-    return float(given) / (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
+    if kind not in KINDS:
+        raise ModelError(f"rope scaling of type {kind!r} in config.json is not one of {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
+def _trained_length(config: Config) -> int | None:
+    """`rope.scaling.original_context_length` of kinds that need it."""
+    return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
+
+
+def _yarn_by_two_scales(config: Config) -> float | None:
+    """What cos and sin are multiplied by where yarn has two scales, over what it means without (the reference drops
+    it).
+    """
+    scales = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
+    if rope_scaling(config, "rope_type") != "yarn" or not all(scales) or rope_scaling(config, "attention_factor"):
+        return None
+    above, beneath, plain = (yarn_temperature(config, scale) for scale in (*scales, 1.0))
+    return above / beneath / plain
+
+
+def yarn_temperature(config: Config, scale: float) -> float:
+    """1 + 0.1 scale ln(factor), which yarn multiplies cos and sin by (with a scale of 1)."""
+    factor = rope_scaling(config, "factor")
+    return 0.1 * float(scale) * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def attention_factor(config: Config) -> float | None:
+    """What cos and sin are multiplied by, beside what `yarn_attn_factor` and yarn itself say."""
+    return longrope_attention(config) if _kind(config) == "longrope" else _yarn_by_two_scales(config)
 
 
 SCALING: dict[str, str | Computed | None] = {
-    # linear and yarn scale by rule, llama3 and longrope by a tensor. The reference has no word for "dynamic": ours is
-    # `dynamic_factor`.
-    "rope.scaling.type": _if_kind("linear", "yarn", key="rope_type"),
+    # linear and yarn scale by rule, llama3 and longrope by a tensor.
+    "rope.scaling.type": _kind,
     "rope.scaling.factor": _if_kind("linear", "yarn", key="factor"),
-    "rope.scaling.original_context_length": _if_kind(
-        "yarn", key="original_max_position_embeddings", default="max_position_embeddings"
-    ),
-    "rope.scaling.attn_factor": yarn_attention,
+    "rope.scaling.original_context_length": _trained_length,
+    "rope.scaling.attn_factor": attention_factor,
+    "rope.scaling.yarn_ext_factor": _if_kind("yarn", key="extrapolation_factor"),
+    "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
     "rope.scaling.yarn_truncate": _kept_whole,
@@ -91,7 +118,13 @@ def unusual_base(config: Config) -> float | None:
 
 def scaling_type(config: Config) -> object:
     """`rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
-    return _if_kind("linear", "yarn", key="rope_type")(config) or "none"
+    return _kind(config) or "none"
+
+
+def type_without_tensors(config: Config) -> str | None:
+    """`rope.scaling.type` of architectures whose files show longrope by its tensors alone."""
+    kind = _kind(config)
+    return None if kind == "longrope" else kind
 
 
 def longrope_attention(config: Config) -> float | None:
@@ -119,5 +152,6 @@ def longrope_factors(config: Config) -> Iterable[Tensor]:
 
 
 def _trained_context(config: Config) -> int:
-    found = rope_scaling(config, "original_max_position_embeddings")
-    return int(found or lookup(config, "original_max_position_embeddings|max_position_embeddings"))
+    """The context before it was stretched; the config's own key goes before that of its rotary settings."""
+    found = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
+    return int(found or config["max_position_embeddings"])

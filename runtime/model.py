@@ -19,7 +19,7 @@ from .cache import KVCache
 from .graph import Layer, Pass, decode, embed, head
 from .hyper import Hyper, Keys, hyper
 from .importance import Observe
-from .rope import RopeScaling
+from .rope import RopeScaling, attention_factor
 from .scoring import Logits
 from .sparse import Sparsity
 
@@ -154,7 +154,7 @@ def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:
     if kind == "none":
         return None
     temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own
-    return RopeScaling(
+    found = RopeScaling(
         kind=kind,
         factor=float(keys.get("rope.scaling.factor", 1.0)),
         original_context=context,
@@ -165,6 +165,10 @@ def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:
         mscale=temperature,
         mscale_all_dim=temperature,
     )
+    given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
+    if kind != "yarn" or given is None:
+        return found
+    return replace(found, attn_factor=float(given) / attention_factor(replace(found, attn_factor=1.0)))
 
 
 Forward = Callable[[NDArray[np.int64], int], Floats]

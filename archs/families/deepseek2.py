@@ -5,18 +5,24 @@ latent is stored in two parts, each with heads in front: keys transposed, so tha
 values. V3's router has a correction bias; its layers for predicting several tokens are left out.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from archs.config import rope_scaling
 from archs.experts import GATING, ROUTING
 from archs.families.llama import LLAMA
-from archs.rope import yarn_attention
+from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, head_rows, transpose
 from quants import Tensor
 from quants.errors import ModelError
+
+LATENT_EPS = 1e-6  # whatever `rms_norm_eps` is
+
+
+def latent_eps(config: Config) -> float | None:
+    """The epsilon of the norms of latents, where the others have another (the reference drops it)."""
+    return LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None
 
 
 def log_multiplier(config: Config) -> float | None:
@@ -28,11 +34,12 @@ def log_multiplier(config: Config) -> float | None:
 def attn_factor(config: Config) -> float | None:
     """What cos and sin are multiplied by, where yarn's two scales don't cancel out (the reference drops it)."""
     if log_multiplier(config) is None:
-        return yarn_attention(config)
-    given, scale = rope_scaling(config, "attention_factor"), rope_scaling(config, "mscale")
-    steepness = 0.1 * math.log(rope_scaling(config, "factor"))
-    beneath = steepness * rope_scaling(config, "mscale_all_dim") + 1 if scale else 1.0
-    found = float(given or (steepness * (scale or 1.0) + 1) / beneath)
+        return attention_factor(config)
+    if rope_scaling(config, "attention_factor"):
+        return None
+    scale = rope_scaling(config, "mscale")
+    beneath = yarn_temperature(config, rope_scaling(config, "mscale_all_dim")) if scale else 1.0
+    found = yarn_temperature(config, scale or 1.0) / beneath
     return found if found != 1 else None
 
 
@@ -75,6 +82,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "attention.value_length_mla": "v_head_dim",
         "attention.q_lora_rank": "q_lora_rank",
         "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.latent_norm_epsilon": latent_eps,
         "expert_group_used_count": groups_used,
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
         "rope.dimension_count": "qk_rope_head_dim",

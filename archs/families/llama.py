@@ -5,7 +5,7 @@ Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pair
 """
 
 from archs.config import head_dim
-from archs.rope import SCALING, llama3_freqs
+from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import interleave_rope
 
@@ -47,7 +47,7 @@ LLAMA = Architecture(
         "norm": "output_norm",
         "lm_head": "output",
     },
-    generated=(llama3_freqs,),
+    generated=(llama3_freqs, longrope_factors),
     block=Block(rope="adjacent", normalize_experts=True),
 )
 

@@ -4,7 +4,7 @@ Reference: transformers `models/phi3/modeling_phi3.py`. A window of 0 means none
 """
 
 from archs.families.qwen2 import QWEN2
-from archs.rope import longrope_attention, longrope_factors, rotated_width
+from archs.rope import longrope_attention, longrope_factors, rotated_width, type_without_tensors
 
 PHI3 = QWEN2.but(
     name="phi3",
@@ -12,6 +12,7 @@ PHI3 = QWEN2.but(
     vocab=("sentencepiece", "bpe"),
     metadata={
         "rope.dimension_count": rotated_width,
+        "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": "original_max_position_embeddings",
         "rope.scaling.attn_factor": longrope_attention,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,

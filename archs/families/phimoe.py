@@ -5,7 +5,7 @@ Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer 
 
 from archs.config import head_dim
 from archs.families.mixtral import MIXTRAL
-from archs.rope import longrope_factors
+from archs.rope import longrope_factors, type_without_tensors
 from archs.spec import Block, Config
 
 
@@ -21,6 +21,7 @@ PHIMOE = MIXTRAL.but(
     metadata={
         "vocab_size": None,
         "rope.dimension_count": head_dim,
+        "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": "original_max_position_embeddings|max_position_embeddings",
         "rope.scaling.attn_factor": "rope_scaling.short_mscale",
         "attention.sliding_window": "sliding_window",

@@ -124,3 +124,29 @@ def test_what_files_cannot_express_is_refused(hf_class: str, key: str, value: bo
     with pytest.raises(ModelError, match=rf"config.json has {key} = {value}, which \w+ files cannot express"):
         keys(hf_class, **{key: value})
     keys(hf_class, **{key: not value, "hidden_size": 64})
+
+
+def test_yarn_with_a_temperature_of_its_own() -> None:
+    scaling = {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64}
+    found = keys("LlamaForCausalLM", rope_scaling={**scaling, "attention_factor": 1.3, "extrapolation_factor": 1.0})
+    assert (found["rope.scaling.yarn_attn_factor"], found["rope.scaling.yarn_ext_factor"]) == (1.3, 1.0)
+    assert "rope.scaling.attn_factor" not in found
+    two_scales = keys("LlamaForCausalLM", rope_scaling={**scaling, "mscale": 1.0, "mscale_all_dim": 0.5})
+    assert two_scales["rope.scaling.attn_factor"] == pytest.approx(1 / (0.05 * math.log(4) + 1))
+
+
+def test_rope_scaling_looks_for_the_trained_context_beside_it_first() -> None:
+    found = keys("LlamaForCausalLM", original_max_position_embeddings=64, rope_scaling={"type": "yarn", "factor": 4})
+    assert found["rope.scaling.original_context_length"] == 64
+
+
+def test_longrope_in_any_family() -> None:
+    scaling = {"type": "su", "short_factor": [1.0], "long_factor": [2.0], "factor": 4.0}
+    found = keys("GraniteForCausalLM", rope_scaling={**scaling, "original_max_position_embeddings": 256})
+    assert found["rope.scaling.type"] == "longrope"
+    assert found["rope.scaling.attn_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(256)))
+
+
+def test_an_unknown_kind_of_rope_scaling_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"rope scaling of type 'xdrope' in config\.json is not one of linear, yarn"):
+        keys("LlamaForCausalLM", rope_scaling={"type": "xdrope", "factor": 4})
