@@ -91,6 +91,8 @@ def plan(
     """
     architecture = of_config(config)
     full = with_settings_beside(folder, normalized(config, architecture.defaults))
+    if architecture.arranged:
+        full, tensors = architecture.arranged(full, tensors)
     mapped = map_tensors(architecture, full, tensors, change)
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():

@@ -28,7 +28,7 @@ def wrong_shapes(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str]]:
     """Tensors whose shape contradicts the metadata, each with what is expected ("256 in columns")."""
-    expected = _expected(architecture.name, metadata)
+    expected = _expected(architecture, metadata)
     for name, tensor in tensors.items():
         role = re.sub(r"^blk\.\d+\.", "", name)
         for axis, size in expected.get(role, {}).items():
@@ -36,12 +36,12 @@ def wrong_shapes(
                 yield name, f"{size} in {'columns' if axis == -1 else 'rows'}"
 
 
-def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int | None]]:
+def _expected(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, dict[int, int | None]]:
     """Role → {axis: size}; -1 counts columns, 0 rows."""
 
     def number(key: str) -> int | None:
         """A value, or what all layers that have one agree on."""
-        value = metadata.get(f"{name}.{key}")
+        value = metadata.get(f"{architecture.name}.{key}")
         items = value if isinstance(value, list) else value.tolist() if isinstance(value, np.ndarray) else [value]
         found = {each for each in items if isinstance(each, int) and each}
         return found.pop() if len(found) == 1 else None
@@ -49,9 +49,11 @@ def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int
     width, heads = number("embedding_length"), number("attention.head_count")
     if width is None:
         return {}
-    kv_heads = number("attention.head_count_kv") if f"{name}.attention.head_count_kv" in metadata else heads
+    grouped = f"{architecture.name}.attention.head_count_kv" in metadata
+    kv_heads = number("attention.head_count_kv") if grouped else heads
     head = number("attention.key_length") or (width // heads if heads else None)
     value = number("attention.value_length") or head
+    gates = architecture.block.query_gates
     latent = number("attention.kv_lora_rank") is not None
 
     def rows(count: int | None, each: int | None) -> int | None:
@@ -62,7 +64,7 @@ def _expected(name: str, metadata: Mapping[str, Any]) -> dict[str, dict[int, int
         "output_norm.weight": {-1: width},
         "attn_norm.weight": {-1: width},
         "ffn_norm.weight": {-1: width},
-        "attn_q.weight": {-1: width, 0: rows(heads, head)},
+        "attn_q.weight": {-1: width, 0: rows(heads, 2 * head if head and gates else head)},
         "attn_k.weight": {-1: width, 0: rows(kv_heads, head)},
         "attn_v.weight": {-1: width, 0: rows(kv_heads, value)},
         "attn_output.weight": {-1: rows(heads, value), 0: width},

@@ -17,6 +17,7 @@ Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
 Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
 
+Arranged = Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]]
 Restored = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Mapping[str, Any]]
 
 Norm = Literal["rms", "layer"]
@@ -71,6 +72,7 @@ class Block:
         rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
         is after the norms.
+    query_gates: each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives.
     temperature: whose queries grow with the logarithm of their position: those of all layers (Ministral 3, which counts
         positions from zero), or of those without rope (Llama 4, from one).
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
@@ -99,6 +101,7 @@ class Block:
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False
     clamp_normed: bool = False
+    query_gates: bool = False
     temperature: Temperature = "none"
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
@@ -125,6 +128,7 @@ class Architecture:
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
     refused: config keys with the value that stands for a variant which files of this family cannot express.
+    arranged: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
     restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
         checkpoint: a function of the file's keys without "NAME." and its tensors.
     other_spellings: source names that some versions of a checkpoint have and an export does not write (of two rules for
@@ -145,6 +149,7 @@ class Architecture:
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
     refused: Mapping[str, Any] = field(default_factory=dict)
+    arranged: Arranged | None = None
     restored: Restored | None = None
     other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")

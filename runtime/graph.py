@@ -19,6 +19,7 @@ from quants.errors import ModelError
 from . import ops
 from .attention import attend
 from .cache import KVCache
+from .delta import gated_delta
 from .experts import experts
 from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
@@ -211,7 +212,7 @@ def _norm_if_there(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
 
 def mixes(layer: Layer) -> bool:
     """Whether the layer looks at other tokens; in some hybrids a layer does this or the feed-forward net, not both."""
-    return any(f"{name}.weight" in layer for name in ("attn_output", "ssm_in", "shortconv.in_proj"))
+    return any(f"{name}.weight" in layer for name in ("attn_output", "ssm_out", "shortconv.in_proj"))
 
 
 def feeds_forward(layer: Layer) -> bool:
@@ -224,6 +225,8 @@ def mix(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         return latent_attention(run, index, layer, x)
     if "shortconv.in_proj.weight" in layer:
         return short_convolution(run, index, layer, x)
+    if "ssm_ba.weight" in layer or "ssm_beta.weight" in layer:
+        return gated_delta(run, index, layer, x)
     if "ssm_in.weight" not in layer:
         return attention(run, index, layer, x)
     mixed = state_space(run, index, layer, x)
@@ -235,6 +238,9 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
     own = hyper.layers[index]
     q, k, v = queries_keys_values(run, index, layer, x)
+    gate = None
+    if block.query_gates:
+        q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
     if not block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
     if hyper.clamp and block.clamp_normed:
@@ -255,6 +261,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         softcap=hyper.attention_softcap, alibi=alibi_slopes(model, own.heads), causal=block.causal,
         sinks=layer.array("attn_sinks.weight"), sequences=run.texts,
     )  # fmt: skip
+    if gate is not None:
+        mixed *= ops.sigmoid(gate.reshape(mixed.shape))
     return run.project(layer, "attn_output", mixed)
 
 

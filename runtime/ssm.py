@@ -34,28 +34,28 @@ def mamba(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Mamba (Gu and Dao 2023): every channel has its own time step and decays."""
     keys = _keys(run)
     size, rank = int(keys.need("ssm.state_size")), int(keys.need("ssm.time_step_rank"))
-    inputs, gate = _parts(run.project(layer, "ssm_in", x), [int(keys.need("ssm.inner_size"))])
-    tail, state = _states(run, index)
+    inputs, gate = parts(run.project(layer, "ssm_in", x), [int(keys.need("ssm.inner_size"))])
+    tail, state = states(run, index)
     inputs, tail = convolved(run, layer, "ssm_conv1d", inputs, tail)
     ops.silu(inputs)
-    parts = _parts(run.project(layer, "ssm_x", inputs), [rank, rank + size])
+    found = parts(run.project(layer, "ssm_x", inputs), [rank, rank + size])
     if keys.get("ssm.dt_b_c_rms"):
         eps = float(keys.get("ssm.dt_b_c_rms_epsilon", run.model.hyper.eps))
-        parts = [ops.rms_norm(part, None, eps) for part in parts]
-    dt, b, c = (run.norm(layer, f"ssm_{name}_norm", p) for name, p in zip(("dt", "b", "c"), parts, strict=True))
+        found = [ops.rms_norm(part, None, eps) for part in found]
+    dt, b, c = (run.norm(layer, f"ssm_{name}_norm", p) for name, p in zip(("dt", "b", "c"), found, strict=True))
     dt = ops.softplus(run.project(layer, "ssm_dt", dt))
     a = np.ascontiguousarray(layer.need("ssm_a").float32().T)
     if state is None:
         state = np.zeros((run.texts, *a.shape), np.float32)
     y = np.empty_like(inputs)
-    for text, rows in enumerate(_texts(run)):
+    for text, rows in enumerate(texts(run)):
         now = state[text]
 
         def scan(start: int, stop: int, rows: slice = rows, now: Floats = now) -> None:
             scan_channels(inputs[rows], dt[rows], a, b[rows], c[rows], now, y[rows], start, stop)
 
         share_out(scan, shares(a.shape[1], WORTH_A_THREAD // (run.length * size) + 1))
-    _keep(run, index, tail, state)
+    keep(run, index, tail, state)
     y += inputs * layer.need("ssm_d").float32().reshape(-1)
     return run.project(layer, "ssm_out", ops.silu_gated(gate, y))
 
@@ -65,10 +65,10 @@ def mamba2(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     keys = _keys(run)
     inner, size = int(keys.need("ssm.inner_size")), int(keys.need("ssm.state_size"))
     heads, groups = int(keys.need("ssm.time_step_rank")), int(keys.get("ssm.group_count", 1))
-    gate, inputs, dt = _parts(run.project(layer, "ssm_in", x), [inner, 2 * inner + 2 * groups * size])
-    tail, state = _states(run, index)
+    gate, inputs, dt = parts(run.project(layer, "ssm_in", x), [inner, 2 * inner + 2 * groups * size])
+    tail, state = states(run, index)
     inputs, tail = convolved(run, layer, "ssm_conv1d", inputs, tail)
-    values, b, c = _parts(ops.silu(inputs), [inner, inner + groups * size])
+    values, b, c = parts(ops.silu(inputs), [inner, inner + groups * size])
     values, b, c = values.reshape(len(x), heads, -1), b.reshape(len(x), groups, -1), c.reshape(len(x), groups, -1)
     bias = layer.array("ssm_dt.bias")
     dt = ops.softplus(dt if bias is None else dt + bias)
@@ -77,14 +77,14 @@ def mamba2(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     if state is None:
         state = np.zeros((run.texts, heads, size, values.shape[2]), np.float32)
     y = np.empty_like(values)
-    for text, rows in enumerate(_texts(run)):
+    for text, rows in enumerate(texts(run)):
         now = state[text]
 
         def scan(start: int, stop: int, rows: slice = rows, now: Floats = now) -> None:
             scan_heads(values[rows], dt[rows], a, b[rows], c[rows], now, y[rows], start, stop)
 
         share_out(scan, shares(heads, WORTH_A_THREAD // (run.length * size * values.shape[2]) + 1))
-    _keep(run, index, tail, state)
+    keep(run, index, tail, state)
     y += values * layer.need("ssm_d").float32().reshape(-1, 1)
     return run.project(layer, "ssm_out", _gated_norm(run, layer, keys, y.reshape(len(x), inner), gate))
 
@@ -105,10 +105,10 @@ def _gated_norm(run: Pass, layer: Layer, keys: Keys, y: Floats, gate: Floats) ->
 def short_convolution(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """LFM2's mixer: a gated convolution over the last few tokens, gated again, with its projections."""
     width = x.shape[1]
-    before, after, values = _parts(run.project(layer, "shortconv.in_proj", x), [width, 2 * width])
-    tail, _ = _states(run, index)
+    before, after, values = parts(run.project(layer, "shortconv.in_proj", x), [width, 2 * width])
+    tail, _ = states(run, index)
     mixed, tail = convolved(run, layer, "shortconv.conv", np.multiply(before, values, out=values), tail)
-    _keep(run, index, tail)
+    keep(run, index, tail)
     return run.project(layer, "shortconv.out_proj", np.multiply(after, mixed, out=mixed))
 
 
@@ -135,20 +135,20 @@ def _keys(run: Pass) -> Keys:
     return Keys(run.model.architecture.name, run.model.metadata)
 
 
-def _texts(run: Pass) -> list[slice]:
+def texts(run: Pass) -> list[slice]:
     return [slice(text * run.length, (text + 1) * run.length) for text in range(run.texts)]
 
 
-def _parts(x: Floats, ends: list[int]) -> list[Floats]:
+def parts(x: Floats, ends: list[int]) -> list[Floats]:
     return [np.ascontiguousarray(part) for part in np.split(x, ends, axis=1)]
 
 
-def _states(run: Pass, index: int) -> tuple[Floats | None, Floats | None]:
+def states(run: Pass, index: int) -> tuple[Floats | None, Floats | None]:
     """The convolution's last inputs and the recurrence's state, where earlier tokens left any."""
     kept = run.cache.states(index) if run.cache is not None else ()
     return (kept[0] if kept else None), (kept[1] if len(kept) > 1 else None)
 
 
-def _keep(run: Pass, index: int, *states: Floats) -> None:
+def keep(run: Pass, index: int, *states: Floats) -> None:
     if run.cache is not None:
         run.cache.keep(index, run.length, *states)

@@ -1,0 +1,79 @@
+"""Qwen3.5, dense and with experts: Qwen3-Next's layers with a projection for each kind.
+
+Reference: transformers `models/qwen3_5/modeling_qwen3_5.py`, `models/qwen3_5_moe/`. Heads of values that share a key
+are neighbours there; here keys take turns, as ggml repeats them.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.families.qwen2vl import sections
+from archs.families.qwen3next import QWEN3_NEXT, flat
+from archs.spec import Config, Map
+from archs.transforms import Reversible, chain, channels_and_taps, negative_exp, take, transpose
+
+
+def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
+    """Rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys: behind
+    the rows of queries and keys, which stay.
+    """
+
+    def order(config: Config) -> NDArray[np.intp]:
+        groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        skipped = 2 * groups * config["linear_key_head_dim"] if after_keys else 0
+        rows = np.arange(heads * (config[width] if width else 1)).reshape(groups, heads // groups, -1)
+        return np.concatenate([np.arange(skipped), skipped + rows.swapaxes(0, 1).reshape(-1)])
+
+    return Reversible(
+        lambda tensor, config: take(tensor, order(config)),
+        lambda tensor, config: take(tensor, np.argsort(order(config))),
+    )
+
+
+VALUES = "linear_value_head_dim"
+
+QWEN35_MOE = QWEN3_NEXT.but(
+    name="qwen35moe",
+    hf_classes=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    metadata={"rope.dimension_sections": sections, "feed_forward_length": "intermediate_size"},
+    defaults={
+        "intermediate_size": None,
+        "num_hidden_layers": 40,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "mrope_section": [11, 11, 10],
+        "vocab_size": 248_320,
+    },
+    tensors={
+        "layers.{i}.linear_attn.in_proj_qkvz": None,
+        "layers.{i}.linear_attn.in_proj_ba": None,
+        "layers.{i}.linear_attn.in_proj_qkv": Map("blk.{i}.attn_qkv", taking_turns(VALUES, after_keys=True)),
+        "layers.{i}.linear_attn.in_proj_z": Map("blk.{i}.attn_gate", taking_turns(VALUES)),
+        "layers.{i}.linear_attn.in_proj_a": Map("blk.{i}.ssm_alpha", taking_turns()),
+        "layers.{i}.linear_attn.in_proj_b": Map("blk.{i}.ssm_beta", taking_turns()),
+        "layers.{i}.linear_attn.conv1d": Map(
+            "blk.{i}.ssm_conv1d", chain(channels_and_taps, taking_turns(VALUES, after_keys=True))
+        ),
+        "layers.{i}.linear_attn.dt_bias": Map("blk.{i}.ssm_dt.bias", taking_turns()),
+        "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
+        "layers.{i}.linear_attn.out_proj": Map("blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
+    },
+)
+
+QWEN35 = QWEN35_MOE.but(
+    name="qwen35",
+    hf_classes=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    metadata={
+        "expert_count": None,
+        "expert_used_count": None,
+        "expert_feed_forward_length": None,
+        "expert_shared_feed_forward_length": None,
+        "expert_weights_norm": None,
+    },
+    defaults={
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 4,
+    },
+)
