@@ -47,7 +47,7 @@ class Codec:
     @property
     def is_cached(self) -> bool:
         """Whether it was compiled before, as far as one can tell."""
-        from .kernels.lanes import is_cached
+        from .kernels.jit import is_cached
 
         kernels = vars(format_named(self.format).codec)
         kernel = kernels.get("_encode_weighted") if self.kind == "weighted" else None

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import filled, flat
 from ..kernels.half import from_half, to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import load, store
-from ..kernels.lanes import LANES, kernel
+from ..kernels.lanes import LANES
 
 BLOCK = np.dtype("<u2")
 

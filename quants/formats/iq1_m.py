@@ -38,6 +38,7 @@ from ..kernels.iq1 import (
     units,
     working_memory,
 )
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, load, store
 from ..kernels.lanes import (
     LANES,
@@ -46,8 +47,6 @@ from ..kernels.lanes import (
     any_lane,
     every,
     every_int,
-    inlined,
-    kernel,
     lane_numbers,
     larger,
     smaller,

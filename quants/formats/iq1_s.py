@@ -35,8 +35,9 @@ from ..kernels.iq1 import (
     split_limits,
     working_memory,
 )
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
-from ..kernels.lanes import LANES, absolute, every, every_int, inlined, kernel, larger, smaller, to_float, where
+from ..kernels.lanes import LANES, absolute, every, every_int, larger, smaller, to_float, where
 from ..kernels.neighbours import neighbours
 from ..kernels.rounding import nearest_int
 

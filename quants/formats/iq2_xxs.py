@@ -31,21 +31,9 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
-from ..kernels.lanes import (
-    LANES,
-    Lanes,
-    absolute,
-    any_lane,
-    every,
-    every_int,
-    inlined,
-    kernel,
-    larger,
-    smaller,
-    to_float,
-    where,
-)
+from ..kernels.lanes import LANES, Lanes, absolute, any_lane, every, every_int, larger, smaller, to_float, where
 from ..kernels.neighbours import neighbours
 from ..kernels.rounding import nearest_int
 

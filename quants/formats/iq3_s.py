@@ -33,8 +33,9 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import four_points, grid_values, signed
 from ..kernels.half import to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, store
-from ..kernels.lanes import LANES, absolute, any_lane, every, every_int, inlined, kernel, larger, to_float, where
+from ..kernels.lanes import LANES, absolute, any_lane, every, every_int, larger, to_float, where
 from ..kernels.neighbours import neighbours
 
 USES_IMPORTANCE = True

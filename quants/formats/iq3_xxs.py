@@ -30,8 +30,9 @@ from ..kernels.grid_search import (
 )
 from ..kernels.grids import EVEN_SIGNS, four_points, grid_values, signed
 from ..kernels.half import to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
-from ..kernels.lanes import LANES, absolute, every, every_int, kernel, larger, to_float, where
+from ..kernels.lanes import LANES, absolute, every, every_int, larger, to_float, where
 from ..kernels.neighbours import neighbours
 
 USES_IMPORTANCE = True

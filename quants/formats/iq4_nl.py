@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ..kernels.blocks import bytes_to_words, column_offsets, flat, put_all, sum_of_squares, weigh
 from ..kernels.half import to_half
 from ..kernels.iq4 import CODED, GROUP, best_scale, expand_group, group_codes
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
-from ..kernels.lanes import LANES, every, kernel, where
+from ..kernels.lanes import LANES, every, where
 
 USES_IMPORTANCE = True
 WEIGHTS = GROUP

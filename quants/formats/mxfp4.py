@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.fp4 import DOUBLED, expand_fp4, nearest_fp4
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import load, store
-from ..kernels.lanes import LANES, absolute, every, float_bits, kernel, lane, larger, largest_lane
+from ..kernels.lanes import LANES, absolute, every, float_bits, lane, larger, largest_lane
 
 WEIGHTS = 32
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", WEIGHTS // 2)])

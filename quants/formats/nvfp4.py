@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.fp4 import DOUBLED, nearest_fp4
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import load, lookup, store
-from ..kernels.lanes import LANES, absolute, every, every_int, float_bits, kernel, lane, largest_lane, to_float
+from ..kernels.lanes import LANES, absolute, every, every_int, float_bits, lane, largest_lane, to_float
 
 WEIGHTS, GROUP = 64, 16
 BLOCK = np.dtype([("d", "u1", WEIGHTS // GROUP), ("qs", "u1", WEIGHTS // 2)])

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
-from ..kernels.lanes import LANES, absolute, every, every_int, kernel, lane_numbers, mask_bits, where
+from ..kernels.lanes import LANES, absolute, every, every_int, lane_numbers, mask_bits, where
 
 WEIGHTS = 128
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", WEIGHTS // 8)])

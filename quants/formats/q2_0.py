@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import bytes_to_words, flat
 from ..kernels.half import to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, int_lanes, load, put_halves, put_words, store, transpose
-from ..kernels.lanes import LANES, absolute, every, kernel, lane_numbers, larger, to_float, where
+from ..kernels.lanes import LANES, absolute, every, lane_numbers, larger, to_float, where
 from ..kernels.rounding import half_away
 
 WEIGHTS = 64

@@ -31,8 +31,9 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, put_words, store, transpose
-from ..kernels.lanes import LANES, Lanes, inlined, kernel, to_float, to_int, where
+from ..kernels.lanes import LANES, Lanes, to_float, to_int, where
 from ..kernels.scales import ZERO, extreme, refined_scale, signed_codes, signed_scale
 from ..kernels.superblocks import (
     SIZE,

@@ -31,8 +31,9 @@ from ..kernels.blocks import (
     weigh_columns,
 )
 from ..kernels.half import to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, put_words, store, transpose
-from ..kernels.lanes import LANES, Lanes, every_int, inlined, kernel, lane_numbers, to_float, to_int, where
+from ..kernels.lanes import LANES, Lanes, every_int, lane_numbers, to_float, to_int, where
 from ..kernels.scales import INVERSE, LOW, MINIMUM, SCALE, offset_codes, scale_and_minimum, span
 from ..kernels.wide_lanes import GROUPS, store_wide
 

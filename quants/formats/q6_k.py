@@ -30,8 +30,9 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
-from ..kernels.lanes import LANES, any_lane, inlined, kernel, round_even, smaller, to_float, to_int, where
+from ..kernels.lanes import LANES, any_lane, round_even, smaller, to_float, to_int, where
 from ..kernels.scales import NOTHING, ZERO, extreme
 from ..kernels.superblocks import SIZE, find_signed_scales, requantize_signed
 

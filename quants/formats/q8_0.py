@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import Floats, bytes_to_words, field_offsets, flat, load_half, put_all, raw_rows, value_rows
 from ..kernels.half import to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
-from ..kernels.lanes import LANES, kernel, to_float, where
+from ..kernels.lanes import LANES, to_float, where
 from ..kernels.rounding import half_away
 from ..kernels.scales import extreme
 

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
+from ..kernels.jit import inlined, kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
-from ..kernels.lanes import LANES, Lanes, absolute, every, inlined, kernel, larger, largest_lane, to_float
+from ..kernels.lanes import LANES, Lanes, absolute, every, larger, largest_lane, to_float
 from ..kernels.rounding import half_away
 
 WEIGHTS = 256

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
+from ..kernels.jit import kernel
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
-from ..kernels.lanes import LANES, absolute, kernel, larger, largest_lane, to_float
+from ..kernels.lanes import LANES, absolute, larger, largest_lane, to_float
 from ..kernels.rounding import half_away
 
 WEIGHTS = 256

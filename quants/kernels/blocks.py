@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .half import from_half
+from .jit import inlined, inlined_once
 from .lane_memory import load, put_quads, put_tile, put_words, store
-from .lanes import LANES, Lanes, every_int, inlined, inlined_once, square_root
+from .lanes import LANES, Lanes, every_int, square_root
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import flat
+from .jit import kernel
 from .lane_memory import load, store
-from .lanes import LANES, absolute, every, kernel, larger
+from .lanes import LANES, absolute, every, larger
 
 Floats = NDArray[np.float32]
 

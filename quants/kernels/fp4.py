@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .jit import inlined
 from .lane_memory import load, lookup, store
-from .lanes import LANES, Lanes, absolute, every_int, inlined, to_float, where
+from .lanes import LANES, Lanes, absolute, every_int, to_float, where
 
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 # Halfway between neighbours: above it the greater magnitude is nearer.

@@ -14,14 +14,13 @@ is the best in between. That holds in float arithmetic if it wins at both ends b
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from .blocks import column_offsets, sum_of_squares, weigh
+from .jit import bare, inlined
 from .lane_memory import block_offsets, load, pick_of_eight, pick_of_four, store, transpose
 from .lanes import (
     LANES,
@@ -30,7 +29,6 @@ from .lanes import (
     all_lanes,
     every,
     every_int,
-    inlined,
     lane_numbers,
     larger,
     lowest_bit,
@@ -47,10 +45,6 @@ from .rounding import nearest_int
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
-
-# Like `inlined`, but arrays that it is handed are not counted as used: each would cost two calls wherever it is named.
-# So it must not allocate.
-bare = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True, _nrt=False)
 
 LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by

@@ -16,7 +16,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .lanes import LANES, Lanes, every_int, i32x16, inlined, lane_numbers, where
+from .jit import inlined
+from .lanes import LANES, Lanes, every_int, i32x16, lane_numbers, where
 
 
 @cache

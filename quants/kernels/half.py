@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import Lanes, bits_float, float_bits, inlined, shift_right, smaller, where
+from .jit import inlined
+from .lanes import Lanes, bits_float, float_bits, shift_right, smaller, where
 
 LEAST, LEAST_BITS = np.float32(2.0**-14), 0x38800000  # the smallest normal float16, as float32
 # 0.5's last place is 2**-24, the step between subnormal float16: adding it rounds to that step

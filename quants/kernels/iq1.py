@@ -18,13 +18,13 @@ from .grid_search import (
     MOST_WORDS,
     POWERS,
     SUPER,
-    bare,
     block_memory,
     list_of,
     nearest_point,
     room_for_floats,
     room_for_words,
 )
+from .jit import bare
 from .lane_memory import load, store
 from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
 

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from .jit import inlined
 from .lane_memory import load, lookup, store
-from .lanes import LANES, Lanes, absolute, every, every_int, inlined, larger, smaller, to_float, where
+from .lanes import LANES, Lanes, absolute, every, every_int, larger, smaller, to_float, where
 
 CODED = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 LEVELS = tuple(np.float32(v) for v in CODED)

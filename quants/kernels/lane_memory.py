@@ -17,21 +17,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .lanes import (
-    BYTES,
-    FLOAT,
-    FLOATS,
-    INDEX,
-    LANES,
-    SHORT,
-    SHORTS,
-    WORD,
-    WORDS,
-    f32x16,
-    i32x16,
-    inlined,
-    inlined_once,
-)
+from .jit import inlined, inlined_once
+from .lanes import BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, f32x16, i32x16
 
 
 def address_of(

@@ -22,63 +22,18 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numba.core.types as nt
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils
 from numba.core.errors import TypingError
-from numba.core.types.misc import unliteral
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 LANES = 16
 Lanes = Any  # in annotations: a value of one of the lane types
-
-# A function that is always inlined into the kernels that call it; it cannot be called from Python.
-inlined = functools.partial(
-    njit, nogil=True, error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
-
-
-def inlined_once(function: Callable[..., Any]) -> Any:
-    """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
-
-    For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
-    """
-    compiled = inlined(function)
-    template = compiled.get_call_template
-    compiled.get_call_template = lambda types, names: template(tuple(map(unliteral, types)), names)
-    return compiled
-
-
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
-
-    numba looks at the file of the function alone to see whether a cached kernel is out of date. Ours consist of
-    functions from this folder, too, so that a change of any of these files counts.
-    """
-    compiled = njit(nogil=True, cache=True, error_model="numpy")(function)
-    cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
-    if cached is not None:
-        cached._source_stamp = (cached._source_stamp, _kernels_changed())
-    return compiled
-
-
-def is_cached(compiled: Any) -> bool:
-    """Whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
-    cached = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    return cached is None or bool(cached._load_index())
-
-
-@functools.cache
-def _kernels_changed() -> float:
-    """When a file of this folder was last changed."""
-    return max(file.stat().st_mtime for file in Path(__file__).parent.glob("*.py"))
-
 
 BIT, BYTE, SHORT, WORD, INDEX, FLOAT = *(ir.IntType(n) for n in (1, 8, 16, 32, 64)), ir.FloatType()
 BITS, BYTES, SHORTS, WORDS, FLOATS = (ir.VectorType(scalar, LANES) for scalar in (BIT, BYTE, SHORT, WORD, FLOAT))

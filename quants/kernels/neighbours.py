@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .grids import grid_levels
-from .lanes import LANES, inlined, kernel
+from .jit import inlined, kernel
+from .lanes import LANES
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ def neighbours(name: str, distances: int) -> Neighbours:
     """Tables of the grid of the format `name`: lists of all points at the `distances` least distances that occur."""
     levels = grid_levels(name)
     radix = 3 if levels.shape[1] == 8 else 8
+    squares = _square_distances(levels, radix)
     # Arrays come from here, not from kernels: numba compiles what makes them for a tenth of a second each.
-    squares = np.zeros((radix ** levels.shape[1], len(levels)), np.uint8)
-    _square_distances(np.ascontiguousarray(levels.T), radix, squares)
     lengths, nearest = np.zeros(len(squares), np.int64), np.zeros(len(squares), np.int64)
     _list_lengths(squares, distances, np.zeros(256, np.int64), lengths, nearest)
     room = int((2 * (lengths + LANES)).sum())
@@ -54,18 +54,17 @@ def neighbours(name: str, distances: int) -> Neighbours:
     return Neighbours(*tables)
 
 
-@kernel
-def _square_distances(levels: NDArray[np.uint8], radix: int, squares: NDArray[np.uint8]) -> None:
-    """From each combination to each point. levels: (values, points)."""
-    values, points = levels.shape
-    for number in range(len(squares)):
-        rest = number
-        for i in range(values):
-            digit = np.uint8(rest % radix)
-            rest //= radix
-            for p in range(points):
-                step = np.uint8(levels[i, p] - digit)
-                squares[number, p] += np.uint8(step * step)
+def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
+    """From each combination of levels to each point, (combinations, points). levels: (points, values).
+
+    The first value is the combination's lowest digit.
+    """
+    digits = np.arange(radix, dtype=np.int16)[:, None]
+    squares = np.zeros((1, len(levels)), np.uint8)
+    for levels_of_value in levels.T.astype(np.int16):
+        steps = ((levels_of_value - digits) ** 2).astype(np.uint8)
+        squares = (steps[:, None] + squares).reshape(-1, len(levels))
+    return squares
 
 
 @kernel

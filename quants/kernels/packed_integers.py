@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .lanes import kernel
+from .jit import kernel
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lanes import Lanes, float_bits, inlined, to_int, with_sign
+from .jit import inlined
+from .lanes import Lanes, float_bits, to_int, with_sign
 
 BELOW_HALF = np.float32(0.49999997)  # the largest float32 below a half
 MAGIC = np.float32(12582912)  # 1.5 * 2**23: floats around it are 1 apart

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .blocks import Floats, Words
+from .jit import inlined, inlined_once
 from .lane_memory import load, store
 from .lanes import (
     LANES,
@@ -18,8 +19,6 @@ from .lanes import (
     absolute,
     any_lane,
     every,
-    inlined,
-    inlined_once,
     larger,
     nearest,
     round_even,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
+from .jit import inlined, inlined_once
 from .lane_memory import float_lanes, int_lanes, load, put_quads, store
 from .lanes import (
     LANES,
@@ -16,8 +17,6 @@ from .lanes import (
     absolute,
     any_lane,
     every,
-    inlined,
-    inlined_once,
     larger,
     nearest,
     round_even,

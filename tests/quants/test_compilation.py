@@ -110,7 +110,6 @@ def test_helpers_fill_the_cache(tmp_path: Path) -> None:
         "c.compile_codecs(codecs, 2)\n"
         "assert given and given[0], given\n"
         "assert all(codec.is_cached for codec in codecs)\n"
-        "from quants.kernels import lanes\n"
         "codec = given[0]\n"
         "kernel = vars(c.format_named(codec.format).codec)['_' + codec.kind]\n"
         "assert sum(kernel.stats.cache_hits.values()) == 1, kernel.stats\n"

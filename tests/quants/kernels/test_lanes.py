@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
+from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import (
     block_offsets,
     float_lanes,
@@ -35,7 +36,6 @@ from quants.kernels.lanes import (
     every,
     every_int,
     float_bits,
-    kernel,
     lane,
     lane_numbers,
     larger,

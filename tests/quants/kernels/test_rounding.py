@@ -5,8 +5,9 @@ import ctypes.util
 
 import numpy as np
 
+from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import load, store
-from quants.kernels.lanes import LANES, kernel
+from quants.kernels.lanes import LANES
 from quants.kernels.rounding import half_away, nearest_int
 
 

@@ -1,0 +1,114 @@
+"""What numba makes of our functions: kernels, and functions that exist only as parts of kernels.
+
+numba optimizes each function and translates it to machine code, also one that is inlined wherever it is called: work
+that nobody uses, and a quarter of the time that compiling takes. Our inlined functions are only lowered to LLVM's
+language; the kernel is what is optimized and translated. numba has no option for that; where a release of it should
+lack what we change, the functions are compiled in its usual way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
+from numba.core.compiler_machinery import LoweringPass, register_pass
+from numba.core.typed_passes import NativeLowering
+from numba.core.types.misc import unliteral
+
+
+class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types for mypy
+    """Code that is linked into a kernel's, and neither optimized nor translated before."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _Register(LoweringPass):  # type: ignore[misc]
+    """Let callers find what was lowered. numba does so by the entry point; there is none, and anything unique will do.
+    """
+
+    _name = "register"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        entry: Any = [].append  # a built-in function it must be
+        state["cr"] = state["cr"]._replace(cfunc=entry)
+        state.targetctx.insert_user_function(entry, state["cr"].fndesc, [state.library])
+        return True
+
+
+class _PartCompiler(CompilerBase):  # type: ignore[misc]
+    """numba's usual compilation, up to LLVM's language."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_Register, NativeLowering)
+        passes.finalize()
+        self.state.flags.no_compile = True
+        self.state.library = _Part(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return [passes]
+
+
+def _can_leave_out() -> bool:
+    changed = ("_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals")
+    return hasattr(Flags, "no_compile") and all(hasattr(JITCodeLibrary, name) for name in changed)
+
+
+_PART: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "nogil": True}
+if _can_leave_out():
+    _PART["pipeline_class"] = _PartCompiler
+
+# A function that is always inlined into the kernels that call it; it cannot be called from Python.
+inlined = functools.partial(njit, error_model="numpy", **_PART)
+
+# Like `inlined`, but arrays that it is handed are not counted as used: each would cost two calls wherever it is named.
+# So it must not allocate.
+bare = functools.partial(inlined, _nrt=False)
+
+
+def inlined_once(function: Callable[..., Any]) -> Any:
+    """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
+
+    For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
+    """
+    compiled = inlined(function)
+    template = compiled.get_call_template
+    compiled.get_call_template = lambda types, names: template(tuple(map(unliteral, types)), names)
+    return compiled
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
+
+    numba looks at the file of the function alone to see whether a cached kernel is out of date. Ours consist of
+    functions from this folder, too, so that a change of any of these files counts.
+    """
+    compiled = njit(nogil=True, cache=True, error_model="numpy")(function)
+    cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
+    if cached is not None:
+        cached._source_stamp = (cached._source_stamp, _kernels_changed())
+    return compiled
+
+
+def is_cached(compiled: Any) -> bool:
+    """Whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
+    cached = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    return cached is None or bool(cached._load_index())
+
+
+@functools.cache
+def _kernels_changed() -> float:
+    """When a file of this folder was last changed."""
+    return max(file.stat().st_mtime for file in Path(__file__).parent.glob("*.py"))

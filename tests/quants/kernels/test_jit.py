@@ -1,0 +1,57 @@
+"""Functions inlined into kernels: they are found in every version they are called in, and have no machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core.codegen import CPUCodeLibrary
+from numpy.typing import NDArray
+
+from quants.kernels.jit import _can_leave_out, bare, inlined, inlined_once, kernel
+
+
+@inlined
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@bare
+def first(values: NDArray[Any]) -> Any:
+    return add(values[0], 0)
+
+
+@inlined_once
+def thrice(a: int) -> int:
+    return 3 * a
+
+
+@kernel
+def combined(values: NDArray[Any], number: int) -> Any:
+    return first(values) + thrice(add(number, 1)) + thrice(2)
+
+
+def test_kernels_find_their_parts_for_each_type() -> None:
+    assert combined(np.array([0.5, 9]), 4) == 0.5 + 15 + 6
+    assert combined(np.array([7, 9]), 4) == 7 + 15 + 6
+    assert len(thrice.overloads) == 1
+    assert len(first.overloads) == 2
+
+
+def test_parts_are_neither_optimized_nor_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimized: list[str] = []
+    optimize = CPUCodeLibrary._optimize_final_module
+    monkeypatch.setattr(
+        CPUCodeLibrary, "_optimize_final_module", lambda library: (optimized.append(library.name), optimize(library))
+    )
+    part = inlined(lambda a: a + 1)
+    whole = kernel(lambda a: part(a) * part(a))
+    assert whole(3) == 16
+    assert len(optimized) == 1
+
+
+def test_where_numba_lacks_what_that_takes_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _can_leave_out()
+    monkeypatch.delattr(CPUCodeLibrary, "_finalize_dynamic_globals")
+    assert not _can_leave_out()
