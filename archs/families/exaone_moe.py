@@ -1,0 +1,56 @@
+"""K-EXAONE: windows in three of four layers and rope in those alone, a norm on each head of q and k, DeepSeek V3's
+routing, layers for predicting several tokens at the end.
+
+Reference: transformers `models/exaone_moe/modeling_exaone_moe.py`.
+"""
+
+from archs.experts import shared_width
+from archs.families.dots1 import DOTS1
+from archs.families.exaone4 import window_pattern
+from archs.families.glm4moe import NEXT_TOKENS
+from archs.families.qwen3next import predicting_further
+from archs.rope import scaling_type
+from archs.spec import Block
+
+EXAONE_MOE = DOTS1.but(
+    name="exaone-moe",
+    hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    arranged=predicting_further,
+    metadata={
+        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
+        "vocab_size": "vocab_size",
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,
+        "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: shared_width(
+            {**config, "n_shared_experts": config["num_shared_experts"]}
+        ),
+        "nextn_predict_layers": "num_nextn_predict_layers",
+        "rope.scaling.type": scaling_type,
+    },
+    defaults={
+        "hidden_size": 4096,
+        "intermediate_size": 16_384,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 4096,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 1024,
+        "n_routed_experts": None,
+        "n_shared_experts": None,
+        "num_experts": 64,
+        "num_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_nextn_predict_layers": 0,
+        "vocab_size": 102_400,
+    },
+    tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},
+    block=Block(rope="halves", window_period=4, rope_windowed_only=True, scoring="sigmoid", normalize_experts=True),
+)
