@@ -21,7 +21,7 @@ from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .registry import of_config
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
-from .transforms import stacked
+from .transforms import stacked, transpose
 from .vocab import vocabulary
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -177,7 +177,8 @@ def map_tensors(
     result, stacks, unknown = Mapped(ignored=whole.ignored), Stacks(), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    sources = change(architecture, config, whole.tensors) if change else whole.tensors
+    sources: Mapping[str, Tensor] = _as_stored_plainly(architecture, config, tensors, whole.tensors)
+    sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():
         if _matches(name, LEFT_OUT):
             result.left_out.append(name)
@@ -220,6 +221,21 @@ def targets(architecture: Architecture, config: Config, name: str) -> list[tuple
         return None
     numbers = [int(n) for n in NUMBER.findall("." + bare)]
     return [(each, _target_name(each, rule[1], numbers, config)) for each in _maps(rule[0])]
+
+
+def _as_stored_plainly(
+    architecture: Architecture, config: Config, stored: Mapping[str, Tensor], whole: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Weights that came out of quantized parts, the way round that the family stores weights.
+
+    Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
+    """
+
+    def turned(name: str, tensor: Tensor) -> bool:
+        rules = (targets(architecture, config, name) if stored.get(name) is not tensor else None) or ()
+        return any(rule.transform is transpose for rule, _ in rules)
+
+    return {name: transpose(tensor, config) if turned(name, tensor) else tensor for name, tensor in whole.items()}
 
 
 def is_left_out(name: str) -> bool:

@@ -12,6 +12,8 @@ import pytest
 from archs.config import normalized
 from archs.packed import METHODS, Unpacked, settings_of, unpacked, with_settings_beside
 from archs.packed.parts import groups_in_order
+from archs.plan import map_tensors
+from archs.registry import by_hf_class
 from quants.errors import FormatError, ModelError
 from tests.archs.packed.writers import BLOCKS, CASES, Parts, awq, fp8, gptq, nvfp4, packed, stored
 
@@ -235,3 +237,19 @@ def test_a_quantization_state_that_is_not_json() -> None:
         parts["weight.quant_state.bitsandbytes__nf4"] = "U8", np.frombuffer(text, np.uint8)
         with pytest.raises(ModelError, match=message):
             read(CASES["nf4"][0], parts, "w.")
+
+
+@pytest.mark.parametrize("name", ["gptq-4", "bitsandbytes-int8", "nf4-nested"])
+def test_weights_of_layers_that_were_stored_as_inputs_by_outputs(name: str) -> None:
+    """A GPT-2's weights are (in, out); quantized, they are a linear layer's, the usual way round."""
+    settings, write = CASES[name]
+    parts, values = write(WEIGHT)
+    plain = {
+        "wte.weight": ("F32", np.ones((4, 256), np.float32)),
+        "h.0.attn.c_proj.weight": ("F32", WEIGHT[:, :64]),
+    }
+    tensors = stored({"h.0.mlp.c_fc." + k: v for k, v in parts.items()} | plain)
+    config = normalized({"n_layer": 1, "n_embd": 256, "quantization_config": settings}, {})
+    mapped = map_tensors(by_hf_class(["GPT2LMHeadModel"]), config, tensors).tensors
+    np.testing.assert_array_equal(mapped["blk.0.ffn_up.weight"].float32(), values)
+    np.testing.assert_array_equal(mapped["blk.0.attn_output.weight"].float32(), WEIGHT[:, :64].T)
