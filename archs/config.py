@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .spec import Config
+from .spec import Computed, Config
 
 
 def lookup(config: Config, keys: str) -> Any:
@@ -33,6 +33,8 @@ def normalized(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
     config = {**raw, **{key: value for key, value in text_part(raw).items() if key != "architectures"}}
     config = {key: value for key, value in defaults.items() if not callable(value)} | config
     _one_rope_spelling(config)
+    if config.get("num_key_value_heads", 0) is None:
+        config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
     for key, value in defaults.items():
         if callable(value) and config.get(key) is None:
             config[key] = value(config)
@@ -49,23 +51,32 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _one_rope_spelling(config: dict[str, Any]) -> None:
-    """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart."""
-    parameters = config.pop("rope_parameters", None)
-    if isinstance(parameters, Mapping):
-        main = parameters.get("full_attention", parameters)
-        local = parameters.get("sliding_attention") or {}
-        config["rope_theta"] = main.get("rope_theta", config.get("rope_theta"))
-        if local.get("rope_theta") is not None:
-            config["rope_local_base_freq"] = local["rope_theta"]
-        if main.get("partial_rotary_factor") is not None:
-            config["partial_rotary_factor"] = main["partial_rotary_factor"]
-        config["rope_scaling"] = main
-    scaling = config.get("rope_scaling")
-    if isinstance(scaling, Mapping):
-        kind = scaling.get("rope_type", scaling.get("type"))
-        if "mrope_section" in scaling:
-            config["mrope_section"] = scaling["mrope_section"]
-        config["rope_scaling"] = {**scaling, "rope_type": kind} if kind not in (None, "default", "mrope") else None
+    """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
+
+    `rope_scaling_local` is that of windowed layers, where the config says it for them apart.
+    """
+    given = config.pop("rope_parameters", None)
+    parameters = given or config.get("rope_scaling")
+    if not isinstance(parameters, Mapping):
+        return
+    main = parameters.get("full_attention") or parameters
+    local = parameters.get("sliding_attention") or {}
+    for key in ("rope_theta", "partial_rotary_factor", "mrope_section"):
+        if main.get(key) is not None:
+            config[key] = main[key]
+    if local.get("rope_theta") is not None:
+        config["rope_local_base_freq"] = local["rope_theta"]
+    config["rope_scaling"] = _scaling(main)
+    config["rope_scaling_local"] = _scaling(local)
+
+
+def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Rotary settings with their kind as `rope_type`; None where they scale nothing.
+
+    Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
+    """
+    kind = "longrope" if parameters.get("long_factor") else parameters.get("rope_type", parameters.get("type"))
+    return {**parameters, "rope_type": kind} if kind not in (None, "default", "mrope") else None
 
 
 def head_dim(config: Config) -> int:
@@ -94,6 +105,24 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
         return windowed
 
     return pattern
+
+
+def windows(windowed: Callable[[Config, int], bool]) -> dict[str, Computed]:
+    """The keys of windows that `use_sliding_window` switches on, where any layer has one (the reference drops them).
+
+    windowed: the model type's rule for layers, where `layer_types` does not say.
+    """
+
+    def pattern(config: Config) -> list[bool] | None:
+        if not config.get("use_sliding_window") or not config.get("sliding_window"):
+            return None
+        found = windowed_layers(config, lambda layer: windowed(config, layer))
+        return found if any(found) else None
+
+    def size(config: Config) -> int | None:
+        return config["sliding_window"] if pattern(config) else None
+
+    return {"attention.sliding_window": size, "attention.sliding_window_pattern": pattern}
 
 
 def rope_scaling(config: Config, *keys: str) -> Any:

@@ -31,8 +31,13 @@ def _kept_whole(config: Config) -> bool | None:
 
 
 def _kind(config: Config) -> str | None:
-    """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows."""
-    kind = rope_scaling(config, "rope_type")
+    """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows, and for windowed
+    layers with a scaling of their own.
+    """
+    kind, local = rope_scaling(config, "rope_type"), config.get("rope_scaling_local")
+    if local:
+        kind = local["rope_type"]
+        raise ModelError(f"config.json scales the rope of windowed layers apart ({kind}), which files cannot express")
     if kind is None:
         return None
     if kind not in KINDS:

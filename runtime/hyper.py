@@ -96,6 +96,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
     parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
+    activation = _activation(keys, block.activation)
     return Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
@@ -114,11 +115,11 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
-        activation=_activation(keys, block.activation),
+        activation=activation,
         activation_limit=float(keys.get("swiglu_limit", 7.0)),
         parallel=bool(parallel),
         alibi=_alibi(keys, block.alibi),
-        xielu=_xielu(metadata) if block.activation == "xielu" else (),
+        xielu=_xielu(metadata) if activation == "xielu" else (),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
         normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import lookup
-from archs.rope import SCALING, llama3_freqs, unusual_base
+from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import ungroup
 from quants import Tensor
@@ -75,7 +75,7 @@ FALCON = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
-    generated=(llama3_freqs,),
+    generated=(llama3_freqs, longrope_factors),
     restored=restored,
     other_spellings=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
     activation="activation",

@@ -1,19 +1,26 @@
 """Gemma: Llama's layers with a tanh GELU, norm weights stored minus one, the embedding scaled by the root of its width.
 
-Reference: transformers `models/gemma/modeling_gemma.py`, where "gelu" as the old configs' `hidden_act` means tanh too.
+Reference: transformers `models/gemma/modeling_gemma.py`, where "gelu" as the old configs' `hidden_act` means tanh too
+and `hidden_activation` nothing.
 """
 
 from archs.families.qwen2 import QWEN2
 from archs.rope import unusual_base
-from archs.spec import Block, Map
+from archs.spec import Block, Config, Map
 from archs.transforms import add_one
+
+
+def unusual_activation(config: Config) -> str | None:
+    name = config.get("hidden_act")
+    return None if name in (None, "gelu", "gelu_pytorch_tanh") else str(name)
+
 
 GEMMA = QWEN2.but(
     name="gemma",
     hf_classes=("GemmaForCausalLM", "GemmaModel"),
     vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
-    metadata={"rope.freq_base": unusual_base},
+    metadata={"rope.freq_base": unusual_base, "hidden_activation": unusual_activation},
     defaults={
         "hidden_size": 3072,
         "intermediate_size": 24_576,
@@ -29,6 +36,6 @@ GEMMA = QWEN2.but(
         "layers.{i}.post_attention_layernorm": Map("blk.{i}.ffn_norm", add_one),
         "norm": Map("output_norm", add_one),
     },
-    activation="hidden_activation",
+    activation="",
     block=Block(rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width"),
 )

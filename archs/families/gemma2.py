@@ -16,6 +16,7 @@ GEMMA2 = GEMMA.but(
     name="gemma2",
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
+        "hidden_activation": None,
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "attention.scale": attention_scale,
@@ -38,5 +39,6 @@ GEMMA2 = GEMMA.but(
         "layers.{i}.pre_feedforward_layernorm": Map("blk.{i}.ffn_norm", add_one),
         "layers.{i}.post_feedforward_layernorm": Map("blk.{i}.post_ffw_norm", add_one),
     },
+    activation="hidden_activation",
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
 )

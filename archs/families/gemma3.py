@@ -7,7 +7,7 @@ by the square root of its width; five of six layers see a window only.
 import math
 
 from archs.config import unusual_windows
-from archs.rope import SCALING
+from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import add_one
 
@@ -30,7 +30,6 @@ GEMMA3 = Architecture(
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),  # the reference drops it
         "attention.scale": attention_scale,
-        "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
     },
     defaults={
@@ -67,5 +66,7 @@ GEMMA3 = Architecture(
         "norm": Map("output_norm", add_one),
         "lm_head": "output",
     },
+    generated=(llama3_freqs, longrope_factors),
+    refused={"use_bidirectional_attention": True},
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
 )

@@ -3,7 +3,7 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
-from archs.rope import SCALING, llama3_freqs, rotated_width, unusual_base
+from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import ungroup
 
@@ -45,7 +45,7 @@ GPTNEOX = Architecture(
     },
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
-    generated=(llama3_freqs,),
+    generated=(llama3_freqs, longrope_factors),
     other_spellings=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

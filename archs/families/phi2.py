@@ -3,7 +3,7 @@
 Reference: transformers `models/phi/modeling_phi.py`.
 """
 
-from archs.rope import SCALING, llama3_freqs, rotated_width, unusual_base
+from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block
 
 PHI2 = Architecture(
@@ -36,6 +36,6 @@ PHI2 = Architecture(
         "final_layernorm": "output_norm",
         "lm_head": "output",
     },
-    generated=(llama3_freqs,),
+    generated=(llama3_freqs, longrope_factors),
     block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False, parallel=True),
 )

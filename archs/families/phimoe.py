@@ -3,16 +3,25 @@
 Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key says RMS.
 """
 
-from archs.config import head_dim
+from archs.config import head_dim, rope_scaling
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
 from archs.spec import Block, Config
+from quants.errors import ModelError
 
 
 def jitter(config: Config) -> float | None:
     """How near the best a score must be to take part in the softmax, if not 0.01 (the reference drops it)."""
     noise = float(config["router_jitter_noise"])
     return noise if noise != 0.01 else None
+
+
+def attention_factor(config: Config) -> float | None:
+    """What longrope multiplies cos and sin by; all published models have one number for texts short and long."""
+    short, long = (rope_scaling(config, f"{length}_mscale") for length in ("short", "long"))
+    if long is not None and long != short:
+        raise ModelError(f"config.json has long_mscale = {long} beside short_mscale = {short}; phimoe files have one")
+    return None if short is None else float(short)
 
 
 PHIMOE = MIXTRAL.but(
@@ -22,9 +31,11 @@ PHIMOE = MIXTRAL.but(
         "vocab_size": None,
         "rope.dimension_count": head_dim,
         "rope.scaling.type": type_without_tensors,
-        "rope.scaling.original_context_length": "original_max_position_embeddings|max_position_embeddings",
-        "rope.scaling.attn_factor": "rope_scaling.short_mscale",
-        "attention.sliding_window": "sliding_window",
+        "rope.scaling.original_context_length": (
+            "rope_scaling.original_max_position_embeddings|original_max_position_embeddings|max_position_embeddings"
+        ),
+        "rope.scaling.attn_factor": attention_factor,
+        "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
         "expert_router_jitter": jitter,
     },
     defaults={

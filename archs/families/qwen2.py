@@ -3,21 +3,9 @@
 Reference: transformers `models/qwen2/modeling_qwen2.py`.
 """
 
-from archs.config import windowed_layers
+from archs.config import windows
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config
-
-
-def window_size(config: Config) -> int | None:
-    return config.get("sliding_window") if any(window_pattern(config) or []) else None
-
-
-def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers are windowed, where any is (the reference drops this)."""
-    if not config.get("use_sliding_window"):
-        return None
-    return windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
-
+from archs.spec import Block
 
 QWEN2 = LLAMA.but(
     name="qwen2",
@@ -26,8 +14,7 @@ QWEN2 = LLAMA.but(
     metadata={
         "vocab_size": None,
         "rope.dimension_count": None,
-        "attention.sliding_window": window_size,
-        "attention.sliding_window_pattern": window_pattern,
+        **windows(lambda config, layer: layer >= config["max_window_layers"]),
     },
     defaults={
         "intermediate_size": 22_016,

@@ -3,6 +3,7 @@
 Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's weights are not rescaled to sum to one.
 """
 
+from archs.config import windows
 from archs.experts import renormalized
 from archs.families.qwen2 import QWEN2
 from archs.spec import Map
@@ -11,6 +12,7 @@ QWEN2_MOE = QWEN2.but(
     name="qwen2moe",
     hf_classes=("Qwen2MoeForCausalLM",),
     metadata={
+        **windows(lambda config, layer: layer % 2 == 0 and layer < config["max_window_layers"]),
         "expert_feed_forward_length": "moe_intermediate_size",
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
         "expert_weights_norm": renormalized(usual=False),

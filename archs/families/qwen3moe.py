@@ -4,6 +4,7 @@ Reference: transformers `models/qwen3_moe/modeling_qwen3_moe.py`. Published conf
 without `expert_weights_norm` mean that.
 """
 
+from archs.config import windows
 from archs.experts import renormalized
 from archs.families.qwen2moe import QWEN2_MOE
 from archs.spec import Block
@@ -12,6 +13,7 @@ QWEN3_MOE = QWEN2_MOE.but(
     name="qwen3moe",
     hf_classes=("Qwen3MoeForCausalLM",),
     metadata={
+        **windows(lambda config, layer: True),
         "expert_shared_feed_forward_length": None,
         "expert_weights_norm": renormalized(usual=True),
     },

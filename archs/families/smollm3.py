@@ -3,7 +3,7 @@
 Reference: transformers `models/smollm3/modeling_smollm3.py`.
 """
 
-from archs.config import windowed_layers
+from archs.config import windows
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config
 
@@ -22,25 +22,13 @@ def unusual_rope_layers(config: Config) -> list[int] | None:
     return layers if layers != [int((i + 1) % PERIOD != 0) for i in range(len(layers))] else None
 
 
-def window(config: Config) -> int | None:
-    return config.get("sliding_window") if any(window_pattern(config) or []) else None
-
-
-def window_pattern(config: Config) -> list[bool] | None:
-    """Windows, where there are any, are in the layers without rope (the reference drops them)."""
-    if not config.get("use_sliding_window") or not config.get("sliding_window"):
-        return None
-    return windowed_layers(config, lambda layer: not rope_layers(config)[layer])
-
-
 SMOLLM3 = LLAMA.but(
     name="smollm3",
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
     vocab=("bpe",),
     metadata={
         "no_rope_layers": unusual_rope_layers,
-        "attention.sliding_window": window,
-        "attention.sliding_window_pattern": window_pattern,
+        **windows(lambda config, layer: not rope_layers(config)[layer]),
     },
     defaults={
         "hidden_size": 2048,

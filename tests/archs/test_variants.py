@@ -150,3 +150,72 @@ def test_longrope_in_any_family() -> None:
 def test_an_unknown_kind_of_rope_scaling_is_refused() -> None:
     with pytest.raises(ModelError, match=r"rope scaling of type 'xdrope' in config\.json is not one of linear, yarn"):
         keys("LlamaForCausalLM", rope_scaling={"type": "xdrope", "factor": 4})
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "config", "pattern"),
+    [
+        ("Qwen2ForCausalLM", {"max_window_layers": 2}, [False, False, True]),
+        ("Qwen2MoeForCausalLM", {"max_window_layers": 2}, [True, False, False]),
+        ("Qwen3MoeForCausalLM", {"max_window_layers": 2}, [True, True, True]),
+        ("SmolLM3ForCausalLM", {"no_rope_layer_interval": 2}, [False, True, False]),
+        ("Qwen2ForCausalLM", {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+         [True, False, False]),
+    ],
+)  # fmt: skip
+def test_windows_that_are_switched_on(hf_class: str, config: dict[str, Any], pattern: list[bool]) -> None:
+    config = {"num_hidden_layers": 3, "sliding_window": 8, **config}
+    found = keys(hf_class, **config, use_sliding_window=True)
+    assert found["attention.sliding_window"] == 8
+    assert found["attention.sliding_window_pattern"] == pattern
+    assert not {"attention.sliding_window", "attention.sliding_window_pattern"} & set(keys(hf_class, **config))
+
+
+@pytest.mark.parametrize("hf_class", ["Qwen2ForCausalLM", "SmolLM3ForCausalLM", "SeedOssForCausalLM"])
+def test_null_key_value_heads_mean_as_many_as_queries(hf_class: str) -> None:
+    assert keys(hf_class, num_attention_heads=6, num_key_value_heads=None)["attention.head_count_kv"] == 6
+
+
+def test_rotary_settings_win_over_keys_beside_them() -> None:
+    scaling = {"type": "linear", "factor": 2, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    config = {"rope_theta": 1.0, "partial_rotary_factor": 1.0, "hidden_size": 64, "num_attention_heads": 4}
+    found = keys("GPTNeoXForCausalLM", **config, rope_scaling=scaling)
+    assert (found["rope.freq_base"], found["rope.dimension_count"]) == (5e5, 8)
+
+
+def test_windowed_layers_with_a_rope_scaling_of_their_own_are_refused() -> None:
+    plain, linear = {"rope_type": "default", "rope_theta": 1e4}, {"rope_type": "linear", "factor": 2, "rope_theta": 1e4}
+    keys("Gemma3ForCausalLM", rope_parameters={"full_attention": linear, "sliding_attention": plain})
+    with pytest.raises(ModelError, match=r"scales the rope of windowed layers apart \(linear\)"):
+        keys("Gemma3ForCausalLM", rope_parameters={"full_attention": linear, "sliding_attention": linear})
+
+
+@pytest.mark.parametrize("name", ["longrope", "su", "yarn"])
+def test_lists_of_factors_mean_longrope(name: str) -> None:
+    scaling = {"type": name, "short_factor": [1.0], "long_factor": [2.0], "factor": 4.0}
+    found = keys("Phi3ForCausalLM", rope_scaling=scaling, original_max_position_embeddings=256)
+    assert "rope.scaling.type" not in found
+    assert found["rope.scaling.attn_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(256)))
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "config", "written"),
+    [
+        ("GemmaForCausalLM", {"hidden_act": "gelu", "hidden_activation": "relu"}, None),
+        ("GemmaForCausalLM", {"hidden_act": "relu"}, "relu"),
+        ("Gemma2ForCausalLM", {"hidden_act": "gelu", "hidden_activation": "relu"}, "relu"),
+        ("ApertusForCausalLM", {"hidden_act": "gelu"}, "gelu"),
+    ],
+)
+def test_activations(hf_class: str, config: dict[str, Any], written: str | None) -> None:
+    assert keys(hf_class, **config).get("hidden_activation") == written
+
+
+def test_phimoe_longrope() -> None:
+    scaling = {"type": "longrope", "short_mscale": 1.25, "long_mscale": 1.25, "short_factor": [1.0],
+               "long_factor": [2.0], "original_max_position_embeddings": 32}  # fmt: skip
+    found = keys("PhiMoEForCausalLM", rope_scaling=scaling)
+    assert (found["rope.scaling.attn_factor"], found["rope.scaling.original_context_length"]) == (1.25, 32)
+    assert found["attention.sliding_window"] == 0
+    with pytest.raises(ModelError, match=r"long_mscale = 1\.5 beside short_mscale = 1\.25"):
+        keys("PhiMoEForCausalLM", rope_scaling={**scaling, "long_mscale": 1.5})

@@ -47,7 +47,8 @@ def write_checkpoint(zoo: Path, entry: str, overrides: Mapping[str, Any], folder
 
     config = json.loads((zoo / entry / "config.json").read_text(encoding="utf-8")) | dict(overrides)
     config = {key: value for key, value in config.items() if value is not DROP}
-    full = AutoConfig.for_model(**config)
+    text = json.dumps(config)
+    full = AutoConfig.for_model(**config)  # which also writes into the mappings it is given
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(full, dtype=torch.float32)
     with torch.no_grad():
@@ -55,7 +56,7 @@ def write_checkpoint(zoo: Path, entry: str, overrides: Mapping[str, Any], folder
             values += randoms(name, values)
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "config.json").write_text(text, encoding="utf-8")
     spec = json.loads((zoo / entry / "spec.json").read_text(encoding="utf-8"))
     for file in (*(zoo / "tokenizers" / spec["tokenizer"]).iterdir(), *(zoo / entry).glob("*token*")):
         if file.name != "encodings.json":
