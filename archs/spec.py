@@ -116,7 +116,7 @@ class Architecture:
     """One model family: which checkpoints it takes, how they become GGUF, how the result runs.
 
     name: GGUF's `general.architecture`. hf_classes: entries of config.json's `architectures`.
-    vocab: vocabulary kinds, tried in this order ("sentencepiece", "bpe", "wordpiece", "unigram").
+    vocab: vocabulary kinds, tried in this order ("sentencepiece", "bpe", "wordpiece", "unigram", "fairseq").
     vocab_keys: keys of the vocabulary that the family sets where the tokenizer's files don't say, without
         "tokenizer.ggml."; an id may be given as the token's text.
     metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.

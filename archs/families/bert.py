@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
+"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
 
 Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `models/distilbert/`. RoBERTa's positions
 start after its padding token's id; DistilBERT has no token types. Heads for training tasks and poolers are left out.
@@ -78,6 +78,12 @@ ROBERTA = BERT.but(
     restored=lambda keys, tensors: {
         **restored(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
     },
+)
+
+XLM_ROBERTA = ROBERTA.but(
+    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    vocab=("fairseq",),
+    defaults={"model_type": "xlm-roberta"},
 )
 
 DISTILBERT = BERT.but(

@@ -1,7 +1,7 @@
 """T5: an encoder and a decoder; relative positions, no scaling of scores; ReLU, or a gated gelu since version 1.1.
 
-Reference: transformers `models/t5/modeling_t5.py`. The first version's decoder output is scaled before the tied head,
-which the reference drops: `logit_scale` says it.
+Reference: transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer has distances of its own). The first
+version's decoder output is scaled before the tied head, which the reference drops: `logit_scale` says it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FAR = 128  # what files without `attention.relative_max_distance` mean
 def logit_scale(config: Config) -> float | None:
     """The factor of a tied head's logits; later versions say they are not tied, and have none."""
     said = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
-    return float(config["d_model"]) ** -0.5 if config["model_type"] == "t5" and said is not False else None
+    return float(config["d_model"]) ** -0.5 if config["model_type"] != "mt5" and said is not False else None
 
 
 def activation(config: Config) -> str | None:
@@ -120,4 +120,9 @@ T5 = Architecture(
     layers_vary=True,
     activation="",
     block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
+)
+
+UMT5 = T5.but(
+    hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
+    defaults={"model_type": "umt5", "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
 )

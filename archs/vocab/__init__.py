@@ -25,6 +25,7 @@ __all__ = ["vocabulary"]
 KINDS = {
     "sentencepiece": is_sentencepiece,
     "unigram": is_sentencepiece,
+    "fairseq": is_sentencepiece,
     "bpe": is_bpe,
     "wordpiece": is_wordpiece,
 }
@@ -47,7 +48,8 @@ def vocabulary(
 
     kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram", "bpe", "wordpiece". One that
     takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as the reference's Llama
-    family does; "unigram" is SentencePiece as the reference writes it for T5.
+    family does; "unigram" is SentencePiece as the reference writes it for T5,
+        "fairseq" the same with XLM-RoBERTa's ids.
     config: config.json. rows: of the embedding; rows past the vocabulary become `[PAD{id}]`, unused.
     pre: the pre-tokenizer's GGUF name; None: found from the structure of tokenizer.json.
     extra: what an architecture sets by itself, without "tokenizer.ggml.": a flag, an id, or a token's text for its id
@@ -89,7 +91,7 @@ def _vocabulary(
     else:
         if "bpe" in kinds:
             _write_configured_prefix(metadata, files)
-        write_sentencepiece(metadata, files, rows, keep_added=kind != "unigram")
+        write_sentencepiece(metadata, files, rows, keep_added=kind == "sentencepiece", fairseq=kind == "fairseq")
     write_special(metadata, files, config, generation_config, rows)
     write_templates(metadata, files)
     _write_rest(metadata, files, config, kind, extra)
@@ -124,6 +126,8 @@ def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, 
     """What comes after special tokens and templates."""
     if kind == "wordpiece":
         write_normalizer(metadata, files)
+    elif kind == "fairseq":
+        write_token_types(metadata, config.get("type_vocab_size") or 1)
     elif kind == "bpe":
         if files.tokenizer and Keys.Tokenizer.ADD_BOS not in metadata:
             # Nothing in the folder puts a token in front, though the pre-tokenizer's name may imply one.

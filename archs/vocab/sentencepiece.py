@@ -40,22 +40,27 @@ def _is_unigram(files: TokenizerFiles) -> bool:
     return bool(files.tokenizer.get("model", {}).get("type") == "Unigram")
 
 
-def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, keep_added: bool = True) -> None:
+def write_sentencepiece(
+    metadata: Metadata, files: TokenizerFiles, rows: int, keep_added: bool = True, fairseq: bool = False
+) -> None:
     """Write tokens, scores, types and what the model's normalizer does to text.
 
     keep_added: False leaves the added tokens of tokenizer_config.json out of a unigram model's list, as the reference
-    does for T5. Raises VocabularyError for a damaged model file.
+    does for T5. fairseq: ids are those of XLM-RoBERTa, one more than the model file's, with other special ones.
+    Raises VocabularyError for a damaged model file.
     """
     path = _model_file(files)
     if path is not None:
-        _write_model_file(metadata, files, path, rows, keep_added)
+        _write_model_file(metadata, files, path, rows, keep_added, fairseq)
     elif _is_unigram(files):
         _write_unigram_json(metadata, files, rows)
     else:
         _write_bpe_json(metadata, files, rows)
 
 
-def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool) -> None:
+def _write_model_file(
+    metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool, fairseq: bool
+) -> None:
     model = _parse(path)
     unigram = model.trainer_spec.model_type == UNIGRAM
     tokens = Tokens.unused(rows)
@@ -68,10 +73,22 @@ def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, row
     if keep_added or not unigram:
         for row, token in files.configured.items():
             tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
+    if fairseq:
+        tokens = _as_fairseq(tokens)
     tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
     spec = model.normalizer_spec
     if unigram or spec.remove_extra_whitespaces or spec.precompiled_charsmap:
         _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
+
+
+def _as_fairseq(tokens: Tokens) -> Tokens:
+    """The model file's three special pieces replaced by four, so that all others move up by one."""
+    control = int(TokenType.CONTROL)
+    return Tokens(
+        ["<s>", "<pad>", "</s>", "<unk>", *tokens.texts[3:-1]],
+        [control, control, control, int(TokenType.UNKNOWN), *tokens.types[3:-1]],
+        [0.0, 0.0, 0.0, 0.0, *tokens.scores[3:-1]],
+    )
 
 
 def puts_space_in_front(files: TokenizerFiles) -> bool:

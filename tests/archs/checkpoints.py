@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.conftest import DATA
 
 FAMILIES = DATA / "families"
-RECORDS = ("spec.json", "reference.json", "logits.npz")
+RECORDS = ("spec.json", "reference.json", "logits.npz", "encodings.json")
 DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
 

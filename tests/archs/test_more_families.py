@@ -22,6 +22,8 @@ LONG = 64  # elements; records keep a hash of longer arrays
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
+    "umt5": {"logit_scale"},
+    "xlm-roberta": {"tokenizer.huggingface.added_tokens"},
 }
 
 
@@ -35,6 +37,15 @@ def test_entry(entry: str, tmp_path: Path) -> None:
     assert {name: described_tensor(tensor) for name, tensor in model.tensors.items()} == record["tensors"]
     once, cached = logit_errors(model, np.load(checkpoints.FAMILIES / entry / "logits.npz"))
     assert max(once, cached or 0.0) < CLOSE, (once, cached)
+
+
+def test_the_tokenizer_of_xlm_roberta(tmp_path: Path) -> None:
+    checkpoints.build("xlm-roberta", tmp_path / "xlm-roberta")
+    gguftools.convert(tmp_path / "xlm-roberta", tmp_path / "f32.gguf", "f32")
+    tokenizer = gguftools.open(tmp_path / "f32.gguf").tokenizer
+    recorded = checkpoints.FAMILIES / "tokenizers" / "xlm-roberta" / "encodings.json"
+    for text, wanted in json.loads(recorded.read_text(encoding="utf-8")):
+        assert tokenizer.encode(text, parse_special=True) == wanted, text
 
 
 def check_keys(entry: str, model: Model, record: dict[str, Any]) -> None:
