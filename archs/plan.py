@@ -18,6 +18,7 @@ from .config import lookup, normalized
 from .general import general
 from .metadata import Metadata, Value, ValueType
 from .packed import method_of, settings_of, unpacked, with_settings_beside
+from .pooling import pooling_type
 from .registry import of_config
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
@@ -97,6 +98,8 @@ def plan(
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
         metadata[key] = value
+    if pooling := pooling_type(folder):
+        metadata[f"{architecture.name}.pooling_type"] = pooling
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
     words = vocabulary(
@@ -116,8 +119,9 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
 
     Raises ModelError for a variant that these keys cannot express.
     """
-    for key, value in architecture.refused.items():
-        if config.get(key) == value:
+    for key, wrong in architecture.refused.items():
+        value = config.get(key)
+        if wrong(value) if callable(wrong) else value == wrong:
             raise ModelError(f"config.json has {key} = {value!r}, which {architecture.name} files cannot express")
     found: dict[str, Any] = {}
     for key, source in architecture.metadata.items():
@@ -339,6 +343,8 @@ def _check_layers(architecture: Architecture, config: Config, result: Mapped) ->
         if match:
             layers.setdefault(int(match[1]), set()).add(match[2])
     count = layer_count(architecture, config)
+    if "nextn_predict_layers" in architecture.metadata:  # which transformers leaves out when it saves such a model
+        count -= config.get("num_nextn_predict_layers") or 0
     missing = sorted(set(range(count)) - set(layers))
     if missing:
         raise ModelError(

@@ -18,7 +18,7 @@ from quants.errors import VocabularyError
 
 from .ranks import from_ranked_files
 
-__all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json"]
+__all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json", "read_json_list"]
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -118,15 +118,27 @@ class TokenizerFiles:
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise VocabularyError(f"{path} is not JSON: {error}") from error
+    content = _content(path, {})
     if not isinstance(content, dict):
         raise VocabularyError(f"{path} holds a JSON {type(content).__name__}, not an object")
     return content
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """A list of objects from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
+    content = _content(path, [])
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise VocabularyError(f"{path} does not hold a JSON list of objects")
+    return content
+
+
+def _content(path: Path, absent: Any) -> Any:
+    if not path.is_file():
+        return absent
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise VocabularyError(f"{path} is not JSON: {error}") from error
 
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
