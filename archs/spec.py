@@ -76,7 +76,9 @@ class Block:
     temperature: whose queries grow with the logarithm of their position: those of all layers (Ministral 3, which counts
         positions from zero), or of those without rope (Llama 4, from one).
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
-        weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
+        weights are rescaled to sum to one (the file's `expert_weights_norm` wins). normalize_softmax: False where the
+        file's word holds for sigmoids only (transformers' DeepSeek V2 does not read `norm_topk_prob`).
+    experts_averaged: the mean of what routed and shared experts give, not the sum.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
     causal: tokens see those before them only; False in encoders, where a window counts both sides together.
@@ -105,6 +107,8 @@ class Block:
     temperature: Temperature = "none"
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
+    normalize_softmax: bool = True
+    experts_averaged: bool = False
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True
@@ -127,7 +131,9 @@ class Architecture:
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
-    refused: config keys with the value that stands for a variant which files of this family cannot express.
+    refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
+        express.
+    variant: the architecture that configs of these classes mean instead, where they do.
     arranged: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
     restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
         checkpoint: a function of the file's keys without "NAME." and its tensors.
@@ -149,6 +155,7 @@ class Architecture:
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
     refused: Mapping[str, Any] = field(default_factory=dict)
+    variant: Callable[[Config], Architecture | None] | None = None
     arranged: Arranged | None = None
     restored: Restored | None = None
     other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()

@@ -38,6 +38,8 @@ def experts(run: Pass, layer: Layer, x: Floats) -> Floats:
         if gate is not None:
             shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T)
         out += shared
+        if run.model.architecture.block.experts_averaged:
+            out *= np.float32(0.5)
     return out
 
 
@@ -53,6 +55,10 @@ def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
         return y if bias is None else np.add(y, bias[expert], out=y)
 
     activation = run.model.hyper.activation
+    if "ffn_gate_up_exps.weight" in layer:
+        both = np.split(project("gate_up", x), 2, axis=1)
+        gate, up = (np.ascontiguousarray(half) for half in both)
+        return project("down", gated(activation, gate, up, run.model.hyper.activation_limit))
     up = project("up", x)
     if not run.model.architecture.block.gated:
         return project("down", activated(activation, up))

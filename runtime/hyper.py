@@ -72,6 +72,7 @@ class Hyper:
     embedding_scale: float
     residual_scale: float
     logit_scale: float
+    tied_logit_scale: float
     activation: Activation
     parallel: bool
     alibi: float
@@ -114,6 +115,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         ),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
+        tied_logit_scale=float(keys.get("tied_logit_scale", 1.0)),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
         activation=activation,
         activation_limit=float(keys.get("swiglu_limit", 7.0)),
@@ -122,7 +124,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         xielu=_xielu(metadata) if activation == "xielu" else (),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
-        normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
+        normalize_experts=_normalizes(keys, block),
         scoring=_scoring(keys, block.scoring),
         expert_groups=int(keys.get("expert_group_count", 1)),
         expert_groups_used=int(keys.get("expert_group_used_count", 1)),
@@ -172,7 +174,8 @@ def _windowed(keys: Keys, block: Block, layer: int) -> bool:
 
 
 def _has_rope(keys: Keys, period: int, layer: int) -> bool:
-    said = keys.get("no_rope_layers")  # an array of 1 for layers with rope, named as in SmolLM3's config
+    # an array of 1 for layers with rope; ours is named as in SmolLM3's config
+    said = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
     return bool(said[layer]) if said is not None else not period or (layer + 1) % period != 0
 
 
@@ -203,6 +206,12 @@ def _activation(keys: Keys, default: Activation) -> Activation:
     if name is not None and name not in ACTIVATIONS:
         raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name] if name else default
+
+
+def _normalizes(keys: Keys, block: Block) -> bool:
+    if not block.normalize_softmax and _scoring(keys, block.scoring) == "softmax":
+        return False
+    return bool(keys.get("expert_weights_norm", block.normalize_experts))
 
 
 def _scoring(keys: Keys, default: Scoring) -> Scoring:

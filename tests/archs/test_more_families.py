@@ -22,6 +22,7 @@ LONG = 64  # elements; records keep a hash of longer arrays
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
+    "granite-swa": {"attention.rope_pattern"},
     "umt5": {"logit_scale"},
     "xlm-roberta": {"tokenizer.huggingface.added_tokens"},
 }

@@ -1,0 +1,69 @@
+"""Command's layers with experts: routed ones averaged with shared ones, after leading dense layers.
+
+Reference: transformers `models/cohere2_moe/modeling_cohere2_moe.py`. Its softmax is over the chosen experts, so their
+weights sum to one whatever `norm_topk_prob` says.
+"""
+
+from archs.config import windowed_layers
+from archs.experts import GATING
+from archs.families.cohere2 import COHERE2
+from archs.spec import Block, Config, Map
+
+
+def dense_layers(config: Config) -> int:
+    """How many layers at the start have one net."""
+    kinds = config.get("mlp_layer_types") or ["dense"] * config["first_k_dense_replace"] + ["sparse"]
+    return next((layer for layer, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+
+
+def window_pattern(config: Config) -> list[bool]:
+    first = config["first_k_dense_replace"]
+
+    def windowed(layer: int) -> bool:
+        every = config["prefix_dense_sliding_window_pattern" if layer < first else "sliding_window_pattern"]
+        return bool((layer - first * (layer >= first) + 1) % every)
+
+    return windowed_layers(config, windowed)
+
+
+def shared_width(config: Config) -> int | None:
+    return config["intermediate_size"] * config["num_shared_experts"] or None
+
+
+COHERE2_MOE = COHERE2.but(
+    name="cohere2moe",
+    hf_classes=("Cohere2MoeForCausalLM",),
+    metadata={
+        "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",
+        "attention.sliding_window_pattern": window_pattern,
+        "expert_feed_forward_length": "intermediate_size",
+        "leading_dense_block_count": dense_layers,
+        "expert_gating_func": lambda config: GATING[config["expert_selection_fn"]],
+        "expert_weights_norm": lambda config: config["norm_topk_prob"] or config["expert_selection_fn"] == "softmax",
+        "expert_shared_count": lambda config: config["num_shared_experts"] or None,
+        "expert_shared_feed_forward_length": shared_width,
+    },
+    defaults={
+        "head_dim": 128,
+        "first_k_dense_replace": 0,
+        "prefix_dense_sliding_window_pattern": 1,
+        "sliding_window_pattern": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 0,
+        "expert_selection_fn": "softmax",
+        "norm_topk_prob": True,
+    },
+    refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
+    tensors={
+        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
+        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+    },
+    layers_vary=True,
+    block=Block(norm="layer", parallel=True, window_period=4, rope_windowed_only=True, experts_averaged=True),
+)

@@ -1,0 +1,53 @@
+"""Granite with windows in three of four layers and attention sinks; with experts or without.
+
+Reference: transformers `models/granite_swa/modeling_granite_swa.py`, `models/granitemoe_swa/`. Gate and up projections
+of experts stay together, the gate first.
+"""
+
+from archs.config import windowed_layers
+from archs.families.granite import GRANITE
+from archs.spec import Block, Config
+from quants.errors import ModelError
+
+
+def window_pattern(config: Config) -> list[bool]:
+    return windowed_layers(config, lambda layer: layer % 4 != 0)
+
+
+def rotating_layers(config: Config) -> list[bool] | None:
+    """Which layers have rope, where some have none (the reference knows an older key only)."""
+    bases = config.get("layer_rope_theta") or []
+    if set(bases) - {0, config["rope_theta"]}:
+        raise ModelError("config.json has rotary bases by layer (layer_rope_theta), which granite_swa files cannot express")
+    rotating = [bool(each) for each in config.get("no_rope_layers") or bases]
+    return rotating if not all(rotating) else None
+
+
+GRANITE_SWA = GRANITE.but(
+    name="granite_swa",
+    hf_classes=("GraniteSWAForCausalLM",),
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,
+        "attention.rope_pattern": rotating_layers,
+        "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
+    },
+    defaults={"sliding_window": 128},
+    tensors={
+        "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
+        "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
+        "layers.{i}.block_sparse_moe.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+        "layers.{i}.block_sparse_moe.input_linear": "blk.{i}.ffn_gate_up_exps",
+        "layers.{i}.block_sparse_moe.output_linear": "blk.{i}.ffn_down_exps",
+        "layers.{i}.shared_mlp.input_linear": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
+    },
+    block=Block(logit_scale="divide", scoring="softmax_of_top"),
+)
+
+GRANITE_MOE_SWA = GRANITE_SWA.but(
+    hf_classes=("GraniteMoeSWAForCausalLM",),
+    defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+)
