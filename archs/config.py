@@ -70,13 +70,18 @@ def _one_rope_spelling(config: dict[str, Any]) -> None:
     config["rope_scaling_local"] = _scaling(local)
 
 
-def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Rotary settings with their kind as `rope_type`; None where they scale nothing.
+def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary settings with their kind as `rope_type`; none where they scale nothing.
 
     Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
     """
     kind = "longrope" if parameters.get("long_factor") else parameters.get("rope_type", parameters.get("type"))
-    return {**parameters, "rope_type": kind} if kind not in (None, "default", "mrope") else None
+    return {**parameters, "rope_type": kind} if kind not in (None, "default", "mrope") else {}
+
+
+def other_than(*values: object) -> Callable[[object], bool]:
+    """A test for values that are neither absent nor among these."""
+    return lambda value: value is not None and value not in values
 
 
 def head_dim(config: Config) -> int:

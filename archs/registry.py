@@ -67,6 +67,11 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
     (Llava and its like: the part's model type counts), or where both give files of one name.
     Raises ModelError as `by_hf_class` does.
     """
+    found = _of_classes(config)
+    return (found.variant({**config, **text_part(config)}) if found.variant else None) or found
+
+
+def _of_classes(config: Mapping[str, Any]) -> Architecture:
     known = {hf_class: a for a in architectures() for hf_class in a.hf_classes}
     text, classes = text_part(config), config.get("architectures") or []
     said = [name for name in text.get("architectures") or [] if name in known]

@@ -338,10 +338,10 @@ def scaled(*keys: str) -> Transform:
 
 
 def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
-    """Each row multiplied with its own factor, in float32."""
+    """Each row (of a vector: value) multiplied with its own factor, in float32."""
 
     def by_rows(tensor: Tensor, function: Callable[[Floats, Floats], Floats], config: Config) -> Tensor:
-        each = factors(config)[:, None]
+        each = factors(config)[:, None] if len(tensor.shape) > 1 else factors(config)[None]
 
         def read(start: int, stop: int) -> NDArray[np.uint8]:
             values = function(tensor.float32(start, stop), each[start:stop])

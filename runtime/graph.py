@@ -163,14 +163,15 @@ def head(run: Pass, x: Floats) -> Logits | Floats:
         x = run.project(whole, "output_proj", x)
     name = "output" if "output.weight" in whole else "token_embd"
     weight, bias = whole.need(f"{name}.weight"), whole.array("output.bias")  # which a tied head may have, too
+    scale = np.float32(model.hyper.logit_scale * (model.hyper.tied_logit_scale if name == "token_embd" else 1))
     if model.observe:
         model.observe(weight.name, x, 0, 1)
 
     def finish(logits: Floats, first: int) -> Floats:
         if bias is not None:
             logits += bias[first : first + logits.shape[1]]
-        if model.hyper.logit_scale != 1:
-            logits *= np.float32(model.hyper.logit_scale)
+        if scale != 1:
+            logits *= scale
         return ops.softcap(logits, model.hyper.logit_softcap) if model.hyper.logit_softcap else logits
 
     return Logits(x, weight, finish)

@@ -23,7 +23,7 @@ APERTUS = QWEN2.but(
         "max_position_embeddings": 65_536,
         "rms_norm_eps": 1e-5,
         "rope_theta": 12_000_000.0,
-        "rope_scaling": SCALING,
+        "rope_scaling": lambda config: SCALING,
         "vocab_size": 131_072,
     },
     tensors={

@@ -131,7 +131,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
     },
     layers_vary=True,
-    block=Block(rope="adjacent"),
+    block=Block(rope="adjacent", normalize_softmax=False),
 )  # fmt: skip
 
 DEEPSEEK_V3 = DEEPSEEK_V2.but(

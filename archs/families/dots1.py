@@ -13,7 +13,7 @@ from archs.spec import Block, Config
 
 def window_pattern(config: Config) -> list[bool] | None:
     """Which layers are windowed, where any is (the reference drops this)."""
-    found = windowed_layers(config, lambda layer: False)
+    found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
     return found if any(found) and config.get("sliding_window") else None
 
 
@@ -41,6 +41,8 @@ DOTS1 = QWEN2.but(
         "routed_scaling_factor": 1.0,
         "scoring_func": "sigmoid",
         "max_position_embeddings": 2048,
+        "max_window_layers": 62,
+        "sliding_window": None,
         "vocab_size": 152_064,
     },
     tensors={

@@ -3,6 +3,7 @@
 Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent pairs rotate, as in ggml.
 """
 
+from archs.config import other_than
 from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import LLAMA
@@ -39,6 +40,7 @@ ERNIE45_MOE = LLAMA.but(
         "moe_layer_start_index": 1,
         "vocab_size": 103_424,
     },
+    refused={"moe_norm_min": other_than(1e-12)},
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",

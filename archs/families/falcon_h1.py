@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.config import other_than
 from archs.families.llama import LLAMA
 from archs.families.mamba2 import limits, step_limit
 from archs.spec import Block, Config, Map
@@ -33,12 +34,20 @@ def projection_factors(config: Config) -> NDArray[np.float32]:
     return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
 
 
+def tied_logit_scale(config: Config) -> float | None:
+    """What logits are multiplied by where the head is the embedding, which has the embedding's multiplier in it (the
+    reference drops it).
+    """
+    scale = config["lm_head_multiplier"] / config["embedding_multiplier"] if config.get("tie_word_embeddings") else 1
+    return scale if scale != 1 else None
+
+
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The multipliers have gone into the weights."""
     return {
         "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
         "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
-        "ssm_multipliers": [1.0] * 5, **limits(keys),
+        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **limits(keys),
     }  # fmt: skip
 
 
@@ -56,6 +65,7 @@ FALCON_H1 = LLAMA.but(
         "ssm.time_step_min": step_limit(0),
         "ssm.time_step_max": step_limit(1),
         "ssm.norm_before_gate": norm_before_gate,
+        "tied_logit_scale": tied_logit_scale,
     },
     defaults={
         "intermediate_size": 14_336,
@@ -81,12 +91,14 @@ FALCON_H1 = LLAMA.but(
         "lm_head_multiplier": 1.0,
         "vocab_size": 128_000,
     },
+    refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
     tensors={
         "embed_tokens": Map("token_embd", scaled("embedding_multiplier")),
         "layers.{i}.mamba.in_proj": Map(
             "blk.{i}.ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))
         ),
+        "layers.{i}.mamba.in_proj.bias": Map("blk.{i}.ssm_in.bias", scaled_rows(projection_factors)),
         "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
         "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
@@ -96,6 +108,9 @@ FALCON_H1 = LLAMA.but(
         "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", scaled("attention_in_multiplier")),
         "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),
         "layers.{i}.self_attn.v_proj": Map("blk.{i}.attn_v", scaled("attention_in_multiplier")),
+        "layers.{i}.self_attn.q_proj.bias": "blk.{i}.attn_q.bias",
+        "layers.{i}.self_attn.k_proj.bias": Map("blk.{i}.attn_k.bias", scaled("key_multiplier")),
+        "layers.{i}.self_attn.v_proj.bias": "blk.{i}.attn_v.bias",
         "layers.{i}.self_attn.o_proj": Map("blk.{i}.attn_output", scaled("attention_out_multiplier")),
         "layers.{i}.pre_ff_layernorm.weight": "blk.{i}.ffn_norm",
         "layers.{i}.feed_forward.gate_proj": Map("blk.{i}.ffn_gate", scaled("mlp_multipliers.0")),

@@ -32,7 +32,7 @@ GLM4_MOE = DOTS1.but(
         "unknown_token_id": "<|endoftext|>",
     },
     metadata={
-        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
+        "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),
         "rope.dimension_count": rotated_width,
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "nextn_predict_layers": "num_nextn_predict_layers",
@@ -52,7 +52,6 @@ GLM4_MOE = DOTS1.but(
         "n_shared_experts": 1,
         "num_experts_per_tok": 8,
         "norm_topk_prob": True,
-        "num_nextn_predict_layers": 1,
         "vocab_size": 151_552,
     },
     restored=lambda keys, tensors: {"num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)},

@@ -12,6 +12,11 @@ from quants import Tensor
 
 PERIOD = 2  # every second layer sees everything
 
+SCALING = {  # also of configs that say null
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+
 
 def _rows_first(tensor: Tensor, config: Config) -> Tensor:
     """MXFP4 experts are stored with a row per output already."""
@@ -48,10 +53,7 @@ GPT_OSS = LLAMA.but(
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
         "rope_theta": 150_000.0,
-        "rope_scaling": {
-            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
+        "rope_scaling": lambda config: SCALING,
         "sliding_window": 128,
         "num_local_experts": 128,
         "num_experts_per_tok": 4,

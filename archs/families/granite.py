@@ -23,5 +23,5 @@ GRANITE = LLAMA.but(
         "residual_multiplier": 1.0,
         "logits_scaling": 1.0,
     },
-    block=Block(logit_scale="divide"),
+    block=Block(logit_scale="divide", rope_key="rope.scaling.finetuned"),
 )

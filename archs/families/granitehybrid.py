@@ -1,16 +1,18 @@
 """Granite 4 hybrids: Mamba-2 and attention layers, each followed by routed experts, a shared one, or just a dense net.
 
 Reference: transformers `models/granitemoehybrid/modeling_granitemoehybrid.py`. Without rope (`position_embedding_type`
-"nope") the file says `rope.scaling.finetuned` = false, as the reference does.
+"nope") the file says `rope.scaling.finetuned` = false, as the reference does. Models of this class that have attention
+layers only (Granite 4.0 Micro) become files of Granite or Granite MoE.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from archs.config import other_than
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import limits, step_limit
-from archs.spec import Block, Config, Map, Transform
+from archs.spec import Architecture, Block, Config, Map, Transform
 from archs.transforms import channels_and_taps, column, in_groups, negative_exp, part
 from quants import Tensor
 
@@ -19,10 +21,24 @@ def rotates(config: Config) -> bool:
     return config.get("position_embedding_type") == "rope"
 
 
+def attends(config: Config) -> list[bool]:
+    """Which layers are attention layers."""
+    return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
+
+
 def kv_heads(config: Config) -> list[int]:
     """Key-value heads of each layer; none in those that are no attention layers."""
-    attends = [kind in ("attention", "full_attention") for kind in config["layer_types"]]
-    return [config["num_key_value_heads"] if each else 0 for each in attends]
+    return [config["num_key_value_heads"] if each else 0 for each in attends(config)]
+
+
+def without_state_space(config: Config) -> Architecture | None:
+    """What the reference makes of models that have attention layers only."""
+    if not config.get("layer_types") or not all(attends(config)):
+        return None
+    return GRANITE_HYBRID.but(
+        name="granitemoe" if config.get("num_experts_per_tok", 8) else "granite", variant=None, refused={},
+        metadata={"context_length": "max_position_embeddings"},
+    )  # fmt: skip
 
 
 def shared(part_of_net: str, transform: Transform | None = None) -> Map:
@@ -66,6 +82,8 @@ GRANITE_HYBRID = GRANITE_MOE.but(
         "mamba_n_groups": 1,
         "mamba_n_heads": 128,
     },
+    refused={"hidden_act": other_than("silu", "swish")},
+    variant=without_state_space,
     restored=restored,
     tensors={
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",

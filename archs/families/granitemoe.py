@@ -21,7 +21,7 @@ GRANITE_MOE = GRANITE.but(
     name="granitemoe",
     hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     vocab_keys={"add_space_prefix": False},
-    metadata={"expert_shared_feed_forward_length": "shared_intermediate_size"},
+    metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     restored=restored,
     tensors={
@@ -35,5 +35,5 @@ GRANITE_MOE = GRANITE.but(
         ),
         "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
     },
-    block=Block(scoring="softmax_of_top", logit_scale="divide"),
+    block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),
 )  # fmt: skip

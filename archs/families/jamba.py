@@ -6,6 +6,7 @@ Reference: transformers `models/jamba/modeling_jamba.py`. The router's weights a
 from collections.abc import Mapping
 from typing import Any
 
+from archs.config import other_than
 from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
 from archs.spec import Block, Config, Map
@@ -59,6 +60,7 @@ JAMBA = LLAMA.but(
         "mamba_expand": 2,
         "vocab_size": 65_536,
     },
+    refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup
+from archs.config import lookup, other_than
 from archs.spec import Architecture, Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
 from quants import Tensor
@@ -67,6 +67,7 @@ MAMBA = Architecture(
         "layer_norm_epsilon": 1e-5,
         "vocab_size": 50_280,
     },
+    refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
     other_spellings=("embedding",),
     tensors={

@@ -3,6 +3,7 @@
 Reference: transformers `models/modernbert/modeling_modernbert.py`. The first layer has no norm before its attention.
 """
 
+from archs.config import windowed_layers
 from archs.spec import COMMON, Architecture, Block, Config
 
 POOLING = {"mean": 1, "cls": 2}
@@ -12,6 +13,16 @@ PERIOD = 3  # every third layer sees everything, the first one too
 def pooling_type(config: Config) -> int:
     """What a classifier would read."""
     return POOLING[config["classifier_pooling"]]
+
+
+def global_layers(config: Config) -> int | list[bool]:
+    """Every how many layers one sees everything; or for each layer whether it doesn't, where that is irregular."""
+    windowed = windowed_layers(config, lambda layer: layer % config["global_attn_every_n_layers"] != 0)
+    periods = (config["global_attn_every_n_layers"], *range(1, len(windowed) + 1))
+    for every in periods:
+        if windowed == [layer % every != 0 for layer in range(len(windowed))]:
+            return int(every)
+    return windowed
 
 
 MODERNBERT = Architecture(
@@ -27,7 +38,7 @@ MODERNBERT = Architecture(
         "attention.layer_norm_epsilon": "norm_eps|layer_norm_eps",
         "attention.causal": lambda config: False,
         "attention.sliding_window": "local_attention",
-        "attention.sliding_window_pattern": "global_attn_every_n_layers",
+        "attention.sliding_window_pattern": global_layers,
         "classifier.pooling_type": pooling_type,
         "vocab_size": "vocab_size",
         "hidden_activation": "hidden_activation",

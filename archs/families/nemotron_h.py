@@ -7,6 +7,7 @@ Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never 
 from collections.abc import Mapping
 from typing import Any
 
+from archs.config import other_than
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import MAMBA2, limits
 from archs.spec import COMMON, Block, Config, Map
@@ -62,7 +63,8 @@ NEMOTRON_H = MAMBA2.but(
         "ssm.state_size": "ssm_state_size",
         "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
         "ssm.time_step_rank": "mamba_num_heads",
-        "ssm.time_step_min": "time_step_min",
+        "ssm.time_step_min": "mamba_dt_min|time_step_min",
+        "ssm.time_step_max": None,
     },
     defaults={
         "intermediate_size": 21_504,
@@ -76,6 +78,7 @@ NEMOTRON_H = MAMBA2.but(
         "num_hidden_layers": None,
         "vocab_size": 131_072,
     },
+    refused={"mamba_hidden_act": other_than("silu", "swish")},
     restored=restored,
     tensors={
         "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),

@@ -72,9 +72,21 @@ def other_spellings(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+# What the configs of mT5 and umT5 mean by keys that they omit.
+MULTILINGUAL = {"d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
+
+
+def multilingual(config: Config) -> Architecture | None:
+    """mT5, which differs by its defaults alone."""
+    if "MT5ForConditionalGeneration" not in config["architectures"]:
+        return None
+    return T5.but(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
+
+
 T5 = Architecture(
     name="t5",
     hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
+    variant=multilingual,
     vocab=("unigram",),
     metadata={
         **COMMON,
@@ -124,5 +136,6 @@ T5 = Architecture(
 
 UMT5 = T5.but(
     hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
-    defaults={"model_type": "umt5", "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
+    variant=None,
+    defaults={"model_type": "umt5", **MULTILINGUAL},
 )

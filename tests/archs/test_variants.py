@@ -9,7 +9,7 @@ import pytest
 
 from archs.config import normalized
 from archs.plan import architecture_metadata
-from archs.registry import by_hf_class
+from archs.registry import by_hf_class, of_config
 from archs.spec import Map
 from quants.errors import ModelError
 
@@ -219,3 +219,82 @@ def test_phimoe_longrope() -> None:
     assert found["attention.sliding_window"] == 0
     with pytest.raises(ModelError, match=r"long_mscale = 1\.5 beside short_mscale = 1\.25"):
         keys("PhiMoEForCausalLM", rope_scaling={**scaling, "long_mscale": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"layer_types": ["mamba", "attention"]}, "granitehybrid"), ({"layer_types": ["attention"] * 2}, "granitemoe"),
+        ({"layer_types": ["attention"] * 2, "num_experts_per_tok": 0}, "granite"),
+    ],
+)  # fmt: skip
+def test_granite_hybrids_of_attention_alone_are_no_hybrids(changes: dict[str, Any], name: str) -> None:
+    config = {"architectures": ["GraniteMoeHybridForCausalLM"], "position_embedding_type": "rope", "hidden_size": 64,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+              "max_position_embeddings": 99, **changes}  # fmt: skip
+    architecture = of_config(config)
+    assert architecture.name == name
+    found = architecture_metadata(architecture, normalized(config, architecture.defaults))
+    assert (found[f"{name}.context_length"], found[f"{name}.rope.scaling.finetuned"]) == (99, True)
+
+
+def test_granite_without_a_shared_expert_writes_no_width_of_it() -> None:
+    assert "expert_shared_feed_forward_length" not in keys("GraniteMoeSharedForCausalLM", shared_intermediate_size=0)
+
+
+def test_dots_windows_begin_where_the_config_says() -> None:
+    found = keys("Dots1ForCausalLM", num_hidden_layers=3, sliding_window=8, max_window_layers=1)
+    assert found["attention.sliding_window_pattern"] == [False, True, True]
+    assert "attention.sliding_window" not in keys("Dots1ForCausalLM", num_hidden_layers=3, sliding_window=8)
+
+
+@pytest.mark.parametrize(
+    ("config", "written"),
+    [
+        ({}, 3), ({"global_attn_every_n_layers": 2}, 2), ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 2}, [True, False, True, False]),
+    ],
+)  # fmt: skip
+def test_modernbert_patterns(config: dict[str, Any], written: int | list[bool]) -> None:
+    assert keys("ModernBertModel", num_hidden_layers=4, **config)["attention.sliding_window_pattern"] == written
+
+
+def test_falcon_h1_says_what_a_tied_head_is_multiplied_by() -> None:
+    scales = {"embedding_multiplier": 4.0, "lm_head_multiplier": 0.5}
+    assert keys("FalconH1ForCausalLM", **scales, tie_word_embeddings=True)["tied_logit_scale"] == 0.125
+    assert "tied_logit_scale" not in keys("FalconH1ForCausalLM", **scales)
+
+
+def test_nemotron_bounds_time_steps_from_below_alone() -> None:
+    found = keys("NemotronHForCausalLM", hybrid_override_pattern="M-", time_step_limit=[0.1, 0.2], mamba_dt_min=0.02)
+    assert (found["ssm.time_step_min"], "ssm.time_step_max" in found) == (0.02, False)
+
+
+def test_layers_for_further_tokens_count_where_the_config_says_so() -> None:
+    assert keys("Glm4MoeForCausalLM", num_hidden_layers=3)["block_count"] == 3
+    assert keys("Glm4MoeForCausalLM", num_hidden_layers=3, num_nextn_predict_layers=1)["block_count"] == 4
+
+
+@pytest.mark.parametrize(("said", "kind"), [({"rope_scaling": None}, "yarn"),
+                                            ({"rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}, None)])  # fmt: skip
+def test_gpt_oss_is_stretched_unless_it_says_not(said: dict[str, Any], kind: str | None) -> None:
+    assert keys("GptOssForCausalLM", num_hidden_layers=2, **said).get("rope.scaling.type") == kind
+
+
+def test_mt5_has_defaults_of_its_own() -> None:
+    architecture = of_config({"architectures": ["MT5ForConditionalGeneration"]})
+    found = architecture_metadata(architecture, normalized({}, architecture.defaults))
+    assert (found["t5.block_count"], found["t5.attention.head_count"], found["t5.feed_forward_length"]) == (8, 6, 1024)
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "key", "value"),
+    [
+        ("MambaForCausalLM", "hidden_act", "gelu"), ("Mamba2ForCausalLM", "hidden_act", "gelu"),
+        ("JambaForCausalLM", "hidden_act", "gelu"), ("FalconH1ForCausalLM", "hidden_act", "gelu"),
+        ("NemotronHForCausalLM", "mamba_hidden_act", "gelu"), ("Ernie4_5_MoeForCausalLM", "moe_norm_min", 0.5),
+    ],
+)  # fmt: skip
+def test_values_that_files_cannot_express_are_refused(hf_class: str, key: str, value: object) -> None:
+    with pytest.raises(ModelError, match=rf"config.json has {key} = {value!r}, which [\w.-]+ files cannot express"):
+        keys(hf_class, **{key: value})
