@@ -251,7 +251,8 @@ def test_dots_windows_begin_where_the_config_says() -> None:
 @pytest.mark.parametrize(
     ("config", "written"),
     [
-        ({}, 3), ({"global_attn_every_n_layers": 2}, 2), ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2),
+        ({}, 3), ({"global_attn_every_n_layers": 2}, 2),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, 2),
         ({"layer_types": ["sliding_attention", "full_attention"] * 2}, [True, False, True, False]),
     ],
 )  # fmt: skip
@@ -275,8 +276,10 @@ def test_layers_for_further_tokens_count_where_the_config_says_so() -> None:
     assert keys("Glm4MoeForCausalLM", num_hidden_layers=3, num_nextn_predict_layers=1)["block_count"] == 4
 
 
-@pytest.mark.parametrize(("said", "kind"), [({"rope_scaling": None}, "yarn"),
-                                            ({"rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}, None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [({"rope_scaling": None}, "yarn"), ({"rope_parameters": {"rope_type": "default", "rope_theta": 9.0}}, None)],
+)
 def test_gpt_oss_is_stretched_unless_it_says_not(said: dict[str, Any], kind: str | None) -> None:
     assert keys("GptOssForCausalLM", num_hidden_layers=2, **said).get("rope.scaling.type") == kind
 
