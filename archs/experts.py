@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .config import lookup
-from .spec import Computed, Config
+from .spec import Computed, Config, Map, Target
+from .transforms import part
 
 # Values of `expert_gating_func`.
 GATING = {"softmax": 1, "sigmoid": 2, "softmax_of_top": 3}
@@ -25,6 +26,17 @@ def shared_width(config: Config) -> int | None:
     width, count = config.get("moe_intermediate_size"), lookup(config, "n_shared_experts|moe_num_shared_experts")
     return int(width * count) if width and count else None
 
+
+# All experts of a layer in one tensor, gate and up in one: as transformers 5 holds them, and writes them if asked to.
+TOGETHER: dict[str, Target] = {
+    "layers.{i}.mlp.experts.gate_up_proj": (
+        Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2))
+    ),
+    "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+}  # fmt: skip
+
+# The same with a tensor for each matrix of each expert.
+APART = tuple(f"layers.{{i}}.mlp.experts.{{e}}.{matrix}_proj" for matrix in ("gate", "up", "down"))
 
 # As DeepSeek V3 and its relatives write them.
 ROUTING: dict[str, str | Computed | None] = {

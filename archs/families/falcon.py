@@ -40,7 +40,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 FALCON = Architecture(
     name="falcon",
-    hf_classes=("FalconForCausalLM", "RWForCausalLM"),
+    hf_classes=("FalconForCausalLM", "RWForCausalLM", "FalconModel"),
     metadata={
         **COMMON,
         **SCALING,
@@ -56,7 +56,7 @@ FALCON = Architecture(
         "max_position_embeddings": 2048,
         "layer_norm_epsilon": 1e-5,
         "alibi": False,
-        "multi_query": True,
+        "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B says no more
         "new_decoder_architecture": False,
         "parallel_attn": True,
         "rope_theta": 10_000.0,

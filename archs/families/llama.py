@@ -52,7 +52,7 @@ LLAMA = Architecture(
 )
 
 MISTRAL = LLAMA.but(
-    hf_classes=("MistralForCausalLM",),
+    hf_classes=("MistralForCausalLM", "MistralModel"),
     metadata={"attention.sliding_window": window},
     defaults={
         "intermediate_size": 14_336,

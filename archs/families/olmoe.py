@@ -9,7 +9,7 @@ from archs.spec import Block
 
 OLMOE = QWEN3_MOE.but(
     name="olmoe",
-    hf_classes=("OlmoeForCausalLM",),
+    hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
     metadata={
         "attention.clamp_kqv": "clip_qkv",
         "attention.sliding_window": None,

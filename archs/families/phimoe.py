@@ -4,6 +4,7 @@ Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer 
 """
 
 from archs.config import head_dim, rope_scaling
+from archs.experts import TOGETHER
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
 from archs.spec import Block, Config
@@ -26,7 +27,7 @@ def attention_factor(config: Config) -> float | None:
 
 PHIMOE = MIXTRAL.but(
     name="phimoe",
-    hf_classes=("PhiMoEForCausalLM", "PhimoeForCausalLM"),
+    hf_classes=("PhiMoEForCausalLM", "PhimoeForCausalLM", "PhimoeModel"),
     metadata={
         "vocab_size": None,
         "rope.dimension_count": head_dim,
@@ -46,9 +47,11 @@ PHIMOE = MIXTRAL.but(
         "vocab_size": 32_064,
     },
     tensors={
+        "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
+    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
     generated=(longrope_factors,),
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
 )

@@ -4,13 +4,13 @@ Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's w
 """
 
 from archs.config import windows
-from archs.experts import renormalized
+from archs.experts import TOGETHER, renormalized
 from archs.families.qwen2 import QWEN2
 from archs.spec import Map
 
 QWEN2_MOE = QWEN2.but(
     name="qwen2moe",
-    hf_classes=("Qwen2MoeForCausalLM",),
+    hf_classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     metadata={
         **windows(lambda config, layer: layer % 2 == 0 and layer < config["max_window_layers"]),
         "expert_feed_forward_length": "moe_intermediate_size",
@@ -29,6 +29,7 @@ QWEN2_MOE = QWEN2.but(
         "num_experts_per_tok": 4,
     },
     tensors={
+        **TOGETHER,
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
         "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
@@ -38,5 +39,6 @@ QWEN2_MOE = QWEN2.but(
         "layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
         "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
     },
+    other_spellings=tuple(TOGETHER),
     layers_vary=True,
 )

@@ -7,6 +7,7 @@ are neighbours there; here keys take turns, as ggml repeats them.
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.experts import APART
 from archs.families.qwen2vl import sections
 from archs.families.qwen3next import QWEN3_NEXT, flat
 from archs.spec import Config, Map
@@ -58,6 +59,7 @@ QWEN35_MOE = QWEN3_NEXT.but(
         "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
         "layers.{i}.linear_attn.out_proj": Map("blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
     },
+    other_spellings=APART,
 )
 
 QWEN35 = QWEN35_MOE.but(

@@ -11,7 +11,7 @@ from archs.spec import Block
 
 QWEN3_MOE = QWEN2_MOE.but(
     name="qwen3moe",
-    hf_classes=("Qwen3MoeForCausalLM",),
+    hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     metadata={
         **windows(lambda config, layer: True),
         "expert_shared_feed_forward_length": None,

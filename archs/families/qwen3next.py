@@ -15,7 +15,7 @@ from archs.experts import renormalized
 from archs.families.qwen3moe import QWEN3_MOE
 from archs.rope import rotated_width
 from archs.spec import Block, Computed, Config, Map
-from archs.transforms import Reversible, add_one, chain, channels_and_taps, column, negative_exp, part, take
+from archs.transforms import Reversible, add_one, chain, channels_and_taps, column, negative_exp, take
 from quants import Tensor
 
 FURTHER = {
@@ -120,10 +120,6 @@ QWEN3_NEXT = QWEN3_MOE.but(
         "layers.{i}.linear_attn.norm": "blk.{i}.ssm_norm",
         "layers.{i}.linear_attn.out_proj": "blk.{i}.ssm_out",
         "layers.{i}.post_attention_layernorm": Map("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.mlp.experts.gate_up_proj": (
-            Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2)),
-        ),
-        "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
         "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
         "layers.{i}.enorm": Map("blk.{i}.nextn.enorm", add_one),
         "layers.{i}.hnorm": Map("blk.{i}.nextn.hnorm", add_one),

@@ -4,6 +4,7 @@ Reference: transformers `models/qwen3_vl/modeling_qwen3_vl.py`, `models/qwen3_vl
 """
 
 from archs.config import lookup
+from archs.experts import APART
 from archs.families.qwen2vl import sections
 from archs.families.qwen3 import QWEN3
 from archs.families.qwen3moe import QWEN3_MOE
@@ -41,4 +42,5 @@ QWEN3_VL_MOE = QWEN3_MOE.but(
         ),
         "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
+    other_spellings=APART,
 )

@@ -13,6 +13,7 @@ STABLELM = QWEN2.but(
     hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
     vocab=("bpe",),
     metadata={
+        "attention.layer_norm_rms_epsilon": None,
         "rope.dimension_count": rotated_width,
         "rope.freq_base": unusual_base,
         "use_parallel_residual": "use_parallel_residual",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from archs.config import normalized
 from archs.plan import architecture_metadata
 from archs.registry import by_hf_class, of_config
 from archs.spec import Map
+from quants import from_array
 from quants.errors import ModelError
 
 
@@ -301,3 +303,26 @@ def test_mt5_has_defaults_of_its_own() -> None:
 def test_values_that_files_cannot_express_are_refused(hf_class: str, key: str, value: object) -> None:
     with pytest.raises(ModelError, match=rf"config.json has {key} = {value!r}, which [\w.-]+ files cannot express"):
         keys(hf_class, **{key: value})
+
+
+def test_first_falcon_configs() -> None:
+    config = {"n_head": 8, "n_layer": 2, "hidden_size": 64, "alibi": False, "bias": False, "parallel_attn": True}
+    assert keys("RWForCausalLM", **config, n_head_kv=2)["attention.head_count_kv"] == 2
+    assert keys("RWForCausalLM", **config, multi_query=True)["attention.head_count_kv"] == 1
+    assert keys("RWForCausalLM", **config, multi_query=False)["attention.head_count_kv"] == 8
+
+
+def test_first_stablelm_configs() -> None:
+    found = keys("StableLMEpochForCausalLM", norm_eps=1e-6, rope_pct=0.5, hidden_size=64, num_attention_heads=4)
+    assert found["attention.layer_norm_epsilon"] == 1e-6
+    assert "attention.layer_norm_rms_epsilon" not in found
+    assert found["rope.dimension_count"] == 8
+
+
+@pytest.mark.parametrize("hf_class", ["MixtralForCausalLM", "Qwen2MoeForCausalLM", "OlmoeForCausalLM"])
+def test_experts_stored_together_are_those_stored_apart(hf_class: str) -> None:
+    architecture = by_hf_class([hf_class])
+    gate, up = architecture.tensors["layers.{i}.mlp.experts.gate_up_proj"]  # type: ignore[misc]
+    assert (gate.name, up.name) == ("blk.{i}.ffn_gate_exps.weight", "blk.{i}.ffn_up_exps.weight")
+    together = from_array("gate_up", np.arange(24, dtype=np.float32).reshape(2, 6, 2))
+    np.testing.assert_array_equal(up.transform(together, {}).float32(), together.float32()[:, 3:])
