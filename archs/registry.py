@@ -10,6 +10,7 @@ import difflib
 import importlib
 import importlib.metadata
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import ModuleType
@@ -21,6 +22,7 @@ from . import families
 from .config import text_part
 from .spec import Architecture
 
+CAUSAL = re.compile("(ForCausalLM|LMHeadModel)$")
 ENTRY_POINTS = "gguftools.architectures"
 
 
@@ -31,13 +33,17 @@ def architectures() -> tuple[Architecture, ...]:
     unique = list({id(value): value for value in found}.values())
     owners: dict[str, Architecture] = {}
     for architecture in unique:
-        for hf_class in architecture.hf_classes:
+        for hf_class in _claimed(architecture):
             if hf_class in owners:
                 raise ModelError(
                     f"{hf_class} is claimed by two architectures: {owners[hf_class].name}, {architecture.name}"
                 )
             owners[hf_class] = architecture
     return tuple(sorted(unique, key=lambda a: (a.name, a.hf_classes)))
+
+
+def _claimed(architecture: Architecture) -> tuple[str, ...]:
+    return () if architecture.by_variant else architecture.hf_classes
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -49,7 +55,7 @@ def _modules() -> Iterator[ModuleType]:
 
 def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
     """The architecture of the first known of config.json's classes. Raises ModelError naming the nearest known ones."""
-    known = {hf_class: a for a in architectures() for hf_class in a.hf_classes}
+    known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
     for name in names:
         if name in known:
             return known[name]
@@ -64,7 +70,8 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
     """The architecture of a checkpoint's config.json.
 
     Of a wrapper around a text model it is the text part's own, where that says its class, where the wrapper is unknown
-    (Llava and its like: the part's model type counts), or where both give files of one name.
+    (Llava and its like: the part's model type counts), or where both give files of one name. Without classes it is
+    that of the model type.
     Raises ModelError as `by_hf_class` does.
     """
     found = _of_classes(config)
@@ -72,13 +79,14 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
 
 
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
-    known = {hf_class: a for a in architectures() for hf_class in a.hf_classes}
+    known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
     text, classes = text_part(config), config.get("architectures") or []
     said = [name for name in text.get("architectures") or [] if name in known]
     if said:
         return known[said[0]]
-    kind = str(text.get("model_type", "")).removesuffix("_text").replace("_", "")
-    own = {name.removesuffix("ForCausalLM").lower(): name for name in known if name.endswith("ForCausalLM")}.get(kind)
+    kind = text.get("model_type") or (None if classes else config.get("model_type"))
+    bare = str(kind).removesuffix("_text").replace("_", "")
+    own = {CAUSAL.sub("", name).lower(): name for name in known if CAUSAL.search(name)}.get(bare)
     if own and not any(name in known and known[name].name != known[own].name for name in classes):
         return known[own]
     return by_hf_class(classes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archs.registry import architectures, by_gguf_name, by_hf_class
+from archs.registry import architectures, by_gguf_name, by_hf_class, of_config
 from quants.errors import ModelError
 
 from ..conftest import ROOT
@@ -42,6 +42,13 @@ def test_unknown_names_suggest_the_nearest():
 
 def test_the_first_known_of_several_classes_counts():
     assert by_hf_class(["NobodysForCausalLM", "OPTForCausalLM"]).name == "opt"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("qwen2_moe", "qwen2moe"), ("gemma3_text", "gemma3"), ("gpt2", "gpt2")])
+def test_without_classes_the_model_type_counts(kind: str, name: str) -> None:
+    assert of_config({"model_type": kind}).name == name
+    with pytest.raises(ModelError, match="model class NobodysForCausalLM is not supported"):
+        of_config({"model_type": kind, "architectures": ["NobodysForCausalLM"]})
 
 
 def test_another_package_brings_an_architecture(tmp_path: Path):
