@@ -108,7 +108,6 @@ class Block:
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
     normalize_softmax: bool = True
-    normalize_softmax: bool = True
     experts_averaged: bool = False
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"
@@ -156,7 +155,6 @@ class Architecture:
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
     refused: Mapping[str, Any] = field(default_factory=dict)
-    variant: Callable[[Config], Architecture | None] | None = None
     variant: Callable[[Config], Architecture | None] | None = None
     arranged: Arranged | None = None
     restored: Restored | None = None

@@ -73,7 +73,6 @@ class Hyper:
     residual_scale: float
     logit_scale: float
     tied_logit_scale: float
-    tied_logit_scale: float
     activation: Activation
     parallel: bool
     alibi: float
@@ -116,7 +115,6 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         ),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
-        tied_logit_scale=float(keys.get("tied_logit_scale", 1.0)),
         tied_logit_scale=float(keys.get("tied_logit_scale", 1.0)),
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
         activation=activation,
@@ -208,12 +206,6 @@ def _activation(keys: Keys, default: Activation) -> Activation:
     if name is not None and name not in ACTIVATIONS:
         raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name] if name else default
-
-
-def _normalizes(keys: Keys, block: Block) -> bool:
-    if not block.normalize_softmax and _scoring(keys, block.scoring) == "softmax":
-        return False
-    return bool(keys.get("expert_weights_norm", block.normalize_experts))
 
 
 def _normalizes(keys: Keys, block: Block) -> bool:
