@@ -133,7 +133,8 @@ class Architecture:
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
     refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
         express.
-    variant: the architecture that configs of these classes mean instead, where they do.
+    variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
+        so alone; its classes are another's.
     arranged: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
     restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
         checkpoint: a function of the file's keys without "NAME." and its tensors.
@@ -156,6 +157,7 @@ class Architecture:
     layers_vary: bool = False
     refused: Mapping[str, Any] = field(default_factory=dict)
     variant: Callable[[Config], Architecture | None] | None = None
+    by_variant: bool = False
     arranged: Arranged | None = None
     restored: Restored | None = None
     other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()

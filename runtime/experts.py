@@ -26,12 +26,15 @@ def experts(run: Pass, layer: Layer, x: Floats) -> Floats:
     from .graph import dense
 
     chosen, weights = route(run, layer, x)
-    out = np.zeros_like(x)
+    latent = run.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
+    out = np.zeros_like(latent)
     for expert in np.unique(chosen):
         token, place = np.nonzero(chosen == expert)
-        y = _expert(run, layer, x[token], int(expert))
+        y = _expert(run, layer, latent[token], int(expert))
         y *= weights[token, place, None]
         out[token] += y  # a token never chooses an expert twice
+    if latent is not x:
+        out = run.project(layer, "ffn_latent_up", out)
     if "ffn_up_shexp.weight" in layer:
         shared = dense(run, layer, x, "_shexp")
         gate = layer.array("ffn_gate_inp_shexp.weight")

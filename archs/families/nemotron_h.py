@@ -1,16 +1,19 @@
-"""Nemotron-H: each layer is Mamba-2, attention without positions, or a feed-forward net, by a pattern.
+"""Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, or a feed-forward net (dense or of
+experts), by a pattern.
 
 Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never lets a time step fall below
 `time_step_min` (the reference drops that). Though nothing rotates, q and k rows are re-ordered, as the reference does.
+Models with experts have a GGUF name of their own; what predicts further tokens (`mtp.…`) is left out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from archs.config import other_than
+from archs.experts import ROUTING
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import MAMBA2, limits
-from archs.spec import COMMON, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import interleave_rope
 from quants import Tensor
 
@@ -22,7 +25,8 @@ KINDS = {
 
 def layer_kinds(config: Config) -> list[str]:
     """What each layer is."""
-    kinds = config.get("layers_block_type") or config.get("layer_types") or config["hybrid_override_pattern"]
+    kinds = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
+    kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # what transformers means by none
     return [KINDS.get(kind, kind) for kind in kinds]
 
 
@@ -35,6 +39,15 @@ def feed_forward_lengths(config: Config) -> list[int]:
     return [config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)]
 
 
+def expert_lengths(config: Config) -> list[int]:
+    """The width of each layer's experts; the reference writes none of dense nets beside them."""
+    return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in layer_kinds(config)]
+
+
+def with_experts(config: Config) -> Architecture | None:
+    return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
+
+
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The kind of each layer, by what widths it has."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
@@ -43,6 +56,17 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "layers_block_type": kinds, "intermediate_size": max(widths), "num_key_value_heads": max(groups),
         "mamba_head_dim": keys["ssm.inner_size"] // heads, **limits(keys),
     }  # fmt: skip
+
+
+def restored_experts(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The kind of each layer, by what tensors it has."""
+    found = restored(keys, tensors)
+    dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
+             if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
+    kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
+             for i, kind in enumerate(found["layers_block_type"])]  # fmt: skip
+    widths = {"intermediate_size": weight.shape[0] for weight in dense.values()}
+    return {**found, "layers_block_type": kinds, **widths}
 
 
 NEMOTRON_H = MAMBA2.but(
@@ -70,7 +94,7 @@ NEMOTRON_H = MAMBA2.but(
         "intermediate_size": 21_504,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
-        "head_dim": 128,
+        "head_dim": lambda config: config.get("attention_head_dim", 128),
         "mamba_num_heads": 128,
         "mamba_head_dim": 64,
         "ssm_state_size": 128,
@@ -80,6 +104,7 @@ NEMOTRON_H = MAMBA2.but(
     },
     refused={"mamba_hidden_act": other_than("silu", "swish")},
     restored=restored,
+    variant=with_experts,
     tensors={
         "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
         "layers.{i}.mixer.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
@@ -91,4 +116,45 @@ NEMOTRON_H = MAMBA2.but(
     layers_vary=True,
     activation="mlp_hidden_act",
     block=Block(rope="none", activation="relu2", gated=False),
+)
+
+NEMOTRON_H_MOE = NEMOTRON_H.but(
+    name="nemotron_h_moe",
+    variant=None,
+    by_variant=True,
+    metadata={
+        **ROUTING,
+        "expert_gating_func": None,
+        "leading_dense_block_count": None,
+        "feed_forward_length": expert_lengths,
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        "moe_latent_size": "moe_latent_size",
+    },
+    defaults={
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
+        "num_experts_per_tok": 2,
+        "routed_scaling_factor": 1.0,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+    },
+    restored=restored_experts,
+    tensors={
+        "layers.{i}.mixer.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mixer.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+        "layers.{i}.mixer.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mixer.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mixer.experts.up_proj": "blk.{i}.ffn_up_exps.weight",
+        "layers.{i}.mixer.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+        "layers.{i}.mixer.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.mixer.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+        "layers.{i}.mixer.fc1_latent_proj": "blk.{i}.ffn_latent_down",
+        "layers.{i}.mixer.fc2_latent_proj": "blk.{i}.ffn_latent_up",
+    },
+    block=Block(rope="none", activation="relu2", gated=False, scoring="sigmoid"),
 )

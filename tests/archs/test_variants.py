@@ -326,3 +326,17 @@ def test_experts_stored_together_are_those_stored_apart(hf_class: str) -> None:
     assert (gate.name, up.name) == ("blk.{i}.ffn_gate_exps.weight", "blk.{i}.ffn_up_exps.weight")
     together = from_array("gate_up", np.arange(24, dtype=np.float32).reshape(2, 6, 2))
     np.testing.assert_array_equal(up.transform(together, {}).float32(), together.float32()[:, 3:])
+
+
+def test_nemotron_with_experts_has_a_name_of_its_own() -> None:
+    config = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME*-", "moe_intermediate_size": 9,
+              "moe_latent_size": 5, "num_key_value_heads": 2}  # fmt: skip
+    architecture = of_config(config)
+    assert architecture.name == "nemotron_h_moe"
+    made = architecture_metadata(architecture, normalized(config, architecture.defaults))
+    found = {key.removeprefix("nemotron_h_moe."): getattr(value, "data", value) for key, value in made.items()}
+    assert found["feed_forward_length"] == [0, 9, 0, 0]
+    assert found["attention.head_count_kv"] == [0, 0, 2, 0]
+    assert (found["expert_count"], found["expert_group_count"], found["moe_latent_size"]) == (8, 1, 5)
+    assert "expert_gating_func" not in found
+    assert of_config({**config, "hybrid_override_pattern": "M*-"}).name == "nemotron_h"
