@@ -40,6 +40,7 @@ IGNORED = (
 LEFT_OUT = (
     "*vision_tower.*", "*vision_model.*", "visual.*", "*.visual.*", "*multi_modal_projector.*", "*audio_tower.*",
     "*mm_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
+    "*embed_vision.*", "*embed_audio.*",
 )  # fmt: skip
 
 # Metadata that is a float whatever number the config holds; other types follow from the value.

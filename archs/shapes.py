@@ -53,6 +53,8 @@ def _expected(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[s
     kv_heads = number("attention.head_count_kv") if grouped else heads
     head = number("attention.key_length") or (width // heads if heads else None)
     value = number("attention.value_length") or head
+    if number("attention.key_length_swa") not in (None, head):
+        head = value = None  # differs by layer
     gates = architecture.block.query_gates
     latent = number("attention.kv_lora_rank") is not None
 

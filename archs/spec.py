@@ -72,6 +72,8 @@ class Block:
         rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
         is after the norms.
+    scaled_by_width: scores are divided by the square root of a head's width, unless the file has `attention.scale`.
+    value_norm: values are normalised too, without weights.
     query_gates: each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives.
     temperature: whose queries grow with the logarithm of their position: those of all layers (Ministral 3, which counts
         positions from zero), or of those without rope (Llama 4, from one).
@@ -103,6 +105,8 @@ class Block:
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False
     clamp_normed: bool = False
+    scaled_by_width: bool = True
+    value_norm: bool = False
     query_gates: bool = False
     temperature: Temperature = "none"
     scoring: Scoring = "softmax"

@@ -21,11 +21,14 @@ Choice = tuple[NDArray[np.intp], Floats]
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
-def experts(run: Pass, layer: Layer, x: Floats) -> Floats:
-    """The weighted sum of each token's chosen experts, and of shared ones: float32 (tokens, width)."""
+def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) -> Floats:
+    """The weighted sum of each token's chosen experts, and of shared ones: float32 (tokens, width).
+
+    judged: what the router sees of the tokens, where that is not x.
+    """
     from .graph import dense
 
-    chosen, weights = route(run, layer, x)
+    chosen, weights = route(run, layer, x if judged is None else judged)
     latent = run.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
     out = np.zeros_like(latent)
     for expert in np.unique(chosen):
@@ -74,6 +77,9 @@ def route(run: Pass, layer: Layer, x: Floats) -> Choice:
     router, bias = layer.array("ffn_gate_inp.weight"), layer.array("ffn_gate_inp.bias")
     if router is None:
         raise ModelError(f"the file has no tensor '{layer.prefix}ffn_gate_inp.weight', which its architecture needs")
+    scale = layer.array("ffn_gate_inp.scale")
+    if scale is not None:
+        x = ops.rms_norm(x, scale, hyper.eps) * np.float32(x.shape[1] ** -0.5)
     logits = x @ router.T
     if bias is not None:
         logits += bias
@@ -90,6 +96,9 @@ def route(run: Pass, layer: Layer, x: Floats) -> Choice:
         weights = ops.softmax(weights)
     elif hyper.normalize_experts:
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
+    of_expert = layer.array("ffn_down_exps.scale")
+    if of_expert is not None:
+        weights = weights * of_expert[chosen]
     return chosen, weights * np.float32(hyper.experts_scale)
 
 

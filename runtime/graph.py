@@ -21,8 +21,10 @@ from .attention import attend
 from .cache import KVCache
 from .delta import gated_delta
 from .experts import experts
+from .hyper import LayerHyper
 from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
+from .per_layer import layer_inputs, with_layer_input
 from .rope import apply_rope, rope_table
 from .scoring import Logits
 from .sparse import sparse_feed_forward
@@ -76,7 +78,9 @@ class Pass:
     texts: int
     length: int
     cache: KVCache | None
-    _tables: dict[tuple[float, bool], tuple[Floats, Floats]] = field(default_factory=dict)
+    _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)
+    seen: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # keys and values that later layers share
+    inputs: Floats | None = None  # of each layer apart, (tokens, layers, width)
     positions: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,15 +109,16 @@ class Pass:
             return ops.rms_norm(x, weight, eps)
         return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps)
 
-    def rope(self, base: float, scaled: bool, layer: Layer) -> tuple[Floats, Floats]:
-        """cos and sin of each token's position, computed once for all layers that share a base."""
-        if (base, scaled) not in self._tables:
+    def rope(self, own: LayerHyper) -> tuple[Floats, Floats]:
+        """cos and sin of each token's position, computed once for all layers that rotate alike."""
+        base, scaled, width = alike = own.rope_base, own.rope_scaled, own.rope_width
+        if alike not in self._tables:
             model = self.model
             factors = self._frequency_factors() if scaled else None
             scaling = model.scaling if scaled else None
-            cos, sin = rope_table(model.hyper.rope_width, base, scaling, factors, self.positions)
-            self._tables[base, scaled] = (np.tile(cos, (self.texts, 1)), np.tile(sin, (self.texts, 1)))
-        return self._tables[base, scaled]
+            cos, sin = rope_table(width, base, scaling, factors, self.positions)
+            self._tables[alike] = (np.tile(cos, (self.texts, 1)), np.tile(sin, (self.texts, 1)))
+        return self._tables[alike]
 
     def _frequency_factors(self) -> Floats | None:
         """Divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
@@ -130,6 +135,7 @@ def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
     x = gather(whole.need("token_embd.weight"), ids)
     if model.hyper.embedding_scale != 1:
         x *= np.float32(model.hyper.embedding_scale)
+    run.inputs = layer_inputs(run, ids, x)
     if "token_embd_proj.weight" in whole:
         x = run.project(whole, "token_embd_proj", x)
     if "position_embd.weight" in whole:
@@ -189,7 +195,10 @@ def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         return x
     fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x), x)
     fed = _norm_if_there(run, layer, "post_ffw_norm", fed)
-    return _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
+    x = _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
+    x = with_layer_input(run, index, layer, x)
+    factor = layer.array("layer_output_scale.weight")
+    return x if factor is None else np.multiply(x, factor, out=x)
 
 
 def _parallel(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
@@ -238,16 +247,20 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
     model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
     own = hyper.layers[index]
+    if own.shares is not None:
+        return _with_shared_keys(run, index, layer, x)
     q, k, v = queries_keys_values(run, index, layer, x)
     gate = None
     if block.query_gates:
         q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
+    if block.value_norm:
+        v = ops.rms_norm(v, None, hyper.eps)
     if not block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
     if hyper.clamp and block.clamp_normed:
         q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
     if own.rotates:
-        cos, sin = run.rope(own.rope_base, own.rope_scaled, layer)
+        cos, sin = run.rope(own)
         apply_rope(q, cos, sin, block.rope)
         apply_rope(k, cos, sin, block.rope)
     if block.qk_norm_after_rope:
@@ -257,6 +270,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         q *= temperature[:, None, None]
     if run.cache is not None:
         k, v = run.cache.append(index, k, v)
+    if any(other.shares == index for other in hyper.layers):
+        run.seen[index] = k, v
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
         softcap=hyper.attention_softcap, alibi=alibi_slopes(model, own.heads), causal=block.causal,
@@ -264,6 +279,21 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     )  # fmt: skip
     if gate is not None:
         mixed *= ops.sigmoid(gate.reshape(mixed.shape))
+    return run.project(layer, "attn_output", mixed)
+
+
+def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of a layer that looks at the keys and values of an earlier one."""
+    hyper, own = run.model.hyper, run.model.hyper.layers[index]
+    q = run.project(layer, "attn_q", x).reshape(len(x), own.heads, own.key_width)
+    q = _head_norm(run, layer, "attn_q_norm", q)
+    if own.rotates:
+        apply_rope(q, *run.rope(own), run.model.architecture.block.rope)
+    k, v = run.seen[own.shares or 0]
+    mixed = attend(
+        q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
+        softcap=hyper.attention_softcap, sequences=run.texts,
+    )  # fmt: skip
     return run.project(layer, "attn_output", mixed)
 
 
@@ -279,11 +309,13 @@ def _temperature(run: Pass, rotated: bool) -> Floats | None:
 def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:
     """(tokens, heads, head width) each, from one fused projection or three."""
     hyper, own = run.model.hyper, run.model.hyper.layers[index]
-    widths = (own.heads * hyper.key_width, own.kv_heads * hyper.key_width, own.kv_heads * hyper.value_width)
+    widths = (own.heads * own.key_width, own.kv_heads * own.key_width, own.kv_heads * own.value_width)
     if "attn_qkv.weight" in layer:
         parts = np.split(run.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
     else:
-        parts = [run.project(layer, name, x) for name in ("attn_q", "attn_k", "attn_v")]
+        names = ("attn_q", "attn_k", "attn_v") if "attn_v.weight" in layer else ("attn_q", "attn_k")
+        parts = [run.project(layer, name, x) for name in names]
+        parts += [parts[1].copy()] * (3 - len(parts))  # keys that are values as well
     if hyper.clamp and not run.model.architecture.block.clamp_normed:
         parts = [np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in parts]
     heads = (own.heads, own.kv_heads, own.kv_heads)
@@ -322,6 +354,12 @@ def feed_forward(run: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats
 
     residual: what x is the norm of.
     """
+    if "post_ffw_norm_1.weight" in layer:
+        one = run.norm(layer, "post_ffw_norm_1", dense(run, layer, x, ""))
+        if "ffn_gate_inp.weight" not in layer:
+            return one
+        other = experts(run, layer, run.norm(layer, "pre_ffw_norm_2", residual), residual)
+        return np.add(one, run.norm(layer, "post_ffw_norm_2", other), out=one)
     if "ffn_gate_inp.weight" in layer:
         return experts(run, layer, x)
     if run.model.sparsity is not None:

@@ -38,7 +38,10 @@ class Keys:
 
 @dataclass(frozen=True)
 class LayerHyper:
-    """What differs by layer. window: keys at this distance or more are hidden (None: none are)."""
+    """What differs by layer. window: keys at this distance or more are hidden (None: none are).
+
+    Widths are of one head. shares: the layer whose keys and values this one looks at (None: its own).
+    """
 
     heads: int
     kv_heads: int
@@ -46,11 +49,15 @@ class LayerHyper:
     rotates: bool
     rope_base: float
     rope_scaled: bool
+    key_width: int
+    value_width: int
+    rope_width: int
+    shares: int | None = None
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """What holds for the whole model. Widths are of one head; eps of the norms; softcaps None where there is none.
+    """What holds for the whole model. eps of the norms; softcaps None where there is none.
 
     alibi: the largest exponent of the distance penalties, 0 without them. xielu: each layer's alpha_n, alpha_p, beta
     and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
@@ -59,9 +66,6 @@ class Hyper:
 
     width: int
     context: int
-    key_width: int
-    value_width: int
-    rope_width: int
     eps: float
     attention_scale: float
     attention_softcap: float | None
@@ -93,7 +97,8 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     keys, block = Keys(architecture.name, metadata), architecture.block
     width, heads = int(keys.need("embedding_length")), keys.get("attention.head_count", 0)
     most_heads = int(np.max(heads)) if np.size(heads) else 0
-    key_width = int(keys.get("attention.key_length", width // most_heads if most_heads else 0))
+    usual = width // most_heads if most_heads else 0
+    key_width = int(keys.get("attention.key_length", usual))
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
     parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
@@ -101,11 +106,10 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     return Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
-        key_width=key_width,
-        value_width=int(keys.get("attention.value_length", key_width)),
-        rope_width=int(keys.get("rope.dimension_count", key_width)),
         eps=_eps(keys, block.norm),
-        attention_scale=float(keys.get("attention.scale", key_width**-0.5 if key_width else 1.0)),
+        attention_scale=float(
+            keys.get("attention.scale", key_width**-0.5 if key_width and block.scaled_by_width else 1.0)
+        ),
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
@@ -129,7 +133,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         expert_groups=int(keys.get("expert_group_count", 1)),
         expert_groups_used=int(keys.get("expert_group_used_count", 1)),
         router_jitter=float(keys.get("expert_router_jitter", 0.01)),
-        layers=tuple(_layer(architecture, keys, i) for i in range(_count(keys))),
+        layers=tuple(_layer(architecture, keys, i, usual) for i in range(_count(keys))),
     )
 
 
@@ -138,7 +142,7 @@ def _count(keys: Keys) -> int:
     return int(keys.need("block_count")) - int(keys.get("nextn_predict_layers", 0))
 
 
-def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
+def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> LayerHyper:
     block = architecture.block
     windowed = _windowed(keys, block, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
@@ -147,6 +151,12 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
     if block.rope_windowed_only and keys.get("attention.sliding_window"):
         rotates = rotates and windowed
     heads = int(keys.of_layer("attention.head_count", i, 0))
+
+    def width(key: str, default: int) -> int:
+        local = keys.get(f"{key}_swa") if windowed else None
+        return int(keys.get(key, default) if local is None else local)
+
+    key_width = width("attention.key_length", usual_width)
     return LayerHyper(
         heads=heads,
         kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
@@ -154,7 +164,24 @@ def _layer(architecture: Architecture, keys: Keys, i: int) -> LayerHyper:
         rotates=rotates,
         rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
         rope_scaled=local_base is None and (block.scale_windowed or not windowed),
+        key_width=key_width,
+        value_width=width("attention.value_length", key_width),
+        rope_width=width("rope.dimension_count", key_width),
+        shares=_shared(keys, block, i),
     )
+
+
+def _shared(keys: Keys, block: Block, layer: int) -> int | None:
+    """Of the last layers, those with the keys and values of others: the last one before them with a window, or
+    without, as the layer itself.
+    """
+    first = _count(keys) - int(keys.get("attention.shared_kv_layers", 0))
+    if layer < first:
+        return None
+    alike = [i for i in range(first) if _windowed(keys, block, i) == _windowed(keys, block, layer)]
+    if not alike:
+        raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its kind")
+    return alike[-1]
 
 
 def _window(keys: Keys, causal: bool) -> int:

@@ -27,7 +27,7 @@ def latent_attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
     model, hyper, own = run.model, run.model.hyper, run.model.hyper.layers[index]
     keys = Keys(model.architecture.name, model.metadata)
-    latent_width, rotated = int(keys.need("attention.kv_lora_rank")), hyper.rope_width
+    latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
     key_width = int(keys.need("attention.key_length_mla"))
     eps = float(keys.get("attention.latent_norm_epsilon", hyper.eps))
 
@@ -43,7 +43,7 @@ def latent_attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     latent = run.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
     k_rotated = np.ascontiguousarray(compressed[:, None, latent_width:])
 
-    cos, sin = run.rope(own.rope_base, own.rope_scaled, layer)
+    cos, sin = run.rope(own)
     apply_rope(q_rotated, cos, sin, model.architecture.block.rope)
     apply_rope(k_rotated, cos, sin, model.architecture.block.rope)
 

@@ -18,7 +18,7 @@ def rotating_layers(config: Config) -> list[bool] | None:
     """Which layers have rope, where some have none (the reference knows an older key only)."""
     bases = config.get("layer_rope_theta") or []
     if set(bases) - {0, config["rope_theta"]}:
-        raise ModelError("config.json has rotary bases by layer (layer_rope_theta), which granite_swa files cannot express")
+        raise ModelError("config.json has rotary bases by layer (layer_rope_theta), which its files cannot express")
     rotating = [bool(each) for each in config.get("no_rope_layers") or bases]
     return rotating if not all(rotating) else None
 

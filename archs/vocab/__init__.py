@@ -12,7 +12,7 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
-from .byte_bpe import is_bpe, write_bpe, write_lost_structure
+from .byte_bpe import is_bpe, write_bpe, write_gemma4, write_lost_structure
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
@@ -26,6 +26,7 @@ KINDS = {
     "sentencepiece": is_sentencepiece,
     "unigram": is_sentencepiece,
     "fairseq": is_sentencepiece,
+    "gemma4": is_bpe,
     "bpe": is_bpe,
     "wordpiece": is_wordpiece,
 }
@@ -49,7 +50,7 @@ def vocabulary(
     kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram", "bpe", "wordpiece". One that
     takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as the reference's Llama
     family does; "unigram" is SentencePiece as the reference writes it for T5,
-        "fairseq" the same with XLM-RoBERTa's ids.
+        "fairseq" the same with XLM-RoBERTa's ids; "gemma4" is BPE of plain text with byte tokens.
     config: config.json. rows: of the embedding; rows past the vocabulary become `[PAD{id}]`, unused.
     pre: the pre-tokenizer's GGUF name; None: found from the structure of tokenizer.json.
     extra: what an architecture sets by itself, without "tokenizer.ggml.": a flag, an id, or a token's text for its id
@@ -84,6 +85,8 @@ def _vocabulary(
     if kind == "wordpiece":
         write_token_types(metadata, config.get("type_vocab_size") or 1)
         write_wordpiece(metadata, files, rows, pre)
+    elif kind == "gemma4":
+        write_gemma4(metadata, files, rows)
     elif kind == "bpe":
         if kinds[0] == "sentencepiece":
             _write_configured_prefix(metadata, files)

@@ -13,9 +13,14 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata, ValueType
 from .files import TokenizerFiles
 from .pretokenizer import name_of, structure, table
-from .tokens import Tokens, plain_text, type_of_added
+from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
 
-__all__ = ["is_bpe", "write_bpe", "write_lost_structure"]
+__all__ = ["is_bpe", "write_bpe", "write_gemma4", "write_lost_structure"]
+
+# Gemma 4's tokens that whoever reads a chat wants to see.
+CHANNELS = (
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+)  # fmt: skip
 
 
 def is_bpe(files: TokenizerFiles) -> bool:
@@ -33,6 +38,24 @@ def write_bpe(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | N
     tokens.write(metadata, "gemma4" if raw else "gpt2", name, scores=False)
     merges = [_merge(entry) for entry in files.tokenizer["model"]["merges"]]
     metadata.set(Keys.Tokenizer.MERGES, merges, ValueType.ARRAY, ValueType.STRING)
+
+
+def write_gemma4(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
+    """Write Gemma 4's tokens, types, scores (all the same) and merges; its kind says how text is cut.
+
+    As the reference does: only tokens with a role are control tokens, and those that chats are read by user-defined.
+    """
+    tokens, roles = listed_tokens(files, rows, bytes_too=True), set(files.special_texts())
+    roles.add("<mask>")  # which its class of tokenizers has without being told
+    kinds = dict.fromkeys(roles, TokenType.CONTROL) | dict.fromkeys(CHANNELS, TokenType.USER_DEFINED)
+    for row, token in files.added.items():
+        tokens.put(row, token.content, kinds.get(token.content, TokenType.NORMAL))
+    tokens.scores = [ADDED_SCORE] * len(tokens.scores)
+    tokens.write(metadata, "gemma4", "", scores=True)
+    merges = [_merge(entry) for entry in files.tokenizer["model"]["merges"]]
+    metadata.set(Keys.Tokenizer.MERGES, merges, ValueType.ARRAY, ValueType.STRING)
+    metadata.set(Keys.Tokenizer.ADD_PREFIX, False, ValueType.BOOL)
+    metadata.set(Keys.Tokenizer.ADD_BOS, True, ValueType.BOOL)
 
 
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:

@@ -105,14 +105,17 @@ class TokenizerFiles:
             known = {token.content for token in tokens.values()}
             tokens |= {
                 vocabulary[text]: AddedToken(text, special=True)
-                for text in self._special_texts()
+                for text in self.special_texts()
                 if text in vocabulary and text not in known
             }
         return tokens
 
-    def _special_texts(self) -> Iterator[str]:
+    def special_texts(self) -> Iterator[str]:
+        """The tokens that play a role, and those that tokenizer_config.json adds to them."""
         yield from (text for role in ROLES if (text := self.role(role)))
-        for entry in self.config.get("additional_special_tokens") or ():
+        extra = self.config.get("extra_special_tokens") or ()
+        more = extra.values() if isinstance(extra, Mapping) else extra
+        for entry in (*(self.config.get("additional_special_tokens") or ()), *more):
             yield entry["content"] if isinstance(entry, Mapping) else entry
 
 

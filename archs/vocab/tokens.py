@@ -37,7 +37,8 @@ class Tokens:
 
     def write(self, metadata: Metadata, model: str, pre: str, scores: bool) -> None:
         metadata.set(Keys.Tokenizer.MODEL, model, ValueType.STRING)
-        metadata.set(Keys.Tokenizer.PRE, pre, ValueType.STRING)
+        if pre:
+            metadata.set(Keys.Tokenizer.PRE, pre, ValueType.STRING)
         metadata.set(Keys.Tokenizer.LIST, self.texts, ValueType.ARRAY, ValueType.STRING)
         if scores:
             values = np.array(self.scores, np.float32)

@@ -29,7 +29,8 @@ class BytePairs:
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
-        self.kind = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or "default")
+        usual = "gemma4" if tokens.metadata.get(Keys.Tokenizer.MODEL) == "gemma4" else "default"
+        self.kind = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or usual)
         self.add_bos = self.kind.add_bos
         self._bytes_of = cache(self._bytes)
         # A whole tokenizer.json adds the space itself.

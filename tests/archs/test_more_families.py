@@ -21,6 +21,8 @@ LONG = 64  # elements; records keep a hash of longer arrays
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
+    "gemma4-e": {"tokenizer.huggingface.added_tokens"},
+    "gemma4-moe": {"tokenizer.huggingface.added_tokens"},
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
     "umt5": {"logit_scale"},
@@ -40,11 +42,12 @@ def test_entry(entry: str, tmp_path: Path) -> None:
     assert max(once, cached or 0.0) < CLOSE, (once, cached)
 
 
-def test_the_tokenizer_of_xlm_roberta(tmp_path: Path) -> None:
-    checkpoints.build("xlm-roberta", tmp_path / "xlm-roberta")
-    gguftools.convert(tmp_path / "xlm-roberta", tmp_path / "f32.gguf", "f32")
+@pytest.mark.parametrize(("entry", "vocabulary"), [("xlm-roberta", "xlm-roberta"), ("gemma4-moe", "gemma")])
+def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
+    checkpoints.build(entry, tmp_path / entry)
+    gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
     tokenizer = gguftools.open(tmp_path / "f32.gguf").tokenizer
-    recorded = checkpoints.FAMILIES / "tokenizers" / "xlm-roberta" / "encodings.json"
+    recorded = checkpoints.FAMILIES / "tokenizers" / vocabulary / "encodings.json"
     for text, wanted in json.loads(recorded.read_text(encoding="utf-8")):
         assert tokenizer.encode(text, parse_special=True) == wanted, text
 

@@ -1,0 +1,118 @@
+"""Gemma 4 (text): layers that see everything have wider heads, of which a part rotates; values are normalised.
+
+Reference: transformers `models/gemma4/modeling_gemma4.py`. What only some of the models have, their tensors or keys
+show: inputs for each layer apart, experts beside the dense net, keys that are values as well, last layers that share
+keys and values of earlier ones.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from archs.config import rope_scaling, windowed_layers
+from archs.families.gemma3 import GEMMA3
+from archs.rope import SCALING
+from archs.spec import Block, Computed, Config, Map
+from quants import Tensor, from_array
+from quants.errors import ModelError
+
+
+def window_pattern(config: Config) -> list[bool]:
+    found = windowed_layers(config, lambda layer: (layer + 1) % 6 != 0)
+    return [*found[:-1], False]
+
+
+def of_wide_layers(config: Config, key: str, otherwise: object) -> object:
+    """A setting of the layers that see everything: transformers 5 writes it for each of them."""
+    layers = config.get("per_layer_config") or {}
+    wide = [settings for layer, settings in layers.items() if not window_pattern(config)[int(layer)]]
+    return wide[0].get(key, otherwise) if wide else otherwise
+
+
+def wide_head(config: Config) -> int:
+    return int(str(of_wide_layers(config, "head_dim", config["global_head_dim"])))
+
+
+def kv_heads(config: Config) -> int | list[int]:
+    usual = config["num_key_value_heads"]
+    given = config.get("num_global_key_value_heads") if config["attention_k_eq_v"] else None
+    wide = of_wide_layers(config, "num_key_value_heads", given)
+    return [usual if windowed else int(str(wide)) for windowed in window_pattern(config)] if wide else usual
+
+
+def feed_forward_lengths(config: Config) -> int | list[int]:
+    """The last layers, which share keys and values, may have nets of twice the width."""
+    width, count, shared = (config[key] for key in ("intermediate_size", "num_hidden_layers", "num_kv_shared_layers"))
+    return [width] * (count - shared) + [2 * width] * shared if config["use_double_wide_mlp"] else width
+
+
+def proportional_freqs(config: Config) -> Iterable[Tensor]:
+    """`rope_freqs.weight`: pairs that don't rotate are slowed down until they stand still."""
+    if rope_scaling(config, "rope_type") != "proportional":
+        raise ModelError("config.json has another rope_type for full_attention than 'proportional', which Gemma 4 has")
+    pairs = wide_head(config) // 2
+    rotating = int(wide_head(config) * config["partial_rotary_factor"] / 2)
+    yield from_array("rope_freqs.weight", np.array([1.0] * rotating + [1e30] * (pairs - rotating), np.float32))
+
+
+KEYS: dict[str, str | Computed | None] = {
+    "feed_forward_length": feed_forward_lengths,
+    "attention.head_count_kv": kv_heads,
+    "attention.key_length": wide_head,
+    "attention.value_length": wide_head,
+    "attention.key_length_swa": "head_dim",
+    "attention.value_length_swa": "head_dim",
+    "attention.sliding_window_pattern": window_pattern,
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "attention.scale": None,
+    "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
+    "expert_used_count": "top_k_experts",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "rope.dimension_count": wide_head,
+    "rope.dimension_count_swa": "head_dim",
+}
+
+GEMMA4 = GEMMA3.but(
+    name="gemma4",
+    hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    vocab=("gemma4",),
+    metadata={**dict.fromkeys(SCALING), **KEYS},
+    defaults={
+        "num_hidden_layers": 30,
+        "global_head_dim": 512,
+        "sliding_window": 512,
+        "rope_scaling": {"rope_type": "proportional"},
+        "partial_rotary_factor": 0.25,
+        "hidden_size_per_layer_input": 256,
+        "attention_k_eq_v": False,
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": False,
+        "vocab_size": 262_144,
+    },
+    refused={"use_bidirectional_attention": "all"},
+    generated=(proportional_freqs,),
+    tensors={
+        # norm weights are stored as they are
+        **{name: Map(to.name) if isinstance(to, Map) else to for name, to in GEMMA3.tensors.items()},
+        "embed_tokens_per_layer": "per_layer_token_embd",
+        "per_layer_model_projection": "per_layer_model_proj",
+        "per_layer_projection_norm": "per_layer_proj_norm",
+        "layers.{i}.per_layer_input_gate": "blk.{i}.inp_gate",
+        "layers.{i}.per_layer_projection": "blk.{i}.proj",
+        "layers.{i}.post_per_layer_input_norm": "blk.{i}.post_norm",
+        "layers.{i}.layer_scalar": "blk.{i}.layer_output_scale.weight",
+        "layers.{i}.router.proj": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.router.scale": "blk.{i}.ffn_gate_inp.scale",
+        "layers.{i}.router.per_expert_scale": "blk.{i}.ffn_down_exps.scale",
+        "layers.{i}.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
+        "layers.{i}.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+        "layers.{i}.pre_feedforward_layernorm_2": "blk.{i}.pre_ffw_norm_2",
+        "layers.{i}.post_feedforward_layernorm_1": "blk.{i}.post_ffw_norm_1",
+        "layers.{i}.post_feedforward_layernorm_2": "blk.{i}.post_ffw_norm_2",
+    },
+    layers_vary=True,
+    block=Block(
+        rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width", scaled_by_width=False, value_norm=True,
+        normalize_experts=True,
+    ),
+)  # fmt: skip
