@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import other_than
+from archs.families.granite import GRANITE
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import limits, step_limit
@@ -35,10 +36,7 @@ def without_state_space(config: Config) -> Architecture | None:
     """What the reference makes of models that have attention layers only."""
     if not config.get("layer_types") or not all(attends(config)):
         return None
-    return GRANITE_HYBRID.but(
-        name="granitemoe" if config.get("num_experts_per_tok", 8) else "granite", variant=None, refused={},
-        metadata={"context_length": "max_position_embeddings"},
-    )  # fmt: skip
+    return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
 
 
 def shared(part_of_net: str, transform: Transform | None = None) -> Map:
@@ -99,3 +97,13 @@ GRANITE_HYBRID = GRANITE_MOE.but(
     layers_vary=True,
     block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),
 )
+
+ATTENTION_AND_EXPERTS = GRANITE_HYBRID.but(
+    name="granitemoe",
+    metadata={"context_length": "max_position_embeddings"},
+    variant=None,
+    by_variant=True,
+    refused={},
+)
+
+ATTENTION_ALONE = ATTENTION_AND_EXPERTS.but(name="granite", block=GRANITE.block)
