@@ -34,6 +34,7 @@ MODEL_TYPES = {
     # where it is not just the class in lower case
     "GPTNeoX": "gpt_neox", "GPTBigCode": "gpt_bigcode", "GptOss": "gpt_oss", "Qwen2Moe": "qwen2_moe",
     "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3", "Gemma3": "gemma3_text",
+    "Gemma3Text": "gemma3_text",
     "Glm4Moe": "glm4_moe", "SeedOss": "seed_oss", "Ernie4_5_Moe": "ernie4_5_moe", "FalconMamba": "falcon_mamba",
     "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "HunYuanDenseV1": "hunyuan_v1_dense",
     "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2", "PhiMoE": "phimoe", "MPT": "mpt",

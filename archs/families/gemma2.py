@@ -29,6 +29,7 @@ GEMMA2 = GEMMA.but(
         "num_hidden_layers": 26,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
+        "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window": 4096,
         "query_pre_attn_scalar": 256,
         "attn_logit_softcapping": 50.0,

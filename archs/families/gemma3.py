@@ -22,7 +22,7 @@ def attention_scale(config: Config) -> float | None:
 
 GEMMA3 = Architecture(
     name="gemma3",
-    hf_classes=("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration"),
+    hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     vocab=("sentencepiece", "bpe"),
     metadata={
         **COMMON,
@@ -39,6 +39,7 @@ GEMMA3 = Architecture(
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-6,
         "rope_theta": 1_000_000.0,

@@ -206,6 +206,7 @@ def test_lists_of_factors_mean_longrope(name: str) -> None:
         ("GemmaForCausalLM", {"hidden_act": "gelu", "hidden_activation": "relu"}, None),
         ("GemmaForCausalLM", {"hidden_act": "relu"}, "relu"),
         ("Gemma2ForCausalLM", {"hidden_act": "gelu", "hidden_activation": "relu"}, "relu"),
+        ("Gemma3ForCausalLM", {"hidden_act": "gelu"}, None),
         ("ApertusForCausalLM", {"hidden_act": "gelu"}, "gelu"),
     ],
 )
@@ -340,3 +341,11 @@ def test_nemotron_with_experts_has_a_name_of_its_own() -> None:
     assert (found["expert_count"], found["expert_group_count"], found["moe_latent_size"]) == (8, 1, 5)
     assert "expert_gating_func" not in found
     assert of_config({**config, "hybrid_override_pattern": "M*-"}).name == "nemotron_h"
+
+
+def test_gemma_that_sees_both_ways_is_an_encoder() -> None:
+    classes = {"architectures": ["Gemma3TextModel"]}
+    assert of_config({**classes, "use_bidirectional_attention": True}).name == "gemma-embedding"
+    assert of_config({**classes, "use_bidirectional_attention": False}).name == "gemma3"
+    with pytest.raises(ModelError, match="use_bidirectional_attention = True, which gemma3 files cannot express"):
+        keys("Gemma3ForCausalLM", use_bidirectional_attention=True)
