@@ -104,8 +104,9 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     powers = np.power(float(config["rope_theta"]), exponents.astype(np.float64)).astype(np.float32)
     # As torch divides a number by a tensor: by its reciprocal, which is rounded first.
     wavelengths = one / (one / powers) * np.float32(2 * math.pi)
-    smooth = (one / wavelengths * context - low) / (high - low)
-    between = one / ((one - smooth) / factor + smooth)
+    with np.errstate(divide="ignore", invalid="ignore"):  # high = low, as Llama 4 has them: nothing lies between
+        smooth = (one / wavelengths * context - low) / (high - low)
+        between = one / ((one - smooth) / factor + smooth)
     divisors = np.where(wavelengths < context / high, one, np.where(wavelengths > context / low, factor, between))
     yield from_array("rope_freqs.weight", divisors.astype(np.float32))
 

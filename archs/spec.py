@@ -68,18 +68,23 @@ class Block:
     window_period: with a sliding window, every layer but each `window_period`-th is windowed (0: all layers are),
         unless the file says so itself; windows_last: the layer without is each period's first.
     scale_windowed: the rope scaling holds for windowed layers too.
+    chunks: tokens see only those of their own chunk of so many (Llama 4) in layers with rope, unless the file has
+        `attention.chunk_length` or a window of 0; 0: there are no chunks.
     rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`;
         rope_windowed_only: layers without a window have none.
     qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
         is after the norms.
     scaled_by_width: scores are divided by the square root of a head's width, unless the file has `attention.scale`.
     value_norm: values are normalised too, without weights.
+    norms_without_weights: after rotation q and k are normalised without weights, unless the model has so many experts
+        (the file's `attention.normed` wins); 0: they are not.
     query_gates: each head's rows of q are followed by as many for a gate, whose sigmoid multiplies what the head gives.
     temperature: whose queries grow with the logarithm of their position: those of all layers (Ministral 3, which counts
         positions from zero), or of those without rope (Llama 4, from one).
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins). normalize_softmax: False where the
         file's word holds for sigmoids only (transformers' DeepSeek V2 does not read `norm_topk_prob`).
+    weighted_inputs: experts' weights multiply what goes into them, not what comes out.
     experts_averaged: the mean of what routed and shared experts give, not the sum.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
@@ -101,17 +106,20 @@ class Block:
     window_period: int = 0
     windows_last: bool = False
     scale_windowed: bool = True
+    chunks: int = 0
     rope_period: int = 0
     rope_windowed_only: bool = False
     qk_norm_after_rope: bool = False
     clamp_normed: bool = False
     scaled_by_width: bool = True
     value_norm: bool = False
+    norms_without_weights: int = 0
     query_gates: bool = False
     temperature: Temperature = "none"
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
     normalize_softmax: bool = True
+    weighted_inputs: bool = False
     experts_averaged: bool = False
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"

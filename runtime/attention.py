@@ -38,7 +38,7 @@ class _Block:
 def attend(
     q: Floats, k: Floats, v: Floats, *, q_positions: ArrayLike, scale: float, window: int | None = None,
     softcap: float | None = None, alibi: Floats | None = None, causal: bool = True, sinks: Floats | None = None,
-    bias: Floats | None = None, sequences: int = 1,
+    bias: Floats | None = None, sequences: int = 1, chunk: int | None = None,
 ) -> Floats:  # fmt: skip
     """softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
@@ -47,7 +47,8 @@ def attend(
     window: a key at distance >= window is hidden. softcap: scores become c tanh(score / c). alibi: float32 (heads,),
     slopes of the distance penalty. sinks: float32 (heads,), logits that take part in the sum alone.
     bias: float32 (heads, n, m), added to the scores. sequences: q, k, v are so many equally long texts one after the
-    other, which do not see each other; positions and bias are those of one text.
+    other, which do not see each other; positions and bias are those of one text. chunk: of so many positions each; keys
+    of a query's own chunk alone are seen.
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     n, m = len(q) // sequences, len(k) // sequences
@@ -57,7 +58,7 @@ def attend(
     at = np.asarray(q_positions, np.int64)
     cap, factor = np.float32(softcap or 0), np.float32(scale)
     queries = max(1, min(MOST_QUERIES, BLOCK // (group * max(1, m))))
-    blocks = [_block(start, stop, at[start:stop], m, window, causal) for start, stop in spans(n, queries)]
+    blocks = [_block(start, stop, at[start:stop], m, window, causal, chunk) for start, stop in spans(n, queries)]
     out = np.empty((len(q), heads, v.shape[2]), np.float32)
 
     def attend_block(sequence: int, g: int, block: _Block) -> None:
@@ -88,9 +89,13 @@ def attend(
     return out.reshape(len(q), -1)
 
 
-def _block(start: int, stop: int, at: Places, keys: int, window: int | None, causal: bool) -> _Block:
+def _block(
+    start: int, stop: int, at: Places, keys: int, window: int | None, causal: bool, chunk: int | None
+) -> _Block:
     """at: positions of the queries start … stop - 1."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
+    if chunk is not None:
+        first = np.maximum(first, at // chunk * chunk)
     if causal:
         last = np.clip(at + 1, 0, keys)
     else:

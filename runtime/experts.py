@@ -30,11 +30,13 @@ def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) ->
 
     chosen, weights = route(run, layer, x if judged is None else judged)
     latent = run.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
-    out = np.zeros_like(latent)
+    out, weighted = np.zeros_like(latent), run.model.architecture.block.weighted_inputs
     for expert in np.unique(chosen):
         token, place = np.nonzero(chosen == expert)
-        y = _expert(run, layer, latent[token], int(expert))
-        y *= weights[token, place, None]
+        factor = weights[token, place, None]
+        y = _expert(run, layer, latent[token] * factor if weighted else latent[token], int(expert))
+        if not weighted:
+            y *= factor
         out[token] += y  # a token never chooses an expert twice
     if latent is not x:
         out = run.project(layer, "ffn_latent_up", out)

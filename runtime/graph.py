@@ -263,6 +263,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         cos, sin = run.rope(own)
         apply_rope(q, cos, sin, block.rope)
         apply_rope(k, cos, sin, block.rope)
+    if own.normed:
+        q, k = ops.rms_norm(q, None, hyper.eps), ops.rms_norm(k, None, hyper.eps)
     if block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
     temperature = _temperature(run, own.rotates)
@@ -275,8 +277,10 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
         softcap=hyper.attention_softcap, alibi=alibi_slopes(model, own.heads), causal=block.causal,
-        sinks=layer.array("attn_sinks.weight"), sequences=run.texts,
+        sinks=layer.array("attn_sinks.weight"), sequences=run.texts, chunk=own.chunk,
     )  # fmt: skip
+    if "attn_gate.weight" in layer:
+        gate = run.project(layer, "attn_gate", x)
     if gate is not None:
         mixed *= ops.sigmoid(gate.reshape(mixed.shape))
     return run.project(layer, "attn_output", mixed)

@@ -38,9 +38,11 @@ class Keys:
 
 @dataclass(frozen=True)
 class LayerHyper:
-    """What differs by layer. window: keys at this distance or more are hidden (None: none are).
+    """What differs by layer. window: keys at this distance or more are hidden (None: none are). chunk: keys of other
+    chunks of so many tokens are hidden.
 
-    Widths are of one head. shares: the layer whose keys and values this one looks at (None: its own).
+    Widths are of one head. normed: q and k are normalised without weights. shares: the layer whose keys and values this
+    one looks at (None: its own).
     """
 
     heads: int
@@ -53,6 +55,8 @@ class LayerHyper:
     value_width: int
     rope_width: int
     shares: int | None = None
+    chunk: int | None = None
+    normed: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,11 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
-        temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
+        temperature_scale=float(
+            keys.get("attention.temperature_scale", 0.1 if block.temperature == "unrotated" else 0.0)
+        ),
         temperature_length=int(
-            keys.get("attention.temperature_length", keys.get("rope.scaling.original_context_length", 1))
+            keys.get("attention.temperature_length", keys.get("rope.scaling.original_context_length", 8192))
         ),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
@@ -168,7 +174,20 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
         value_width=width("attention.value_length", key_width),
         rope_width=width("rope.dimension_count", key_width),
         shares=_shared(keys, block, i),
+        chunk=_chunk(keys, block) if rotates else None,
+        normed=rotates and _normed(keys, block),
     )
+
+
+def _chunk(keys: Keys, block: Block) -> int | None:
+    whole = keys.get("attention.sliding_window") == 0
+    return None if whole else int(keys.get("attention.chunk_length", block.chunks)) or None
+
+
+def _normed(keys: Keys, block: Block) -> bool:
+    if not block.norms_without_weights:
+        return False
+    return bool(keys.get("attention.normed", keys.get("expert_count") != block.norms_without_weights))
 
 
 def _shared(keys: Keys, block: Block, layer: int) -> int | None:

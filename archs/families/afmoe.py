@@ -1,0 +1,78 @@
+"""AFMoE (Trinity): norms before and after each part, gated attention, windows in three of four layers and rope in those
+alone, experts after leading dense layers.
+
+Reference: transformers `models/afmoe/modeling_afmoe.py`. With `mup_enabled` the embedding is scaled by the square root
+of its width, which files without `embedding_scale` mean. The chosen experts' weights always sum to one.
+"""
+
+from archs.config import unusual_windows
+from archs.families.llama import LLAMA
+from archs.spec import Block, Config, Map
+
+PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
+
+
+def window_pattern(config: Config) -> object:
+    every = config["global_attn_every_n_layers"]
+    return unusual_windows(PERIOD)({**config, "sliding_window_pattern": every})
+
+
+AFMOE = LLAMA.but(
+    name="afmoe",
+    hf_classes=("AfmoeForCausalLM",),
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,  # the reference drops it
+        "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # the reference drops it
+        "expert_group_count": "n_group",
+        "expert_group_used_count": "topk_group",
+        "expert_gating_func": lambda config: 2 if config.get("score_func") else None,
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "num_shared_experts",
+        "expert_weights_scale": "route_scale",
+        "expert_weights_norm": lambda config: None if config.get("route_norm") is None else True,
+        "leading_dense_block_count": "num_dense_layers",
+    },
+    defaults={
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_attention_heads": 16,
+        "head_dim": 128,
+        "max_position_embeddings": 16_384,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 1024,
+        "global_attn_every_n_layers": PERIOD,
+        "mup_enabled": False,
+        "moe_intermediate_size": 1408,
+        "num_dense_layers": 1,
+        "num_experts": 64,
+        "num_experts_per_tok": 6,
+        "num_shared_experts": 2,
+        "route_scale": 1.0,
+        "vocab_size": 200_192,
+    },
+    refused={"score_func": "softmax"},
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.self_attn.gate_proj": "blk.{i}.attn_gate",
+        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "layers.{i}.pre_mlp_layernorm": "blk.{i}.ffn_norm",
+        "layers.{i}.post_mlp_layernorm": "blk.{i}.post_ffw_norm",
+        "layers.{i}.mlp.router.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.mlp.expert_bias": "blk.{i}.exp_probs_b.bias",
+        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
+        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+    },
+    layers_vary=True,
+    block=Block(
+        rope="halves", window_period=PERIOD, rope_windowed_only=True, scoring="sigmoid", normalize_experts=True,
+        embedding_scale="sqrt_width",
+    ),
+)  # fmt: skip

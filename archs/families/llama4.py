@@ -1,0 +1,101 @@
+"""Llama 4 (text): attention within chunks in three of four layers; the fourth has no rope, but queries that grow with
+their position; experts whose input is weighted, and a shared one.
+
+Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k have no weights and stand in layers with
+rope. The reference drops what is not as in the published models: our keys say it.
+"""
+
+from archs.families.llama import LLAMA
+from archs.families.qwen3vl import columns
+from archs.families.smollm3 import rope_layers, unusual_rope_layers
+from archs.spec import Block, Config, Map
+from archs.transforms import chain, part
+from quants.errors import ModelError
+
+CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # what files without such keys mean
+LARGEST = 128  # experts of the one model that does not normalise q and k
+
+
+def chunk(config: Config) -> int | None:
+    """The length of chunks where it is another; 0 where no layer is cut."""
+    kinds = config.get("layer_types") or []
+    cut = [bool(each) for each in rope_layers(config)]
+    if kinds and not any(kind == "chunked_attention" for kind in kinds):
+        return 0
+    if kinds and [kind == "chunked_attention" for kind in kinds] != cut:
+        raise ModelError("config.json's layer_types cut other layers into chunks than those with rope")
+    return config["attention_chunk_size"] if config["attention_chunk_size"] != CHUNK else None
+
+
+def temperature(config: Config) -> float | None:
+    scale = float(config["attn_scale"]) if config["attn_temperature_tuning"] else 0.0
+    return scale if scale != SCALE else None
+
+
+def temperature_length(config: Config) -> int | None:
+    return config["floor_scale"] if config["floor_scale"] != LENGTH else None
+
+
+def normed(config: Config) -> bool | None:
+    said = bool(config["use_qk_norm"])
+    return said if said != (config["num_local_experts"] != LARGEST) else None
+
+
+LLAMA4 = LLAMA.but(
+    name="llama4",
+    hf_classes=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"),
+    vocab=("bpe",),
+    metadata={
+        "feed_forward_length": "intermediate_size_mlp",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
+        "expert_feed_forward_length": "intermediate_size",
+        "attention.sliding_window": lambda config: 0 if chunk(config) == 0 else None,
+        "attention.chunk_length": lambda config: chunk(config) or None,
+        "attention.temperature_scale": temperature,
+        "attention.temperature_length": temperature_length,
+        "attention.normed": normed,
+        "no_rope_layers": unusual_rope_layers,
+    },
+    defaults={
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16_384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "no_rope_layer_interval": 4,
+        "attention_chunk_size": CHUNK,
+        "attn_temperature_tuning": True,
+        "attn_scale": SCALE,
+        "floor_scale": LENGTH,
+        "use_qk_norm": True,
+        "vocab_size": 202_048,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.feed_forward.gate_proj": "blk.{i}.ffn_gate",
+        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
+        "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
+        "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.feed_forward.experts.gate_up_proj": (
+            Map("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            Map("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+        ),
+        "layers.{i}.feed_forward.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("intermediate_size")),
+        "layers.{i}.feed_forward.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
+        "layers.{i}.feed_forward.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
+        "layers.{i}.feed_forward.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
+    },
+    layers_vary=True,
+    block=Block(
+        rope="adjacent", rope_period=4, chunks=CHUNK, temperature="unrotated", scoring="sigmoid", weighted_inputs=True,
+        norms_without_weights=LARGEST,
+    ),
+)
