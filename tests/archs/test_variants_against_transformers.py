@@ -28,7 +28,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}  # fmt: skip
 LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
-            "long_factor": [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5], "short_factor": [1 + i / 10 for i in range(8)]}  # fmt: skip
+            "long_factor": [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5], "short_factor": [1 + i / 9 for i in range(8)]}  # fmt: skip
 LINEAR = {"type": "linear", "factor": 2.0}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 LOCAL = {"rope_type": "default", "rope_theta": 20_000.0}
