@@ -17,8 +17,11 @@ from numba import njit
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
 from numba.core.compiler_machinery import LoweringPass, register_pass
-from numba.core.typed_passes import NativeLowering
+from numba.core.typed_passes import NativeLowering, NopythonRewrites
 from numba.core.types.misc import unliteral
+from numba.core.untyped_passes import InlineClosureLikes
+
+UNNEEDED = (InlineClosureLikes, NopythonRewrites)  # our functions have neither closures nor expressions of arrays
 
 
 class _Part(JITCodeLibrary):  # type: ignore[misc]  # numba has no types for mypy
@@ -55,6 +58,7 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.add_pass_after(_Register, NativeLowering)
+        passes.passes = [each for each in passes.passes if each[0] not in UNNEEDED]
         passes.finalize()
         self.state.flags.no_compile = True
         self.state.library = _Part(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
@@ -95,7 +99,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     numba looks at the file of the function alone to see whether a cached kernel is out of date. Ours consist of
     functions from this folder, too, so that a change of any of these files counts.
     """
-    compiled = njit(nogil=True, cache=True, error_model="numpy")(function)
+    compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
     if cached is not None:
         cached._source_stamp = (cached._source_stamp, _kernels_changed())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .grids import grid_levels
-from .jit import inlined, kernel
+from .jit import kernel
 from .lanes import LANES
+
+ROWS = 128  # combinations at a time: what is made of them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,26 @@ def neighbours(name: str, distances: int) -> Neighbours:
     levels = grid_levels(name)
     radix = 3 if levels.shape[1] == 8 else 8
     squares = _square_distances(levels, radix)
-    # Arrays come from here, not from kernels: numba compiles what makes them for a tenth of a second each.
-    lengths, nearest = np.zeros(len(squares), np.int64), np.zeros(len(squares), np.int64)
-    _list_lengths(squares, distances, np.zeros(256, np.int64), lengths, nearest)
-    room = int((2 * (lengths + LANES)).sum())
+    parts = [_listed(squares, first, distances) for first in range(0, len(squares), ROWS)]
+    numbers, points = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    steps = _steps(levels, radix, numbers, points)
+    kept = np.zeros(len(numbers), np.bool_)
+    _keep(np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)), steps, kept)
+
     bits = np.arange(levels.shape[1]) * (2 if radix == 3 else 3)
     point_codes = (levels.astype(np.int32) << bits).sum(1).astype(np.uint16)
-    entries = np.zeros((len(lengths), 4), np.int32)
-    codes, indexes = (np.zeros(room, np.uint16) for _ in range(2))
-    steps = np.zeros(lengths.max(), np.uint64)
-    used = _fill(squares, lengths, nearest, levels, point_codes, radix, steps, entries, codes, indexes)
-    tables = entries, codes[:used].copy(), indexes[:used].copy()
-    for array in tables:
+    entries = np.zeros((len(squares), 4), np.int32)
+    on_grid, grid_points = np.nonzero(squares == 0)
+    entries[on_grid, 0] = grid_points << 16 | point_codes[grid_points]
+    full, places, listed = _laid_out(numbers, points, 0, entries[:, :2])
+    end, short_places, short_listed = _laid_out(numbers[kept], points[kept], full, entries[:, 2:])
+    indexes = np.zeros(end, np.uint16)
+    indexes[places], indexes[short_places] = listed, short_listed
+    codes = point_codes[indexes]
+
+    for array in (entries, codes, indexes):
         array.flags.writeable = False
-    return Neighbours(*tables)
+    return Neighbours(entries, codes, indexes)
 
 
 def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8]:
@@ -67,83 +74,54 @@ def _square_distances(levels: NDArray[np.uint8], radix: int) -> NDArray[np.uint8
     return squares
 
 
-@kernel
-def _list_lengths(
-    squares: NDArray[np.uint8], distances: int, counts: NDArray[np.int64], lengths: NDArray[np.int64],
-    nearest: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """Number of points at the least `distances` distances from each combination; 0 if it is a point itself: `nearest`.
-
-    counts: room for 256 zeros.
-    """
-    for number in range(len(squares)):
-        for p in range(squares.shape[1]):
-            counts[squares[number, p]] += 1
-            if squares[number, p] == 0:
-                nearest[number] = p
-        found = distances if counts[0] == 0 else 0
-        for square in range(256):
-            if found > 0 and counts[square]:
-                lengths[number] += counts[square]
-                found -= 1
-            counts[square] = 0
+def _listed(squares: NDArray[np.uint8], first: int, distances: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The numbers of ROWS combinations off the grid, each repeated for its points, and these, in their list's order."""
+    squares = squares[first : first + ROWS]
+    farthest = squares.min(1)
+    off_grid = farthest > 0
+    for _ in range(distances - 1):
+        farthest = np.where(squares > farthest[:, None], squares, np.uint8(255)).min(1)
+    numbers, points = np.nonzero((squares <= farthest[:, None]) & off_grid[:, None])
+    order = np.argsort((numbers << 8 | squares[numbers, points]).astype(np.uint16), kind="stable")
+    return first + numbers, points[order]
 
 
-@inlined
-def _steps(combination: int, levels: NDArray[np.uint8], point: int, radix: int) -> Any:
-    """A bit (of a uint64) for every level between a combination's level of a value and the point's, up or down."""
-    bits = np.uint64(0)
-    for i in range(levels.shape[1]):
-        level, other = combination % radix, np.int64(levels[point, i])
-        combination //= radix
-        up, down = max(other - level, 0), max(level - other, 0)
-        bits = bits << np.uint64(2 * radix - 2) | np.uint64(((1 << up) - 1) << (radix - 1) | ((1 << down) - 1))
+def _steps(
+    levels: NDArray[np.uint8], radix: int, numbers: NDArray[np.intp], points: NDArray[np.intp]
+) -> NDArray[np.uint64]:
+    """A bit for every level between a combination's level of a value and the point's, up or down."""
+    there, here = np.meshgrid(np.arange(radix), np.arange(radix))
+    up, down = np.maximum(there - here, 0), np.maximum(here - there, 0)
+    between = ((1 << up) - 1 << (radix - 1) | (1 << down) - 1).astype(np.uint64)
+    bits = np.zeros(len(numbers), np.uint64)
+    for i, levels_of_value in enumerate(levels.T):
+        bits = bits << np.uint64(2 * radix - 2) | between[numbers // radix**i % radix, levels_of_value[points]]
     return bits
 
 
-@inlined
-def _pad(codes: NDArray[np.uint16], indexes: NDArray[np.uint16], start: int, stop: int) -> Any:
-    """Repeat a list of up to 8; result: where the next one may start."""
-    if stop - start <= 8:
-        for i in range(start, stop):
-            codes[i + 8], indexes[i + 8] = codes[i], indexes[i]
-    return -(-stop // LANES) * LANES
-
-
 @kernel
-def _fill(
-    squares: NDArray[np.uint8], lengths: NDArray[np.int64], nearest: NDArray[np.int64], levels: NDArray[np.uint8],
-    point_codes: NDArray[np.uint16], radix: int, steps: NDArray[np.uint64], entries: NDArray[np.int32],
-    codes: NDArray[np.uint16], indexes: NDArray[np.uint16],
-) -> int:  # fmt: skip
-    """Write the lists; steps: room for one list. Result: elements used."""
-    at: Any = np.int64(0)
-    for number in range(len(squares)):
-        length = lengths[number]
-        if length == 0:
-            index = nearest[number]
-            entries[number, 0] = index << 16 | point_codes[index]
-            continue
-        start, square = at, 0
-        while at < start + length:
-            for p in range(squares.shape[1]):
-                if squares[number, p] == square:
-                    codes[at], indexes[at] = point_codes[p], p
-                    steps[at - start] = _steps(number, levels, p, radix)
-                    at += 1
-            square += 1
-        at = _pad(codes, indexes, start, at)
-        short = at
-        for j in range(length):
-            kept = True
-            for k in range(j):
+def _keep(bounds: NDArray[np.int64], steps: NDArray[np.uint64], kept: NDArray[np.bool_]) -> None:
+    """kept: whether no point before it in its list has steps of its steps alone. bounds: where lists start and end."""
+    for i in range(len(bounds) - 1):
+        for j in range(bounds[i], bounds[i + 1]):
+            kept[j] = True
+            for k in range(bounds[i], j):
                 if steps[k] & ~steps[j] == 0:
-                    kept = False
-                    break
-            if kept:
-                codes[at], indexes[at] = codes[start + j], indexes[start + j]
-                at += 1
-        entries[number, 0], entries[number, 1] = start, length
-        entries[number, 2], entries[number, 3] = short, at - short
-        at = _pad(codes, indexes, short, at)
-    return int(at)
+                    kept[j] = False
+
+
+def _laid_out(
+    numbers: NDArray[np.intp], points: NDArray[np.intp], first: int, entries: NDArray[np.int32]
+) -> tuple[int, NDArray[np.intp], NDArray[np.intp]]:
+    """Room for lists from `first` on: where it ends, places, and which points go there. Some go to two places.
+
+    numbers: of each point's combination. entries: int32 (combinations, 2), gets where lists start, and their lengths.
+    """
+    lengths = np.bincount(numbers, minlength=len(entries))
+    room = -(-lengths // LANES) * LANES
+    starts = first + np.cumsum(room) - room
+    entries[lengths > 0] = np.stack((starts, lengths), 1)[lengths > 0]
+    places = np.arange(len(numbers)) + (starts - np.cumsum(lengths) + lengths)[numbers]
+    short = lengths[numbers] <= LANES // 2
+    both = np.concatenate((places, places[short] + LANES // 2))
+    return int(first + room.sum()), both, np.concatenate((points, points[short]))
