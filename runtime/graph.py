@@ -267,9 +267,9 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         q, k = ops.rms_norm(q, None, hyper.eps), ops.rms_norm(k, None, hyper.eps)
     if block.qk_norm_after_rope:
         q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
-    temperature = _temperature(run, own.rotates)
-    if temperature is not None:
-        q *= temperature[:, None, None]
+    warmth = temperature(run, own.rotates)
+    if warmth is not None:
+        q *= warmth[:, None, None]
     if run.cache is not None:
         k, v = run.cache.append(index, k, v)
     if any(other.shares == index for other in hyper.layers):
@@ -301,7 +301,7 @@ def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     return run.project(layer, "attn_output", mixed)
 
 
-def _temperature(run: Pass, rotated: bool) -> Floats | None:
+def temperature(run: Pass, rotated: bool) -> Floats | None:
     """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
     hyper, who = run.model.hyper, run.model.architecture.block.temperature
     if not hyper.temperature_scale or who == "none" or (who == "unrotated" and rotated):

@@ -25,6 +25,8 @@ Floats = NDArray[np.float32]
 
 def latent_attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
+    from .graph import temperature
+
     model, hyper, own = run.model, run.model.hyper, run.model.hyper.layers[index]
     keys = Keys(model.architecture.name, model.metadata)
     latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
@@ -48,6 +50,9 @@ def latent_attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     apply_rope(k_rotated, cos, sin, model.architecture.block.rope)
 
     query = np.concatenate((per_head(run, layer, "attn_k_b", plain), q_rotated), axis=2)
+    warmth = temperature(run, own.rotates)
+    if warmth is not None:
+        query *= warmth[:, None, None]
     key = np.concatenate((latent[:, None], k_rotated), axis=2)
     if run.cache is not None:
         key, _ = run.cache.append(index, key, key[:, :, :0])  # the values are a part of the keys

@@ -1,13 +1,13 @@
-"""Mistral Small 3.1 and Ministral 3, with or without their wrapper: Mistral's layers; Ministral scales its queries.
+"""Mistral Small 3.1, Ministral 3 and Mistral 4, with or without their wrapper: Mistral's layers, or DeepSeek's (4).
 
-Reference: transformers `models/ministral3/modeling_ministral3.py`, `models/mistral3/`. Where the config has
+Reference: transformers `models/ministral3/modeling_ministral3.py`, `models/mistral3/`, `models/mistral4/`. Where the config has
 `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and yarn is always used.
 """
 
 from archs.config import rope_scaling
-from archs.families.deepseek2 import attn_factor
+from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor
 from archs.families.llama import MISTRAL
-from archs.spec import Block, Computed, Config
+from archs.spec import Architecture, Block, Computed, Config
 
 
 def of_yarn(key: str) -> Computed:
@@ -17,10 +17,16 @@ def of_yarn(key: str) -> Computed:
     return value
 
 
+def latent(config: Config) -> Architecture | None:
+    """The wrapper's class does not tell which text model is in it."""
+    return MISTRAL4 if config.get("model_type") == "mistral4" else None
+
+
 MISTRAL3 = MISTRAL.but(
     name="mistral3",
     hf_classes=("Mistral3ForConditionalGeneration",),
     vocab=("sentencepiece", "bpe"),
+    variant=latent,
     block=Block(rope="adjacent", temperature="all"),
 )
 
@@ -44,4 +50,40 @@ MINISTRAL3 = MISTRAL3.but(
         "sliding_window": None,
         "vocab_size": 131_072,
     },
+)  # fmt: skip
+
+MISTRAL4 = DEEPSEEK_V3.but(
+    name="mistral4",
+    hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
+    metadata={
+        "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),  # the reference drops it
+        "expert_gating_func": None,
+    },
+    defaults={
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 1_048_576,
+        "first_k_dense_replace": 0,
+        "kv_lora_rank": 256,
+        "q_lora_rank": 1024,
+        "qk_nope_head_dim": 64,
+        "n_routed_experts": 128,
+        "num_experts_per_tok": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 128.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+        },
+        "vocab_size": 131_072,
+    },
+    refused={"rope_interleave": False, "n_group": lambda count: count > 1},
+    tensors={
+        "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
+        "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+    },
+    block=Block(rope="adjacent", temperature="all"),
 )  # fmt: skip

@@ -26,6 +26,7 @@ ADDED = {
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
     "llama4": {"attention.chunk_length", "attention.temperature_length", "attention.temperature_scale"},
+    "mistral4": {"attention.temperature_scale"},
     "umt5": {"logit_scale"},
     "xlm-roberta": {"tokenizer.huggingface.added_tokens"},
 }

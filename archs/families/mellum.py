@@ -1,0 +1,39 @@
+"""Mellum 2: Qwen3's layers with experts, windows in some layers, each kind of layer with rotary settings of its own.
+
+Reference: transformers `models/mellum/modeling_mellum.py`. Layers for predicting several tokens are not supported.
+"""
+
+from archs.config import windowed_layers
+from archs.families.qwen3moe import QWEN3_MOE
+from archs.spec import Config
+
+
+def window(config: Config) -> int | None:
+    return config.get("sliding_window") if config.get("use_sliding_window") is not False else None
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    return windowed_layers(config, lambda layer: False) if window(config) else None
+
+
+MELLUM = QWEN3_MOE.but(
+    name="mellum",
+    hf_classes=("MellumForCausalLM",),
+    vocab=("bpe",),
+    metadata={"attention.sliding_window": window, "attention.sliding_window_pattern": window_pattern},
+    defaults={
+        "hidden_size": 2304,
+        "intermediate_size": 7168,
+        "num_hidden_layers": 28,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rope_theta": 500_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 1024,
+        "moe_intermediate_size": 896,
+        "num_experts": 64,
+        "norm_topk_prob": True,
+        "vocab_size": 98_304,
+    },
+    refused={"num_mtp_layers": lambda count: bool(count)},
+)
