@@ -84,6 +84,11 @@ def other_than(*values: object) -> Callable[[object], bool]:
     return lambda value: value is not None and value not in values
 
 
+def unless_tied(name: str) -> Callable[[Config], str]:
+    """A GGUF name that tied models have nothing for, though some store the head a second time."""
+    return lambda config: "" if config.get("tie_word_embeddings") else name
+
+
 def head_dim(config: Config) -> int:
     """The width of one attention head: as given, or the hidden width shared out."""
     given = config.get("head_dim")

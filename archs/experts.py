@@ -28,12 +28,16 @@ def shared_width(config: Config) -> int | None:
 
 
 # All experts of a layer in one tensor, gate and up in one: as transformers 5 holds them, and writes them if asked to.
-TOGETHER: dict[str, Target] = {
-    "layers.{i}.mlp.experts.gate_up_proj": (
-        Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2))
-    ),
-    "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
-}  # fmt: skip
+def together(net: str) -> dict[str, Target]:
+    return {
+        f"layers.{{i}}.{net}.experts.gate_up_proj": (
+            Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2))
+        ),
+        f"layers.{{i}}.{net}.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+    }  # fmt: skip
+
+
+TOGETHER = together("mlp")
 
 # The same with a tensor for each matrix of each expert.
 APART = tuple(f"layers.{{i}}.mlp.experts.{{e}}.{matrix}_proj" for matrix in ("gate", "up", "down"))

@@ -285,6 +285,9 @@ def _place(
     each: Map, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
 ) -> None:
     name = _target_name(each, suffix, numbers, config)
+    if name == suffix:
+        result.ignored.append(tensor.name)
+        return
     if each.stack:
         stacks.add(name, numbers[-1], tensor, each)
         result.tensors.setdefault(name, tensor)  # holds the place in the order of the file

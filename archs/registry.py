@@ -89,7 +89,8 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
     own = {CAUSAL.sub("", name).lower(): name for name in known if CAUSAL.search(name)}.get(bare)
     if own and not any(name in known and known[name].name != known[own].name for name in classes):
         return known[own]
-    return by_hf_class(classes)
+    headless = {CAUSAL.sub("Model", name): name for name in known if CAUSAL.search(name)}
+    return by_hf_class([headless.get(name, name) if name not in known else name for name in classes])
 
 
 def by_gguf_name(name: str) -> Architecture:

@@ -31,8 +31,8 @@ Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer"]
 class Map:
     """Where a source tensor goes: `name` with {i} (layer), and what is done to it on the way.
 
-    name may depend on the config. stack: the source pattern's second number counts experts (or heads); they are
-    stacked into one tensor in front.
+    name may depend on the config; "" means that the file has no place for it. stack: the source pattern's second
+    number counts experts (or heads); they are stacked into one tensor in front.
     """
 
     name: str | Callable[[Config], str]

@@ -8,8 +8,8 @@ values. V3's router has a correction bias; its layers for predicting several tok
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import rope_scaling
-from archs.experts import GATING, ROUTING
+from archs.config import rope_scaling, unless_tied
+from archs.experts import GATING, ROUTING, TOGETHER
 from archs.families.llama import LLAMA
 from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Block, Config, Map
@@ -107,7 +107,10 @@ DEEPSEEK_V2 = LLAMA.but(
     },
     restored=restored,
     refused={"rope_interleave": False},
+    other_spellings=tuple(TOGETHER),
     tensors={
+        **TOGETHER,
+        "lm_head": Map(unless_tied("output")),
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": None,
         "layers.{i}.self_attn.v_proj": None,

@@ -5,7 +5,7 @@ Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, 
 """
 
 from archs.config import windowed_layers
-from archs.experts import ROUTING
+from archs.experts import ROUTING, TOGETHER
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import QWEN2
 from archs.spec import Block, Config
@@ -45,6 +45,7 @@ DOTS1 = QWEN2.but(
         "sliding_window": None,
         "vocab_size": 152_064,
     },
+    other_spellings=tuple(TOGETHER),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",

@@ -4,7 +4,7 @@ Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent
 """
 
 from archs.config import other_than
-from archs.experts import shared_width
+from archs.experts import TOGETHER, shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import LLAMA
 from archs.spec import Block
@@ -41,11 +41,13 @@ ERNIE45_MOE = LLAMA.but(
         "vocab_size": 103_424,
     },
     refused={"moe_norm_min": other_than(1e-12)},
+    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+        "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     layers_vary=True,
     block=Block(rope="adjacent", normalize_experts=True),

@@ -6,6 +6,7 @@ Reference: transformers `models/granitemoe/modeling_granitemoe.py`, `models/gran
 from collections.abc import Mapping
 from typing import Any
 
+from archs.experts import together
 from archs.families.granite import GRANITE
 from archs.spec import Block, Map
 from archs.transforms import part
@@ -24,7 +25,10 @@ GRANITE_MOE = GRANITE.but(
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     restored=restored,
+    other_spellings=(*together("block_sparse_moe"), "layers.{i}.block_sparse_moe.router"),
     tensors={
+        **together("block_sparse_moe"),
+        "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
         "layers.{i}.block_sparse_moe.input_linear": (
             Map("blk.{i}.ffn_gate_exps", part(0, 2)), Map("blk.{i}.ffn_up_exps", part(1, 2)),

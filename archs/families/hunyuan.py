@@ -4,10 +4,10 @@ Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. 
 `alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to.
 """
 
-from archs.config import head_dim, rope_scaling
+from archs.config import head_dim, rope_scaling, unless_tied
 from archs.families.qwen2 import QWEN2
 from archs.rope import SCALING
-from archs.spec import Block, Computed, Config
+from archs.spec import Block, Computed, Config, Map
 
 STRETCHED = 256 * 1024  # tokens
 
@@ -44,6 +44,7 @@ HUNYUAN_DENSE = QWEN2.but(
         "vocab_size": 290_943,
     },
     tensors={
+        "lm_head": Map(unless_tied("output")),
         "layers.{i}.self_attn.query_layernorm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.key_layernorm": "blk.{i}.attn_k_norm",
     },

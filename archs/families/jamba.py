@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import other_than
+from archs.experts import together
 from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
 from archs.spec import Block, Config, Map
@@ -62,6 +63,7 @@ JAMBA = LLAMA.but(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
+    other_spellings=tuple(together("feed_forward")),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
@@ -83,6 +85,7 @@ JAMBA = LLAMA.but(
         "layers.{i}.feed_forward.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
         "layers.{i}.feed_forward.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
         "layers.{i}.feed_forward.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        **together("feed_forward"),
         "final_layernorm": "output_norm",
     },
     layers_vary=True,

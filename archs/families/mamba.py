@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup, other_than
+from archs.config import lookup, other_than, unless_tied
 from archs.spec import Architecture, Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
 from quants import Tensor
@@ -63,6 +63,7 @@ MAMBA = Architecture(
         "state_size": lambda config: config.get("d_state", 16),
         "conv_kernel": lambda config: config.get("d_conv", 4),
         "expand": 2,
+        "tie_word_embeddings": True,
         "time_step_rank": "auto",
         "layer_norm_epsilon": 1e-5,
         "vocab_size": 50_280,
@@ -82,7 +83,7 @@ MAMBA = Architecture(
         "layers.{i}.mixer.D": "blk.{i}.ssm_d",
         "layers.{i}.mixer.out_proj": "blk.{i}.ssm_out",
         "norm_f": "output_norm",
-        "lm_head": "output",
+        "lm_head": Map(unless_tied("output")),
     },
     prefixes=("backbone", "model"),
     block=Block(rope="none"),

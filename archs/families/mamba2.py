@@ -56,6 +56,7 @@ MAMBA2 = MAMBA.but(
     },
     restored=restored,
     tensors={
+        "lm_head": "output",
         "layers.{i}.mixer.x_proj": None,
         "layers.{i}.mixer.dt_proj": None,
         "layers.{i}.mixer.dt_bias": "blk.{i}.ssm_dt.bias",

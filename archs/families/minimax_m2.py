@@ -4,7 +4,7 @@ Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
 from archs.config import head_dim, lookup
-from archs.experts import gating
+from archs.experts import TOGETHER, gating
 from archs.families.mixtral import MIXTRAL
 from archs.spec import Block, Config
 
@@ -38,11 +38,13 @@ MINIMAX_M2 = MIXTRAL.but(
         "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
+    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.e_score_correction_bias"),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        "layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     block=Block(rope="halves", normalize_experts=True),

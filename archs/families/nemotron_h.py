@@ -65,8 +65,8 @@ def restored_experts(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
              if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
     kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
              for i, kind in enumerate(found["layers_block_type"])]  # fmt: skip
-    widths = {"intermediate_size": weight.shape[0] for weight in dense.values()}
-    return {**found, "layers_block_type": kinds, **widths}
+    width = next((weight.shape[0] for weight in dense.values()), found["intermediate_size"])
+    return {**found, "layers_block_type": kinds, "intermediate_size": width}
 
 
 NEMOTRON_H = MAMBA2.but(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
-from archs.plan import architecture_metadata
+from archs.plan import architecture_metadata, map_tensors, targets
 from archs.registry import by_hf_class, of_config
 from archs.spec import Map
 from quants import from_array
@@ -349,3 +349,32 @@ def test_gemma_that_sees_both_ways_is_an_encoder() -> None:
     assert of_config({**classes, "use_bidirectional_attention": False}).name == "gemma3"
     with pytest.raises(ModelError, match="use_bidirectional_attention = True, which gemma3 files cannot express"):
         keys("Gemma3ForCausalLM", use_bidirectional_attention=True)
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "net"),
+    [
+        ("DeepseekV3ForCausalLM", "mlp"), ("Dots1ForCausalLM", "mlp"), ("Glm4MoeForCausalLM", "mlp"),
+        ("Ernie4_5_MoeForCausalLM", "mlp"), ("MiniMaxM2ForCausalLM", "mlp"), ("JambaForCausalLM", "feed_forward"),
+        ("GraniteMoeHybridForCausalLM", "block_sparse_moe"),
+    ],
+)  # fmt: skip
+def test_experts_stored_together(hf_class: str, net: str) -> None:
+    found = targets(by_hf_class([hf_class]), {}, f"model.layers.1.{net}.experts.gate_up_proj") or []
+    assert [name for _, name in found] == ["blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"]
+
+
+@pytest.mark.parametrize("hf_class", ["DeepseekV3ForCausalLM", "HunYuanDenseV1ForCausalLM", "MambaForCausalLM"])
+def test_second_copies_of_tied_heads_are_left_out_where_the_reference_does(hf_class: str) -> None:
+    embedding = from_array("model.embed_tokens.weight", np.zeros((4, 8), np.float32))
+    head = from_array("lm_head.weight", np.zeros((4, 8), np.float32))
+    if hf_class == "MambaForCausalLM":
+        embedding = embedding.renamed("backbone.embeddings.weight")
+    for tied in (True, False):
+        config = {"num_hidden_layers": 0, "tie_word_embeddings": tied}
+        mapped = map_tensors(by_hf_class([hf_class]), config, {each.name: each for each in (embedding, head)})
+        assert ("output.weight" in mapped.tensors, mapped.ignored) == (not tied, ["lm_head.weight"] * tied)
+
+
+def test_base_classes_without_a_head() -> None:
+    assert of_config({"architectures": ["DeepseekV3Model"]}) is by_hf_class(["DeepseekV3ForCausalLM"])
