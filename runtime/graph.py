@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quants import Tensor
 from quants.errors import ModelError
 
-from . import ops
+from . import altup, ops
 from .attention import attend
 from .cache import KVCache
 from .delta import gated_delta
@@ -24,7 +24,7 @@ from .experts import experts
 from .hyper import LayerHyper
 from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
-from .per_layer import layer_inputs, with_layer_input
+from .per_layer import layer_input, layer_inputs
 from .rope import apply_rope, rope_table
 from .scoring import Logits
 from .sparse import sparse_feed_forward
@@ -154,6 +154,8 @@ def embed(run: Pass, ids: NDArray[np.int64]) -> Floats:
 
 def decode(run: Pass, x: Floats) -> Floats:
     """Through all layers: float32 (tokens, width)."""
+    if "altup_proj.weight" in run.model.whole:
+        return altup.decode(run, x)
     for index, layer in enumerate(run.model.layers):
         x = _parallel(run, index, layer, x) if run.model.hyper.parallel else _sequential(run, index, layer, x)
     return x
@@ -196,7 +198,8 @@ def _sequential(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     fed = feed_forward(run, layer, run.norm(layer, block.ffn_norm, x), x)
     fed = _norm_if_there(run, layer, "post_ffw_norm", fed)
     x = _norm_if_there(run, layer, "layer_output_norm", _added(x, fed, scale))
-    x = with_layer_input(run, index, layer, x)
+    if "inp_gate.weight" in layer:
+        x = x + layer_input(run, index, layer, x)
     factor = layer.array("layer_output_scale.weight")
     return x if factor is None else np.multiply(x, factor, out=x)
 
@@ -383,6 +386,9 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
         gate = run.project(layer, f"ffn_gate{kind}", x)
     else:  # one fused projection, the gate first
         gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
+    most = run.model.hyper.layers[layer.index].sparsity
+    if most is not None:  # only what stands out passes
+        gate = ops.relu(gate - (gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(most)))
     return _down(run, layer, kind, gated(activation, gate, up, run.model.hyper.activation_limit))
 
 

@@ -42,7 +42,7 @@ class LayerHyper:
     chunks of so many tokens are hidden.
 
     Widths are of one head. normed: q and k are normalised without weights. shares: the layer whose keys and values this
-    one looks at (None: its own).
+    one looks at (None: its own). sparsity: how many standard deviations above the mean a gate has to be to pass.
     """
 
     heads: int
@@ -57,6 +57,7 @@ class LayerHyper:
     shares: int | None = None
     chunk: int | None = None
     normed: bool = False
+    sparsity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
         shares=_shared(keys, block, i),
         chunk=_chunk(keys, block) if rotates else None,
         normed=rotates and _normed(keys, block),
+        sparsity=_finite(keys.of_layer("activation_sparsity_scale", i)),
     )
 
 
@@ -241,6 +243,10 @@ def _eps(keys: Keys, norm: Norm) -> float:
 def _xielu(metadata: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
     arrays = [Keys("xielu", metadata).need(key) for key in ("alpha_n", "alpha_p", "beta", "eps")]
     return tuple(tuple(float(x) for x in of_layer) for of_layer in zip(*arrays, strict=True))
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and value > -np.inf else None
 
 
 def _positive(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Inputs that each layer gets apart from what the last one gave (Gemma 4): of the token, and of its embedding.
+"""Inputs that each layer gets apart from what the last one gave (Gemma 3n, 4): of the token, and of its embedding.
 
 Reference: transformers `models/gemma4/modeling_gemma4.py`.
 """
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quants.errors import ModelError
 
 from .matmul import gather
 
@@ -32,13 +34,12 @@ def layer_inputs(run: Pass, ids: NDArray[np.int64], x: Floats) -> Floats | None:
     return both
 
 
-def with_layer_input(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
-    """x with what the layer's own input adds to it."""
+def layer_input(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
+    """What the layer's own input gives, gated by x: float32 (tokens, width). Raises ModelError where it has none."""
     from .graph import activated
 
     if run.inputs is None:
-        return x
+        raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")
     gate = activated(run.model.hyper.activation, run.project(layer, "inp_gate", x))
     gate *= run.inputs[:, index]
-    added = run.norm(layer, "post_norm", run.project(layer, "proj", gate))
-    return np.add(x, added, out=added)
+    return run.norm(layer, "post_norm", run.project(layer, "proj", gate))

@@ -1,7 +1,8 @@
 """Mistral Small 3.1, Ministral 3 and Mistral 4, with or without their wrapper: Mistral's layers, or DeepSeek's (4).
 
-Reference: transformers `models/ministral3/modeling_ministral3.py`, `models/mistral3/`, `models/mistral4/`. Where the config has
-`llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and yarn is always used.
+Reference: transformers `models/ministral3/modeling_ministral3.py`, `models/mistral3/`, `models/mistral4/`. Where
+the config has `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and yarn
+is always used.
 """
 
 from archs.config import rope_scaling
