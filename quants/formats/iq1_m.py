@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
-from ..kernels.grid_search import load_blocks, room_for_floats
+from ..kernels.grid_search import load_blocks
 from ..kernels.grids import grid_values, two_points
 from ..kernels.half import from_half, to_half
 from ..kernels.iq1 import (
@@ -39,7 +39,7 @@ from ..kernels.iq1 import (
     working_memory,
 )
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, load, store
+from ..kernels.lane_memory import block_offsets, load, room_for_floats, store
 from ..kernels.lanes import (
     LANES,
     Lanes,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.blocks import field_offsets, flat, put_all, raw_rows, value_rows
-from ..kernels.grid_search import load_blocks, room_for_floats
+from ..kernels.grid_search import load_blocks
 from ..kernels.grids import grid_values, two_points
 from ..kernels.half import to_half
 from ..kernels.iq1 import (
@@ -36,7 +36,7 @@ from ..kernels.iq1 import (
     working_memory,
 )
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, load, put_halves, store
+from ..kernels.lane_memory import block_offsets, load, put_halves, room_for_floats, store
 from ..kernels.lanes import LANES, absolute, every, every_int, larger, smaller, to_float, where
 from ..kernels.neighbours import neighbours
 from ..kernels.rounding import nearest_int

@@ -23,7 +23,6 @@ from ..kernels.grid_search import (
     inverse_step,
     load_blocks,
     odd_levels,
-    room_for_words,
     scale_levels,
     search_group,
     steps,
@@ -32,7 +31,7 @@ from ..kernels.grid_search import (
 from ..kernels.grids import EVEN_SIGNS, grid_values, signed, two_points
 from ..kernels.half import to_half
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, load, put_halves, store
+from ..kernels.lane_memory import block_offsets, load, put_halves, room_for_words, store
 from ..kernels.lanes import LANES, Lanes, absolute, any_lane, every, every_int, larger, smaller, to_float, where
 from ..kernels.neighbours import neighbours
 from ..kernels.rounding import nearest_int

@@ -25,7 +25,6 @@ from ..kernels.grid_search import (
     inverse_step,
     load_blocks,
     odd_levels,
-    room_for_words,
     scale_levels,
     search_group,
     steps,
@@ -34,7 +33,7 @@ from ..kernels.grid_search import (
 from ..kernels.grids import four_points, grid_values, signed
 from ..kernels.half import to_half
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, store
+from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, room_for_words, store
 from ..kernels.lanes import LANES, absolute, any_lane, every, every_int, larger, to_float, where
 from ..kernels.neighbours import neighbours
 

@@ -14,6 +14,8 @@ Encoder: byte for byte the same as ggml's reference, with and without importance
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +34,7 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import from_half, to_half
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, put_words, store, transpose
+from ..kernels.lane_memory import block_offsets, load, put_halves, put_words, store, transpose
 from ..kernels.lanes import LANES, Lanes, to_float, to_int, where
 from ..kernels.scales import ZERO, extreme, refined_scale, signed_codes, signed_scale
 from ..kernels.superblocks import (
@@ -43,6 +45,7 @@ from ..kernels.superblocks import (
     pair_words,
     requantize_signed,
     weight_sums,
+    working_memory,
 )
 from ..kernels.wide_lanes import GROUPS, store_wide
 
@@ -58,9 +61,9 @@ def encode(rows: Floats, importance: Floats | None = None) -> NDArray[np.uint8]:
     """float32 (n, width) → uint8 (n, width / 256 * 110)."""
     raw = raw_rows(rows, SIZE, BLOCK)
     if importance is None:
-        _encode(flat(rows), raw.reshape(-1))
+        _encode(flat(rows), working_memory(SUBS), raw.reshape(-1))
     else:
-        _encode_weighted(flat(rows), flat(importance), raw.reshape(-1))
+        _encode_weighted(flat(rows), flat(importance), working_memory(SUBS), raw.reshape(-1))
     return raw
 
 
@@ -72,12 +75,9 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 
 
 @kernel
-def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode(x: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
-    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, old = float_lanes(SIZE), float_lanes(SIZE)
-    scales, stored = float_lanes(SUBS), int_lanes(SUBS)
-    codes = int_lanes(SIZE)
+    (starts, targets, _), (side, old, _, _), (scales, _, _, _, _, _), (stored, _), codes, words = memory
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -90,17 +90,14 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(some, code, ZERO)))
-        _put(side, to_half(where(some, np.float32(1) / inverse, ZERO)), stored, old, None, codes, raw, targets)
+        _put(side, to_half(where(some, np.float32(1) / inverse, ZERO)), stored, old, None, codes, words, raw, targets)
 
 
 @kernel
-def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode_weighted(x: Floats, importance: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
-    starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    scales, sums = float_lanes(SUBS), float_lanes(SUBS)
-    stored, codes = int_lanes(SUBS), int_lanes(SIZE)
-    inverses, scratch, room = float_lanes(SUBS), float_lanes(SIZE), float_lanes(SUBS)
+    (starts, targets, columns), (side, weights, scratch, limited), of_subs, (stored, _), codes, words = memory
+    scales, sums, inverses, room, _, _ = of_subs
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -109,18 +106,18 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         transpose(importance, columns, SIZE, weights)
         importance_weights(side, weights, np.float32(2), weights)
         weight_sums(weights, SUB, sums)
-        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch, limited)
         d, inverse = signed_scale(scales, sums, scratch, room, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(stored, i, to_int(where(inverse == ZERO, ZERO, code)))
-        _put(side, to_half(d), stored, weights, inverses, codes, raw, targets)
+        _put(side, to_half(d), stored, weights, inverses, codes, words, raw, targets)
 
 
 @inlined
 def _put(
     side: Floats, d: Lanes, stored: Words, old: Floats, inverses: Floats | None, codes: Words,
-    raw: NDArray[np.uint8], targets: Offsets,
+    words: Words, raw: NDArray[np.uint8], targets: Offsets,
 ) -> None:  # fmt: skip
     s0, s1, s2, s3 = four(stored, 0), four(stored, 4), four(stored, 8), four(stored, 12)
     put_words(raw, targets, SCALES, (s0 & LOW) | (s2 & LOW) << 4)
@@ -131,7 +128,6 @@ def _put(
         store(stored, i, load(stored, i) - 32)
     requantize_signed(side, SUB, TOP, from_half(d), stored, old, inverses, codes)
     bytes_to_words(codes, codes, SIZE)
-    words = int_lanes(8)
     for k in range(8):
         high = (load(codes, LANES * k) >> 2) & 0x01010101
         for j in range(1, 8):

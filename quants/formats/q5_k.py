@@ -13,6 +13,8 @@ Encoder: byte for byte the same as ggml's reference, with and without importance
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +33,7 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import from_half, to_half
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, store, transpose
+from ..kernels.lane_memory import block_offsets, load, store, transpose
 from ..kernels.lanes import LANES, Lanes, lane, to_float
 from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
 from ..kernels.superblocks import (
@@ -46,6 +48,7 @@ from ..kernels.superblocks import (
     requantize_offset,
     six_bits,
     weight_sums,
+    working_memory,
 )
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)])
@@ -59,9 +62,9 @@ def encode(rows: Floats, importance: Floats | None = None) -> NDArray[np.uint8]:
     """float32 (n, width) → uint8 (n, width / 256 * 176)."""
     raw = raw_rows(rows, SIZE, BLOCK)
     if importance is None:
-        _encode(flat(rows), raw.reshape(-1))
+        _encode(flat(rows), working_memory(SUBS), raw.reshape(-1))
     else:
-        _encode_weighted(flat(rows), flat(importance), raw.reshape(-1))
+        _encode_weighted(flat(rows), flat(importance), working_memory(SUBS), raw.reshape(-1))
     return raw
 
 
@@ -73,30 +76,24 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 
 
 @kernel
-def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode(x: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
-    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = int_lanes(SIZE)
+    (starts, targets, _), (side, weights, scratch, _), found, stored, codes, words = memory
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
         transpose(x, starts, SIZE, side)
         level_weights(side, SUB, weights)
-        find_scales_and_minima(side, weights, SUB, TOP, np.float32(-0.5), np.float32(0.1), 15, False, found)
+        find_scales_and_minima(side, weights, SUB, TOP, np.float32(-0.5), np.float32(0.1), 15, False, scratch, found)
         d = linear_codes(found[SCALE], SUBS, SCALE_TOP, stored[0])
         dmin = linear_codes(found[MINIMUM], SUBS, SCALE_TOP, stored[1])
-        _put(side, to_half(d), to_half(dmin), stored, found, codes, raw, targets)
+        _put(side, to_half(d), to_half(dmin), stored, found, codes, words, raw, targets)
 
 
 @kernel
-def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode_weighted(x: Floats, importance: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
-    starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    found, stored = np.empty((6, SUBS * LANES), np.float32), np.empty((2, SUBS * LANES), np.int32)
-    codes = int_lanes(SIZE)
+    (starts, targets, columns), (side, weights, scratch, _), found, stored, codes, words = memory
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -105,20 +102,19 @@ def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> N
         transpose(importance, columns, SIZE, weights)
         importance_weights(side, weights, np.float32(2), weights)
         weight_sums(weights, SUB, found[WEIGHT])
-        find_scales_and_minima(side, weights, SUB, TOP, np.float32(-0.9), np.float32(0.05), 36, False, found)
+        find_scales_and_minima(side, weights, SUB, TOP, np.float32(-0.9), np.float32(0.05), 36, False, scratch, found)
         d = positive_scale(found[SCALE], found[WEIGHT], SUBS, SCALE_TOP, found[ROOM], stored[0])
         dmin = positive_scale(found[MINIMUM], found[WEIGHT], SUBS, SCALE_TOP, found[ROOM], stored[1])
-        _put(side, to_half(d), to_half(dmin), stored, found, codes, raw, targets)
+        _put(side, to_half(d), to_half(dmin), stored, found, codes, words, raw, targets)
 
 
 @inlined
 def _put(
-    side: Floats, d: Lanes, dmin: Lanes, stored: Words, found: Floats, codes: Words, raw: NDArray[np.uint8],
-    targets: Offsets,
+    side: Floats, d: Lanes, dmin: Lanes, stored: tuple[Words, ...], found: tuple[Floats, ...], codes: Words,
+    words: Words, raw: NDArray[np.uint8], targets: Offsets,
 ) -> None:  # fmt: skip
     requantize_offset(side, SUB, TOP, from_half(d), from_half(dmin), stored, found, codes)
     bytes_to_words(codes, codes, SIZE)
-    words = int_lanes(8)
     for k in range(8):
         high = (load(codes, LANES * k) >> 4) & 0x01010101
         for j in range(1, SUBS):
@@ -126,7 +122,7 @@ def _put(
         store(words, LANES * k, high)
     put_all(raw, targets, QH, words, 8)
     nibble_words(codes, codes)
-    put_head(d, dmin, stored, raw, targets)
+    put_head(d, dmin, stored, words, raw, targets)
     put_all(raw, targets, QS, codes, 32)
 
 

@@ -13,6 +13,8 @@ Encoder: byte for byte the same as ggml's reference, with and without importance
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,10 +33,10 @@ from ..kernels.blocks import (
 )
 from ..kernels.half import from_half, to_half
 from ..kernels.jit import inlined, kernel
-from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
+from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
 from ..kernels.lanes import LANES, any_lane, round_even, smaller, to_float, to_int, where
 from ..kernels.scales import NOTHING, ZERO, extreme
-from ..kernels.superblocks import SIZE, find_signed_scales, requantize_signed
+from ..kernels.superblocks import SIZE, find_signed_scales, requantize_signed, working_memory
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 BYTES, (QL, QH, SCALES, D) = BLOCK.itemsize, field_offsets(BLOCK)
@@ -48,9 +50,9 @@ def encode(rows: Floats, importance: Floats | None = None) -> NDArray[np.uint8]:
     """float32 (n, width) → uint8 (n, width / 256 * 210)."""
     raw = raw_rows(rows, SIZE, BLOCK)
     if importance is None:
-        _encode(flat(rows), raw.reshape(-1))
+        _encode(flat(rows), working_memory(SUBS), raw.reshape(-1))
     else:
-        _encode_weighted(flat(rows), flat(importance), raw.reshape(-1))
+        _encode_weighted(flat(rows), flat(importance), working_memory(SUBS), raw.reshape(-1))
     return raw
 
 
@@ -62,12 +64,10 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
 
 
 @kernel
-def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode(x: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
-    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    scales, inverses, stored = float_lanes(SUBS), float_lanes(SUBS), int_lanes(SUBS)
-    codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
+    (starts, targets, _), (side, weights, scratch, limited), of_subs, (stored, _), codes, words = memory
+    scales, inverses, _, _, _, _ = of_subs
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
@@ -75,31 +75,29 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         for i in range(0, SIZE * LANES, LANES):
             v = load(side, i)
             store(weights, i, v * v)
-        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
-        _put(side, weights, scales, inverses, stored, codes, raw, targets)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch, limited)
+        _put(side, weights, scales, inverses, stored, codes, words, raw, targets)
 
 
 @kernel
-def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
+def _encode_weighted(x: Floats, importance: Floats, memory: Any, raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // SIZE, importance.size // SIZE
-    starts, targets, columns = np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, weights = float_lanes(SIZE), float_lanes(SIZE)
-    scales, inverses, stored = float_lanes(SUBS), float_lanes(SUBS), int_lanes(SUBS)
-    codes, scratch = int_lanes(SIZE), float_lanes(SIZE)
+    (starts, targets, columns), (side, weights, scratch, limited), of_subs, (stored, _), codes, words = memory
+    scales, inverses, _, _, _, _ = of_subs
     for first in range(0, count, LANES):
         block_offsets(first, count, SIZE, starts)
         block_offsets(first, count, BYTES, targets)
         column_offsets(first, count, SIZE, per_row, columns)
         transpose(x, starts, SIZE, side)
         transpose(importance, columns, SIZE, weights)
-        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch)
-        _put(side, weights, scales, inverses, stored, codes, raw, targets)
+        find_signed_scales(side, weights, SUB, TOP, scales, inverses, scratch, limited)
+        _put(side, weights, scales, inverses, stored, codes, words, raw, targets)
 
 
 @inlined
 def _put(
     side: Floats, room: Floats, scales: Floats, inverses: Floats, stored: Words, codes: Words,
-    raw: NDArray[np.uint8], targets: Offsets,
+    words: Words, raw: NDArray[np.uint8], targets: Offsets,
 ) -> None:  # fmt: skip
     signed, peak = extreme(scales, 0, SUBS)
     empty = peak < NOTHING
@@ -108,7 +106,6 @@ def _put(
     for i in range(0, SUBS * LANES, LANES):
         nearest = to_int(smaller(round_even(inverse * load(scales, i)), np.float32(127)))
         store(stored, i, where(empty, 0, nearest))
-    words = int_lanes(48)
     requantize_signed(side, SUB, TOP, from_half(d), stored, room, inverses, codes)
     if any_lane(empty):
         for i in range(0, SIZE * LANES, LANES):

@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from .blocks import column_offsets, sum_of_squares, weigh
 from .jit import bare, inlined
-from .lane_memory import block_offsets, load, pick_of_eight, pick_of_four, store, transpose
+from .lane_memory import (
+    block_offsets,
+    load,
+    pick_of_eight,
+    pick_of_four,
+    room_for_floats,
+    room_for_words,
+    store,
+    transpose,
+)
 from .lanes import (
     LANES,
     Lanes,
@@ -86,16 +95,6 @@ def working_memory(dims: int, group: int, tries: int) -> Any:
         room_for_floats(SUPER // group), room_for_words(MOST_WORDS), np.empty(LANES, np.int64),
     )  # fmt: skip
     return block_memory(), _search_memory(cells, dims, tries), of_groups
-
-
-def room_for_floats(count: int) -> Floats:
-    """Room for `count` times sixteen floats."""
-    return np.empty(LANES * count, np.float32)
-
-
-def room_for_words(count: int) -> Words:
-    """Room for `count` times sixteen 32-bit integers."""
-    return np.empty(LANES * count, np.int32)
 
 
 def block_memory() -> Any:

@@ -21,11 +21,9 @@ from .grid_search import (
     block_memory,
     list_of,
     nearest_point,
-    room_for_floats,
-    room_for_words,
 )
 from .jit import bare
-from .lane_memory import load, store
+from .lane_memory import load, room_for_floats, room_for_words, store
 from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
 
 Floats = NDArray[np.float32]

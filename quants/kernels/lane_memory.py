@@ -221,6 +221,7 @@ def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> An
     return _put(array, offsets, SHORT)
 
 
+PAGE = 4096
 QUARTERS = (0, 4, 8, 12)  # the first lanes of the 128-bit parts that shuffles work on
 
 
@@ -312,6 +313,25 @@ def transpose(source: NDArray[Any], offsets: NDArray[np.int64], width: int, targ
         transpose_tile(source, offsets, at, target, LANES * at)
 
 
+def room_for_floats(count: int) -> NDArray[np.float32]:
+    """Room for `count` times sixteen floats, placed as `float_lanes`; made before a kernel is called.
+
+    Kernels that make arrays themselves take longer to compile.
+    """
+    return _on_a_page(LANES * count, np.float32)
+
+
+def room_for_words(count: int) -> NDArray[np.int32]:
+    """Room for `count` times sixteen 32-bit integers, so placed."""
+    return _on_a_page(LANES * count, np.int32)
+
+
+def _on_a_page(size: int, dtype: Any) -> NDArray[Any]:
+    room = np.empty(size + PAGE // 4, dtype)
+    skip = -room.ctypes.data % PAGE // 4
+    return room[skip : skip + size]
+
+
 @inlined_once
 def float_lanes(count: int) -> NDArray[np.float32]:
     """Room for `count` times sixteen floats.
@@ -319,16 +339,16 @@ def float_lanes(count: int) -> NDArray[np.float32]:
     It starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
     processor like a load from what was just stored.
     """
-    room = np.empty(LANES * count + 1024, np.float32)
-    skip = -room.ctypes.data % 4096 // 4
+    room = np.empty(LANES * count + PAGE // 4, np.float32)
+    skip = -room.ctypes.data % PAGE // 4
     return room[skip : skip + LANES * count]
 
 
 @inlined_once
 def int_lanes(count: int) -> NDArray[np.int32]:
     """Room for `count` times sixteen 32-bit integers, placed as `float_lanes`."""
-    room = np.empty(LANES * count + 1024, np.int32)
-    skip = -room.ctypes.data % 4096 // 4
+    room = np.empty(LANES * count + PAGE // 4, np.int32)
+    skip = -room.ctypes.data % PAGE // 4
     return room[skip : skip + LANES * count]
 
 

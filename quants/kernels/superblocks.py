@@ -5,12 +5,14 @@ As everywhere in `kernels`, sixteen super-blocks lie side by side, one a lane.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
 from .jit import inlined, inlined_once
-from .lane_memory import float_lanes, int_lanes, load, put_quads, store
+from .lane_memory import load, put_quads, room_for_floats, room_for_words, store
 from .lanes import (
     LANES,
     Lanes,
@@ -30,9 +32,26 @@ from .scales import INVERSE, LOW, MINIMUM, ONE, SCALE, ZERO, offset_codes, scale
 from .wide_lanes import GROUPS, store_wide
 
 SIZE = 256
+MOST_WORDS = 48  # of a block that are made in one go
 
 ALMOST_HALF, SURE = np.float32(0.4999), np.float32(2**20)
-WEIGHT, ROOM = 4, 5  # rows of the scratch array `found` after those of a search: sums of weights, and room
+WEIGHT, ROOM = 4, 5  # what `found` has after the results of a search: sums of weights, and room
+
+
+def working_memory(subs: int) -> Any:
+    """Arrays of an encoder of super-blocks of `subs` sub-blocks.
+
+    Where sixteen blocks are read, written, and where their columns start; four times values, six times floats and
+    twice words for each sub-block; codes; words to be written.
+    """
+    return (
+        tuple(np.empty(LANES, np.int64) for _ in range(3)),
+        tuple(room_for_floats(SIZE) for _ in range(4)),
+        tuple(room_for_floats(subs) for _ in range(6)),
+        tuple(room_for_words(subs) for _ in range(2)),
+        room_for_words(SIZE),
+        room_for_words(MOST_WORDS),
+    )
 
 
 @inlined
@@ -63,10 +82,12 @@ def weight_sums(weights: Floats, count: int, sums: Floats) -> None:
 @inlined
 def find_scales_and_minima(
     x: Floats, weights: Floats, count: int, top: np.float32, first: np.float32, step: np.float32, steps: int,
-    absolute_error: bool, found: Floats,
+    absolute_error: bool, scratch: Floats, found: tuple[Floats, ...],
 ) -> None:  # fmt: skip
-    """`scale_and_minimum` of each sub-block of `count` values, into the first four rows of `found`."""
-    scratch = float_lanes(GROUPS * count)
+    """`scale_and_minimum` of each sub-block of `count` values, into the first four of `found`.
+
+    scratch: room for GROUPS * count values a lane.
+    """
     for j in range(0, SIZE // count, GROUPS):
         at = LANES * count * j
         scale, minimum, low, inverse = scale_and_minimum(
@@ -80,11 +101,11 @@ def find_scales_and_minima(
 
 @inlined
 def find_signed_scales(
-    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, inverses: Floats, scratch: Floats
-) -> None:
+    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, inverses: Floats, scratch: Floats,
+    limited: Floats,
+) -> None:  # fmt: skip
     """`signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
     far = LANES * count
-    limited = float_lanes(SIZE)
     for j in range(0, SIZE // count, GROUPS):
         scale, inverse = signed_scale(x, weights, scratch, limited, far * j, count, top, far)
         store_wide(scales, LANES * j, LANES, scale)
@@ -107,8 +128,9 @@ def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
 
 @inlined
 def requantize_offset(
-    x: Floats, count: int, top: np.float32, d: Lanes, dmin: Lanes, stored: Words, found: Floats, codes: Words
-) -> None:
+    x: Floats, count: int, top: np.float32, d: Lanes, dmin: Lanes, stored: tuple[Words, ...], found: tuple[Floats, ...],
+    codes: Words,
+) -> None:  # fmt: skip
     """Codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d * scale).
 
     stored: scales and minima as integers. Where a scale is 0 the search's codes stay, which `found` gives.
@@ -156,14 +178,15 @@ def requantize_signed(
 
 
 @inlined
-def put_head(d: Lanes, dmin: Lanes, stored: Words, raw: NDArray[np.uint8], targets: Offsets) -> None:
+def put_head(
+    d: Lanes, dmin: Lanes, stored: tuple[Words, ...], words: Words, raw: NDArray[np.uint8], targets: Offsets
+) -> None:
     """Write the first 16 bytes of Q4_K and Q5_K: d and dmin in half precision, 8 scales and 8 minima of 6 bits.
 
     Bytes 4-7: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 8-11: so the minima.
     Bytes 12-15: the lower four bits of scales 4-7, and above them those of minima 4-7.
     """
     s0, s1, m0, m1 = four(stored[0], 0), four(stored[0], 4), four(stored[1], 0), four(stored[1], 4)
-    words = int_lanes(4)
     store(words, 0, d | (dmin << 16))
     store(words, LANES, s0 | (((s1 >> 4) & 0x03030303) << 6))
     store(words, 2 * LANES, m0 | (((m1 >> 4) & 0x03030303) << 6))
