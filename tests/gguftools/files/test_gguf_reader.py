@@ -120,13 +120,13 @@ def test_hostile_file_is_refused(case, tmp_path):
     raw, message = HOSTILE[case]
     path = tmp_path / "hostile.gguf"
     path.write_bytes(raw)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(FileError) as caught:
         open_gguf(path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_every_truncation_is_refused(tmp_path):

@@ -197,14 +197,14 @@ BOMBS = {
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs(case, tmp_path):
     (tmp_path / "bomb.bin").write_bytes(archive(BOMBS[case]))
-    begin = time.perf_counter()
+    begin = time.process_time()
     if case == "remembered":
         assert open_torch(tmp_path / "bomb.bin") == {}
     else:
         with pytest.raises(FileError) as caught:
             open_torch(tmp_path / "bomb.bin")
         assert len(str(caught.value)) < 1000
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_archives(tmp_path):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -55,14 +53,6 @@ def test_codes_are_those_of_the_points():
     start, length = tables.entries[np.flatnonzero(tables.entries[:, 1])[5], :2]
     codes = (points << np.arange(4) * 3).sum(1)
     assert tables.codes[start : start + length].tolist() == codes[tables.indexes[start : start + length]].tolist()
-
-
-def test_tables_are_built_in_a_blink():
-    neighbours("IQ1_S", 3)
-    neighbours.cache_clear()
-    start = time.perf_counter()
-    neighbours("IQ1_S", 3)
-    assert time.perf_counter() - start < 0.5
 
 
 def test_grids_are_those_of_the_files():
