@@ -1,0 +1,59 @@
+"""Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases.
+
+Reference: transformers `models/nomic_bert/modeling_nomic_bert.py`. Published configs are in GPT-2's words and name the
+length that the model can be stretched to.
+"""
+
+from archs.config import lookup
+from archs.families.bert import BERT
+from archs.spec import Block, Config
+
+
+def context(config: Config) -> int:
+    given, trained = config.get("n_positions"), config.get("max_trained_positions", 2048)
+    return int(min(given, trained) if given else config["max_position_embeddings"])
+
+
+def head_width(config: Config) -> int:
+    """The width of one attention head."""
+    return int(lookup(config, "n_embd|hidden_size") // lookup(config, "n_head|num_attention_heads"))
+
+
+NOMIC_BERT = BERT.but(
+    name="nomic-bert",
+    hf_classes=("NomicBertModel",),
+    metadata={
+        "context_length": context,
+        "embedding_length": "n_embd|hidden_size",
+        "block_count": "n_layer|num_hidden_layers",
+        "feed_forward_length": "n_inner|intermediate_size",
+        "attention.head_count": "n_head|num_attention_heads",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps",
+        "attention.key_length": head_width,
+        "attention.value_length": head_width,
+        "rope.freq_base": "rotary_emb_base|rope_theta",
+    },
+    defaults={"rope_theta": 1000.0, "vocab_size": 30_528},
+    refused={
+        "moe_every_n_layers": lambda every: bool(every),
+        "activation_function": lambda name: name not in (None, "swiglu"),
+        "prenorm": True,
+        "rotary_emb_interleaved": True,
+        "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "use_rms_norm": True,
+    },
+    tensors={
+        **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
+        "embeddings.LayerNorm": None,
+        "emb_ln": "token_embd_norm",
+        "encoder.layers.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
+        "encoder.layers.{i}.attn.out_proj": "blk.{i}.attn_output",
+        "encoder.layers.{i}.norm1": "blk.{i}.attn_output_norm",
+        "encoder.layers.{i}.mlp.fc11": "blk.{i}.ffn_up",
+        "encoder.layers.{i}.mlp.fc12": "blk.{i}.ffn_gate",
+        "encoder.layers.{i}.mlp.fc2": "blk.{i}.ffn_down",
+        "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
+    },
+    activation="",
+    block=Block(norm="layer", rope="halves", causal=False, hidden_states=True),
+)
