@@ -264,8 +264,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
     if own.rotates:
         cos, sin = run.rope(own)
-        apply_rope(q, cos, sin, block.rope)
-        apply_rope(k, cos, sin, block.rope)
+        apply_rope(q, cos, sin, hyper.rope)
+        apply_rope(k, cos, sin, hyper.rope)
     if own.normed:
         q, k = ops.rms_norm(q, None, hyper.eps), ops.rms_norm(k, None, hyper.eps)
     if block.qk_norm_after_rope:
@@ -295,7 +295,7 @@ def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     q = run.project(layer, "attn_q", x).reshape(len(x), own.heads, own.key_width)
     q = _head_norm(run, layer, "attn_q_norm", q)
     if own.rotates:
-        apply_rope(q, *run.rope(own), run.model.architecture.block.rope)
+        apply_rope(q, *run.rope(own), hyper.rope)
     k, v = run.seen[own.shares or 0]
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
@@ -335,7 +335,7 @@ def _head_norm(run: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     weight = layer.array(f"{name}.weight")
     if weight is None:
         return x
-    if weight.size == x.shape[2]:
+    if weight.shape == x.shape[2:]:
         return run.norm(layer, name, x)
     if weight.ndim == 1:
         return run.norm(layer, name, x.reshape(len(x), -1)).reshape(x.shape)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archs.experts import GATING
-from archs.spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Scoring
+from archs.spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Rope, Scoring
 from quants.errors import ModelError
 
 
@@ -66,12 +66,13 @@ class Hyper:
 
     alibi: the largest exponent of the distance penalties, 0 without them. xielu: each layer's alpha_n, alpha_p, beta
     and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
-    logarithm of how often that many positions have passed.
+    logarithm of how often that many positions have passed. rope: always "halves" where positions have several parts.
     """
 
     width: int
     context: int
     eps: float
+    rope: Rope
     attention_scale: float
     attention_softcap: float | None
     logit_softcap: float | None
@@ -112,6 +113,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         width=width,
         context=int(keys.get("context_length", 0)),
         eps=_eps(keys, block.norm),
+        rope="halves" if keys.get("rope.dimension_sections") is not None else block.rope,
         attention_scale=float(
             keys.get("attention.scale", key_width**-0.5 if key_width and block.scaled_by_width else 1.0)
         ),
