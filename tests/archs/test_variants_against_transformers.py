@@ -33,6 +33,9 @@ LINEAR = {"type": "linear", "factor": 2.0}
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 LOCAL = {"rope_type": "default", "rope_theta": 20_000.0}
 PHI3_FACTORS = {"long_factor": [1 + i / 5 for i in range(12)], "short_factor": [1 + i / 20 for i in range(12)]}
+NEMOTRON_EXPERTS = {"hybrid_override_pattern": "ME*E", "n_routed_experts": 8, "num_experts_per_tok": 3,
+                    "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
+                    "routed_scaling_factor": 2.5}  # fmt: skip
 
 # (zoo entry, what differs from its config.json), grouped by family
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -98,6 +101,49 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("smollm3", {"no_rope_layers": [1, 0, 0, 1], "use_sliding_window": True, "sliding_window": 8}),
     ("smollm3", {"no_rope_layers": DROP, "no_rope_layer_interval": 2, "num_key_value_heads": None}),
     ("seed-oss", {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True, "head_dim": DROP}),
+    ("cohere", {"attention_bias": True, "tie_word_embeddings": False, "use_qk_norm": True, "num_key_value_heads": 1}),
+    ("cohere", {"logit_scale": DROP, "layer_norm_eps": DROP, "rope_theta": DROP, "rope_scaling": LINEAR}),
+    ("cohere2", {"layer_types": ["full_attention", "sliding_attention"] * 2, "head_dim": 24}),
+    ("cohere2", {"sliding_window_pattern": 2, "layer_types": DROP, "attention_bias": True, "rope_scaling": YARN}),
+    ("granite", {"attention_bias": True, "mlp_bias": True, "head_dim": 24, "rope_scaling": LONGROPE | {
+        "long_factor": [1 + i / 5 for i in range(12)], "short_factor": [1.0] * 12}}),
+    ("granite", dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier"), DROP)),
+    ("granitemoe", {"num_experts_per_tok": 4, "attention_bias": True, "tie_word_embeddings": False}),
+    ("granitemoe-shared", {"shared_intermediate_size": 0}),
+    ("granite-hybrid", {"mamba_n_groups": 2, "mamba_conv_bias": False, "mamba_proj_bias": True, "mamba_d_conv": 3}),
+    ("granite-hybrid", {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}),
+    ("granite-hybrid", {"layer_types": ["attention"] * 3, "num_local_experts": 0, "num_experts_per_tok": 0}),
+    ("granite-hybrid", {"position_embedding_type": "rope", "time_step_limit": [0.1, 0.3], "rope_scaling": YARN}),
+    ("deepseek-v2-qlora", {"norm_topk_prob": True, "first_k_dense_replace": 0, "num_experts_per_tok": 1}),
+    ("deepseek-v2-yarn", {"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}, "q_lora_rank": None}),
+    ("deepseek-v2-yarn", {"rope_scaling": {**YARN, "attention_factor": 1.2}, "v_head_dim": 24}),
+    ("deepseek-v3", {"norm_topk_prob": False, "n_group": 1, "topk_group": 1, "attention_bias": True}),
+    ("deepseek-v3", {"rope_scaling": {**YARN, "mscale_all_dim": 1.0}, "n_shared_experts": 2}),
+    ("dots1", {"sliding_window": 8, "max_window_layers": 1, "layer_types": DROP, "attention_bias": True}),
+    ("gpt-oss-bf16", {"rope_scaling": None, "swiglu_limit": 3.0, "num_experts_per_tok": 1}),
+    ("gpt-oss-bf16", {"layer_types": ["full_attention", "sliding_attention"], "attention_bias": False}),
+    ("nemotron", {"partial_rotary_factor": 0.25, "head_dim": 32, "mlp_bias": True, "hidden_act": "silu"}),
+    ("nemotron-h", {"hybrid_override_pattern": "M*-M-*", "n_groups": 4, "use_bias": True, "time_step_min": 0.05}),
+    ("nemotron-h", {**NEMOTRON_EXPERTS, "n_group": 4, "topk_group": 2}),
+    ("nemotron-h", {**NEMOTRON_EXPERTS, "moe_latent_size": 16, "mlp_bias": True, "hybrid_override_pattern": "ME-*"}),
+    ("exaone4", {"head_dim": 24, "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    ("glm", {"attention_bias": False, "head_dim": 32, "partial_rotary_factor": 1.0, "rope_theta": 80_000.0}),
+    ("glm4", {"attention_bias": True, "tie_word_embeddings": True, "rope_scaling": LINEAR}),
+    ("glm4-moe", {"use_qk_norm": False, "norm_topk_prob": False, "n_group": 2, "num_nextn_predict_layers": 1}),
+    ("ernie4-5", {"use_bias": True, "head_dim": 16, "tie_word_embeddings": False, "rope_scaling": YARN}),
+    ("ernie4-5-moe", {"moe_layer_start_index": 0, "moe_layer_end_index": 2, "moe_layer_interval": 2, "use_bias": True}),
+    ("ernie4-5-moe", {"moe_num_shared_experts": 0, "moe_k": 1}),
+    ("minimax-m2", {"rotary_dim": DROP, "partial_rotary_factor": 0.25, "num_experts_per_tok": 1}),
+    ("hunyuan-dense", {"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}, "attention_bias": True}),
+    ("jais2", {"attention_bias": False, "mlp_bias": False, "head_dim": 32, "hidden_act": "gelu"}),
+    ("jamba", {"expert_layer_period": 3, "attn_layer_period": 2, "mamba_proj_bias": True, "mamba_dt_rank": "auto"}),
+    ("mamba", {"use_bias": True, "use_conv_bias": False, "time_step_rank": 6, "conv_kernel": 3}),
+    ("falcon-mamba", {"mixer_rms_eps": 1e-3, "use_bias": True, "tie_word_embeddings": True}),
+    ("mamba2", {"n_groups": 4, "use_bias": True, "time_step_limit": [0.05, 0.2], "use_conv_bias": False}),
+    ("falcon-h1", {"tie_word_embeddings": True, "attention_in_multiplier": 0.7, "mamba_rms_norm": False}),
+    ("falcon-h1", {"attention_bias": True, "projectors_bias": True, "mlp_bias": True, "mamba_proj_bias": True}),
+    ("falcon-h1", {"mamba_norm_before_gate": True, "mamba_n_groups": 2, "mamba_d_ssm": 96, "mamba_n_heads": 6}),
+    ("lfm2", {"block_auto_adjust_ff_dim": True, "full_attn_idxs": [0, 2], "layer_types": DROP, "conv_L_cache": 4}),
 ]
 
 

@@ -74,3 +74,9 @@ def test_encoders_see_both_sides_and_have_no_cache():
     assert np.abs(found[0] - changed[0]).max() > 1e-4
     with pytest.raises(ModelError, match="reads a text as a whole"):
         model.forward([1], model.new_cache())
+
+
+def test_norm_of_a_single_key_head():
+    shapes = layer(attn_q_norm=(2, 4), attn_k_norm=(1, 4), attn_k=(4, WIDTH), attn_v=(4, WIDTH))
+    found = model_of("command-r", shapes, **{"attention.head_count_kv": 1}).logits([1, 2, 3])
+    assert np.isfinite(found).all()
