@@ -1,7 +1,7 @@
 """GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart.
 
-Reference: transformers `models/glm4v/modeling_glm4v.py`, `models/glm4v_moe/`. ggml rotates halves wherever there are such
-parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought to that order.
+Reference: transformers `models/glm4v/modeling_glm4v.py`, `models/glm4v_moe/`. ggml rotates halves wherever there are
+such parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought to that order.
 """
 
 import numpy as np
@@ -20,7 +20,8 @@ def order(rows: int, config: Config) -> NDArray[np.intp]:
     """Of each head the first of each pair that rotates, then the second ones, then what does not rotate."""
     width, rotated = head_dim(config), rotated_width(config)
     one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
-    return (np.arange(0, rows, width)[:, None] + one).reshape(-1)
+    found: NDArray[np.intp] = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
+    return found
 
 
 halves = Reversible(
