@@ -19,6 +19,13 @@ def first_position(config: Config) -> int:
     return int(config["pad_token_id"]) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else 0
 
 
+def labels(config: Config) -> list[str] | None:
+    """What a classifier tells apart; the two labels that stand in a config without one are none."""
+    found = config.get("id2label") or {}
+    names = [found[key] for key in sorted(found, key=int)]
+    return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
+
+
 from_first = Reversible(
     lambda tensor, config: take(tensor, np.arange(first_position(config), tensor.shape[0])),
     lambda tensor, config: with_zero_rows(tensor, first_position(config)),  # nothing reads them
@@ -40,6 +47,7 @@ BERT = Architecture(
         **COMMON,
         "context_length": lambda config: config["max_position_embeddings"] - first_position(config),
         "attention.causal": lambda config: False,
+        "classifier.output_labels": labels,
     },
     defaults={
         "hidden_size": 768,

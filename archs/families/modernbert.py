@@ -4,6 +4,7 @@ Reference: transformers `models/modernbert/modeling_modernbert.py`. The first la
 """
 
 from archs.config import windowed_layers
+from archs.families.bert import labels
 from archs.spec import COMMON, Architecture, Block, Config
 
 POOLING = {"mean": 1, "cls": 2}
@@ -37,6 +38,7 @@ MODERNBERT = Architecture(
         "attention.layer_norm_rms_epsilon": "norm_eps|layer_norm_eps",
         "attention.layer_norm_epsilon": "norm_eps|layer_norm_eps",
         "attention.causal": lambda config: False,
+        "classifier.output_labels": labels,
         "attention.sliding_window": "local_attention",
         "attention.sliding_window_pattern": global_layers,
         "classifier.pooling_type": pooling_type,

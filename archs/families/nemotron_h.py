@@ -39,6 +39,11 @@ def feed_forward_lengths(config: Config) -> list[int]:
     return [config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)]
 
 
+def unused_epsilon(config: Config) -> float | None:
+    """Configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same."""
+    return None if config.get("rms_norm_eps") is None else float(config["layer_norm_epsilon"])
+
+
 def expert_lengths(config: Config) -> list[int]:
     """The width of each layer's experts; the reference writes none of dense nets beside them."""
     return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in layer_kinds(config)]
@@ -78,7 +83,7 @@ NEMOTRON_H = MAMBA2.but(
         "block_count": lambda config: len(layer_kinds(config)),
         "feed_forward_length": feed_forward_lengths,
         "attention.head_count_kv": kv_heads,
-        "attention.layer_norm_rms_epsilon": None,
+        "attention.layer_norm_rms_epsilon": unused_epsilon,
         "rope.dimension_count": "head_dim",
         "rope.scaling.finetuned": lambda config: False,
         "expert_count": None,

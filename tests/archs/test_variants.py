@@ -378,3 +378,15 @@ def test_second_copies_of_tied_heads_are_left_out_where_the_reference_does(hf_cl
 
 def test_base_classes_without_a_head() -> None:
     assert of_config({"architectures": ["DeepseekV3Model"]}) is by_hf_class(["DeepseekV3ForCausalLM"])
+
+
+def test_labels_of_classifiers() -> None:
+    assert keys("BertModel", id2label={"0": "LABEL_0"})["classifier.output_labels"] == ["LABEL_0"]
+    assert keys("ModernBertModel", id2label={"10": "b", "2": "a"})["classifier.output_labels"] == ["a", "b"]
+    assert "classifier.output_labels" not in keys("BertModel", id2label={"0": "LABEL_0", "1": "LABEL_1"})
+
+
+def test_nemotron_norms_use_one_epsilon() -> None:
+    config = {"hybrid_override_pattern": "M-", "layer_norm_epsilon": 1e-4}
+    assert "attention.layer_norm_rms_epsilon" not in keys("NemotronHForCausalLM", **config)
+    assert keys("NemotronHForCausalLM", rms_norm_eps=1e-5, **config)["attention.layer_norm_rms_epsilon"] == 1e-4
