@@ -178,14 +178,19 @@ def _is_model(path: Path) -> bool:
         return file.read(1) == b"\n"  # field 1, length-delimited: the first piece
 
 
-@lru_cache(maxsize=1)
 def _parse(path: Path) -> Any:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        return _parsed(path.read_bytes())
+    except DecodeError as error:
+        raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
+
+
+@lru_cache(maxsize=1)  # by content: another checkpoint may come to stand in the same folder
+def _parsed(data: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()
-    try:
-        model.ParseFromString(path.read_bytes())
-    except DecodeError as error:
-        raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
+    model.ParseFromString(data)
     return model

@@ -241,3 +241,11 @@ def test_the_whole_tokenizer_is_kept_on_request(tmp_path: Path) -> None:
     write(tmp_path, tokenizer__json=tokenizer())
     assert json.loads(bpe(tmp_path, embed=True)["tokenizer.huggingface.json"]) == tokenizer()
     assert "tokenizer.huggingface.json" not in bpe(tmp_path)
+
+
+def test_another_model_in_the_same_folder_is_read_anew(shared: Path, tmp_path: Path) -> None:
+    tokens = []
+    for name in ("spm-llama", "spm-gemma"):
+        (tmp_path / "tokenizer.model").write_bytes((shared / "zoo/tokenizers" / name / "tokenizer.model").read_bytes())
+        tokens.append(vocabulary(tmp_path, ("sentencepiece",), {}, 600)["tokenizer.ggml.tokens"])
+    assert tokens[0] != tokens[1]
