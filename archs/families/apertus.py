@@ -15,7 +15,7 @@ SCALING = {
 APERTUS = QWEN2.but(
     name="apertus",
     hf_classes=("ApertusForCausalLM", "ApertusModel"),
-    vocab=("bpe",),
+    vocab=("sentencepiece", "bpe"),
     metadata={"vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
         "intermediate_size": 14_336,

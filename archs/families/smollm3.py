@@ -25,7 +25,7 @@ def unusual_rope_layers(config: Config) -> list[int] | None:
 SMOLLM3 = LLAMA.but(
     name="smollm3",
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
-    vocab=("bpe",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
         "no_rope_layers": unusual_rope_layers,
         **windows(lambda config, layer: not rope_layers(config)[layer]),
