@@ -37,7 +37,10 @@ MODEL_TYPES = {
     "Gemma3Text": "gemma3_text",
     "Glm4Moe": "glm4_moe", "SeedOss": "seed_oss", "Ernie4_5_Moe": "ernie4_5_moe", "FalconMamba": "falcon_mamba",
     "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "HunYuanDenseV1": "hunyuan_v1_dense",
-    "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2", "PhiMoE": "phimoe", "MPT": "mpt",
+    "Qwen3Next": "qwen3_next", "Lfm2Moe": "lfm2_moe", "ExaoneMoe": "exaone_moe", "Glm4MoeLite": "glm4_moe_lite",
+    "Cohere2Moe": "cohere2_moe", "GraniteSWA": "granite_swa", "GraniteMoeSWA": "granitemoe_swa",
+    "NomicBert": "nomic_bert", "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2",
+    "PhiMoE": "phimoe", "MPT": "mpt",
 }  # fmt: skip
 VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
 
@@ -65,6 +68,8 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
     family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
+    if f"{name}.rope.dimension_sections" in metadata:
+        raise ModelError("the file is the text part of a model of pictures; it cannot become a checkpoint of its own")
     reasons, found = [], []
     for architecture in family:
         try:

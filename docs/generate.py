@@ -13,7 +13,9 @@ HEAD = """\
 # Architectures
 
 Written by `docs/generate.py` from the registry; `gguftools architectures` prints the same. All of them are converted and
-run; the results are checked against the original models' logits (`make zoo`).
+run; the results are checked against the original models' logits (`make zoo`, `tests/archs/test_more_families.py`). Of
+models with towers for pictures or sounds the text part is converted: also of those whose class is not listed, if their
+`text_config` is of a model type that is (Llava, InternVL, SmolVLM, Voxtral, …).
 
 ```console
 $ gguftools architectures
@@ -34,13 +36,19 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `NAME.attention.sliding_window_pattern` | uint32 or bool array | layers differ otherwise than the architecture's own rule | every how many layers one sees everything (0: all are windowed, 1: none is), or a flag for each layer |
 | `NAME.attention.scale` | float32 | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor |
 | `NAME.hidden_activation` | string | the activation is not the architecture's usual one | Hugging Face's name of it |
-| `NAME.logit_scale` | float32 | T5 with a tied head | factor of the logits |
+| `NAME.logit_scale` | float32 | T5 and UMT5 with a tied head | factor of the logits |
 | `NAME.rope.scaling.dynamic_factor` | float32 | rotary scaling of type dynamic | its factor; stretched past `context_length` |
 | `NAME.rope.scaling.attn_factor` | float32 | yarn with an `attention_factor` of its own | relative to the one that yarn computes |
 | `NAME.rope.scaling.yarn_truncate` | bool | yarn with `truncate: false` (GPT-OSS) | whether the range of pairs is rounded to whole ones |
 | `NAME.rope.scaling.original_context_length` | uint32 | GLM | the context length; the reference writes the hidden width as `context_length` |
 | `NAME.rope.freq_base` | float32 | not 10000 where the reference has no such key | base of the rotary frequencies |
-| `NAME.no_rope_layers` | bool array | SmolLM3 with an unusual choice | which layers do not rotate |
+| `NAME.no_rope_layers` | bool array | SmolLM3, Llama 4 with an unusual choice | which layers do not rotate |
+| `NAME.attention.rope_pattern` | bool array | Granite with windows, where some layers do not rotate | which layers rotate |
+| `NAME.attention.latent_norm_epsilon` | float32 | latent attention (DeepSeek, GLM 4.7 Flash, …) where other norms have another | epsilon of the norms of latents |
+| `NAME.attention.temperature_scale`, `NAME.attention.temperature_length` | float32, uint32 | Mistral 4; Llama 4 with unusual values | by how much queries grow with the logarithm of how often so many positions have passed |
+| `NAME.attention.chunk_length` | uint32 | Llama 4 with another than 8192 | attention stays within chunks of so many tokens |
+| `NAME.attention.normed` | bool | Llama 4 with an unusual choice | whether q and k are normalised, without weights |
+| `NAME.embedding_scale` | float32 | Trinity without `mup_enabled` | factor of the embedding |
 | `NAME.attention.max_alibi_bias` | float32 | Falcon-RW, Baichuan 13B | the largest slope of ALiBi |
 | `NAME.use_parallel_residual` | bool | Falcon-RW | attention and feed-forward net one after the other |
 | `NAME.ssm.dt_b_c_rms_epsilon`, `NAME.ssm.time_step_min` | float32 | Falcon-Mamba, Mamba 2 where they matter | epsilon of those norms; lower bound of the step |
@@ -48,7 +56,8 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `NAME.attention.clamp_kqv` | float32 | OLMoE with `clip_qkv` | bound of q, k and v |
 | `NAME.attention.head_count_kv`, `NAME.attention.key_length`, `NAME.attention.value_length` | uint32 | MPT, GLM with unusual heads | as in other architectures |
 | `NAME.attention.relative_max_distance` | uint32 | T5 with an unusual one | where the last bucket of relative positions begins |
-| `NAME.expert_weights_norm` | bool | Qwen MoE, OLMoE where it is not their usual one | whether the chosen experts' weights are made to sum to one |
+| `NAME.expert_gating_func`, `NAME.expert_weights_scale` | uint32, float32 | GLM 4.7 Flash; LFM2 with experts | as in other architectures |
+| `NAME.expert_weights_norm` | bool | Qwen MoE, OLMoE, LFM2 with experts where it is not their usual one | whether the chosen experts' weights are made to sum to one |
 | `NAME.expert_router_jitter` | float32 | Phi-3.5-MoE with an unusual one | bound of its sparse mixer |
 | `NAME.swiglu_limit` | float32 | GPT-OSS with an unusual one | bound of its gated unit |
 | `tokenizer.huggingface.added_tokens` | string | added tokens whose recognition GGUF's types can't express | a JSON list with ids and flags |

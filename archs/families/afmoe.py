@@ -51,6 +51,9 @@ AFMOE = LLAMA.but(
         "route_scale": 1.0,
         "vocab_size": 200_192,
     },
+    restored=lambda keys, tensors: {
+        "mup_enabled": "embedding_scale" not in keys, "route_norm": True, "score_func": "sigmoid",
+    },
     refused={"score_func": "softmax"},
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",

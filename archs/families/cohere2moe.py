@@ -4,10 +4,14 @@ Reference: transformers `models/cohere2_moe/modeling_cohere2_moe.py`. Its softma
 weights sum to one whatever `norm_topk_prob` says.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import windowed_layers
 from archs.experts import GATING
 from archs.families.cohere2 import COHERE2
 from archs.spec import Block, Config, Map
+from quants import Tensor
 
 
 def dense_layers(config: Config) -> int:
@@ -28,6 +32,16 @@ def window_pattern(config: Config) -> list[bool]:
 
 def shared_width(config: Config) -> int | None:
     return config["intermediate_size"] * config["num_shared_experts"] or None
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {
+        "first_k_dense_replace": keys["leading_dense_block_count"],
+        "prefix_dense_intermediate_size": keys["feed_forward_length"],
+        "intermediate_size": keys["expert_feed_forward_length"],
+        "num_shared_experts": keys.get("expert_shared_count", 0),
+        "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
+    }
 
 
 COHERE2_MOE = COHERE2.but(
@@ -54,6 +68,7 @@ COHERE2_MOE = COHERE2.but(
         "expert_selection_fn": "softmax",
         "norm_topk_prob": True,
     },
+    restored=restored,
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",

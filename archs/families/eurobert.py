@@ -30,6 +30,11 @@ EUROBERT = LLAMA.but(
         "classifier_pooling": "late",
         "vocab_size": 128_256,
     },
+    restored=lambda keys, tensors: {
+        "classifier_pooling": {number: word for word, number in POOLING.items()}.get(
+            keys.get("classifier.pooling_type"), "late"
+        ),
+    },
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",

@@ -51,6 +51,11 @@ EXAONE_MOE = DOTS1.but(
         "num_nextn_predict_layers": 0,
         "vocab_size": 102_400,
     },
+    restored=lambda keys, tensors: {
+        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
+        "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+    },
+    other_spellings=("layers.{i}.mlp.gate.e_score_correction_bias",),
     tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},
     block=Block(rope="halves", window_period=4, rope_windowed_only=True, scoring="sigmoid", normalize_experts=True),
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
 from archs.families.gemma3 import GEMMA3
+from archs.one_way import no_way_back
 from archs.rope import SCALING
 from archs.spec import Block, Computed, Config, Map
 from quants import Tensor, from_array
@@ -90,6 +91,7 @@ GEMMA4 = GEMMA3.but(
         "vocab_size": 262_144,
     },
     refused={"use_bidirectional_attention": "all"},
+    restored=no_way_back,
     generated=(proportional_freqs,),
     tensors={
         # norm weights are stored as they are

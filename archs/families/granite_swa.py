@@ -4,9 +4,13 @@ Reference: transformers `models/granite_swa/modeling_granite_swa.py`, `models/gr
 of experts stay together, the gate first.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import windowed_layers
 from archs.families.granite import GRANITE
 from archs.spec import Block, Config
+from quants import Tensor
 from quants.errors import ModelError
 
 
@@ -23,6 +27,18 @@ def rotating_layers(config: Config) -> list[bool] | None:
     return rotating if not all(rotating) else None
 
 
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Which class it is, experts tell."""
+    if "expert_count" in keys:
+        found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
+        found |= {"shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0)}
+    else:
+        found = {"architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa"}
+    rotating = keys.get("attention.rope_pattern")
+    bases = {} if rotating is None else {"layer_rope_theta": [keys["rope.freq_base"] * one for one in rotating]}
+    return found | bases
+
+
 GRANITE_SWA = GRANITE.but(
     name="granite_swa",
     hf_classes=("GraniteSWAForCausalLM",),
@@ -33,6 +49,7 @@ GRANITE_SWA = GRANITE.but(
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
     },
     defaults={"sliding_window": 128},
+    restored=restored,
     tensors={
         "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
         "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",

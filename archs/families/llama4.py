@@ -8,6 +8,7 @@ rope. The reference drops what is not as in the published models: our keys say i
 from archs.families.llama import LLAMA
 from archs.families.qwen3vl import columns
 from archs.families.smollm3 import rope_layers, unusual_rope_layers
+from archs.one_way import no_way_back
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, part
 from quants.errors import ModelError
@@ -77,6 +78,7 @@ LLAMA4 = LLAMA.but(
         "use_qk_norm": True,
         "vocab_size": 202_048,
     },
+    restored=no_way_back,
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",

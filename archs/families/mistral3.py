@@ -8,6 +8,7 @@ is always used.
 from archs.config import rope_scaling
 from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor
 from archs.families.llama import MISTRAL
+from archs.one_way import no_way_back
 from archs.spec import Architecture, Block, Computed, Config
 
 
@@ -28,6 +29,7 @@ MISTRAL3 = MISTRAL.but(
     hf_classes=("Mistral3ForConditionalGeneration",),
     vocab=("sentencepiece", "bpe"),
     variant=latent,
+    restored=no_way_back,
     block=Block(rope="adjacent", temperature="all"),
 )
 
@@ -81,6 +83,7 @@ MISTRAL4 = DEEPSEEK_V3.but(
         },
         "vocab_size": 131_072,
     },
+    restored=no_way_back,
     refused={"rope_interleave": False, "n_group": lambda count: count > 1},
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",

@@ -7,6 +7,7 @@ together.
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,11 +70,23 @@ def of_groups(pick: str) -> Reversible:
 
 flat = Reversible(column.undo, column.forward)
 
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    further, rotated = keys.get("nextn_predict_layers", 0), keys["rope.dimension_count"]
+    kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
+    return {
+        "num_hidden_layers": keys["block_count"] - further, "num_nextn_predict_layers": further,
+        "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
+        "layer_types": kinds[: keys["block_count"] - further],
+        "partial_rotary_factor": rotated / keys["attention.key_length"],
+    }  # fmt: skip
+
+
 QWEN3_NEXT = QWEN3_MOE.but(
     name="qwen3next",
     hf_classes=("Qwen3NextForCausalLM",),
     vocab=("bpe",),
     arranged=predicting_further,
+    restored=restored,
     metadata={
         **LINEAR,
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],

@@ -10,6 +10,7 @@ from typing import Any
 from archs.config import lookup
 from archs.spec import COMMON, Architecture, Block, Config
 from quants import Tensor
+from quants.errors import ModelError
 
 FAR = 128  # what files without `attention.relative_max_distance` mean
 
@@ -54,6 +55,12 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    if "enc.blk.1.attn_rel_b.weight" in tensors:
+        raise ModelError("T5's first layers alone have distances")
+    return _restored(keys, tensors)
+
+
+def _restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     gated = "enc.blk.0.ffn_gate.weight" in tensors
     plain = "gelu" if gated else "relu"
     return {
@@ -137,5 +144,6 @@ T5 = Architecture(
 UMT5 = T5.but(
     hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
     variant=None,
+    restored=_restored,
     defaults={"model_type": "umt5", **MULTILINGUAL},
 )

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import gguftools
+from archs.inverse import rebuild
 from archs.metadata import Metadata, ValueType
+from archs.registry import by_hf_class
 from quants import Tensor
+from quants.errors import ModelError
 from runtime.model import Model
 from tests.archs import checkpoints
 from tests.zoo import CLOSE, logit_errors
@@ -32,6 +35,17 @@ ADDED = {
 }
 
 
+# Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
+ONE_WAY = {
+    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "ministral3", "mistral3", "mistral4",
+    "qwen2-5-vl", "qwen2-vl", "qwen3-5", "qwen3-5-moe", "qwen3-vl", "qwen3-vl-moe", "xlm-roberta",
+}  # fmt: skip
+WITHOUT_WRAPPER = {
+    "idefics3": "LlamaForCausalLM", "internvl": "Qwen2ForCausalLM", "llava": "LlamaForCausalLM",
+    "qwen2-audio": "Qwen2ForCausalLM", "smolvlm": "LlamaForCausalLM", "voxtral": "LlamaForCausalLM",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("entry", checkpoints.entries())
 def test_entry(entry: str, tmp_path: Path) -> None:
     checkpoints.build(entry, tmp_path / entry)
@@ -40,6 +54,7 @@ def test_entry(entry: str, tmp_path: Path) -> None:
     record = json.loads((checkpoints.FAMILIES / entry / "reference.json").read_text(encoding="utf-8"))
     check_keys(entry, model, record["keys"])
     assert {name: described_tensor(tensor) for name, tensor in model.tensors.items()} == record["tensors"]
+    check_way_back(entry, model)
     once, cached = logit_errors(model, np.load(checkpoints.FAMILIES / entry / "logits.npz"))
     assert max(once, cached or 0.0) < CLOSE, (once, cached)
 
@@ -52,6 +67,17 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
     recorded = checkpoints.FAMILIES / "tokenizers" / vocabulary / "encodings.json"
     for text, wanted in json.loads(recorded.read_text(encoding="utf-8")):
         assert tokenizer.encode(text, parse_special=True) == wanted, text
+
+
+def check_way_back(entry: str, model: Model) -> None:
+    if entry in ONE_WAY:
+        with pytest.raises(ModelError):
+            rebuild(model.metadata, model.tensors)
+        return
+    config = json.loads((checkpoints.FAMILIES / entry / "config.json").read_text(encoding="utf-8"))
+    rebuilt = rebuild(model.metadata, model.tensors)
+    wanted = WITHOUT_WRAPPER.get(entry) or by_hf_class(config["architectures"]).hf_classes[0]
+    assert (rebuilt.config["architectures"], rebuilt.differing) == ([wanted], {})
 
 
 def check_keys(entry: str, model: Model, record: dict[str, Any]) -> None:
