@@ -16,6 +16,11 @@ def gating(config: Config) -> int | None:
     return GATING["sigmoid" if name == "noaux_tc" else name] if name else None
 
 
+def always(scoring: str) -> Computed:
+    """`expert_gating_func` of model types that score in one way, whatever `scoring_func` says."""
+    return lambda config: GATING[scoring]
+
+
 def renormalized(usual: bool) -> Computed:
     """`expert_weights_norm` where it is not what the architecture's name implies (the reference drops it)."""
     return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual

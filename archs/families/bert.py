@@ -59,6 +59,7 @@ BERT = Architecture(
         "type_vocab_size": 2,
         "vocab_size": 30_522,
     },
+    refused={"is_decoder": True},
     restored=restored,
     tensors={
         "embeddings.word_embeddings": "token_embd",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import rope_scaling, unless_tied
-from archs.experts import GATING, ROUTING, TOGETHER
+from archs.experts import GATING, ROUTING, TOGETHER, always
 from archs.families.llama import LLAMA
 from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Block, Config, Map
@@ -83,6 +83,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "attention.q_lora_rank": "q_lora_rank",
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.latent_norm_epsilon": latent_eps,
+        "expert_gating_func": always("softmax"),
         "expert_group_used_count": groups_used,
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
         "rope.dimension_count": "qk_rope_head_dim",
@@ -139,6 +140,7 @@ DEEPSEEK_V2 = LLAMA.but(
 
 DEEPSEEK_V3 = DEEPSEEK_V2.but(
     hf_classes=("DeepseekV3ForCausalLM",),
+    metadata={"expert_gating_func": always("sigmoid")},
     restored=restored_v3,
     defaults={
         "hidden_size": 7168,

@@ -5,7 +5,7 @@ Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, 
 """
 
 from archs.config import windowed_layers
-from archs.experts import ROUTING, TOGETHER
+from archs.experts import ROUTING, TOGETHER, always
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import QWEN2
 from archs.spec import Block, Config
@@ -26,6 +26,7 @@ DOTS1 = QWEN2.but(
     hf_classes=("Dots1ForCausalLM",),
     metadata={
         **ROUTING,
+        "expert_gating_func": always("sigmoid"),
         "attention.sliding_window": window_size,
         "attention.sliding_window_pattern": window_pattern,
     },

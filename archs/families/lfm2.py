@@ -81,5 +81,6 @@ LFM2 = LLAMA.but(
         "embedding_norm": "token_embd_norm",
     },
     layers_vary=True,
+    activation="",  # always silu
     block=Block(rope="halves", output_norm="token_embd_norm"),
 )

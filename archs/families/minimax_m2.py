@@ -4,7 +4,7 @@ Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
 from archs.config import head_dim, lookup
-from archs.experts import TOGETHER, gating
+from archs.experts import TOGETHER, always
 from archs.families.mixtral import MIXTRAL
 from archs.spec import Block, Config
 
@@ -20,7 +20,7 @@ MINIMAX_M2 = MIXTRAL.but(
     metadata={
         "vocab_size": None,
         "rope.dimension_count": rotated_width,
-        "expert_gating_func": gating,
+        "expert_gating_func": always("sigmoid"),
         "expert_feed_forward_length": "intermediate_size",
         "attention.sliding_window": None,
     },

@@ -5,6 +5,7 @@ Reference: transformers `models/modernbert/modeling_modernbert.py`. The first la
 
 from archs.config import windowed_layers
 from archs.families.bert import labels
+from archs.rope import SCALING, scaling_type
 from archs.spec import COMMON, Architecture, Block, Config
 
 POOLING = {"mean": 1, "cls": 2}
@@ -32,9 +33,10 @@ MODERNBERT = Architecture(
     vocab_keys={"add_sep_token": True},
     metadata={
         **COMMON,
+        **SCALING,
         "rope.freq_base": "rope_theta|global_rope_theta",
         "rope.freq_base_swa": "rope_local_base_freq|local_rope_theta",
-        "rope.scaling.type": lambda config: "none",
+        "rope.scaling.type": scaling_type,
         "attention.layer_norm_rms_epsilon": "norm_eps|layer_norm_eps",
         "attention.layer_norm_epsilon": "norm_eps|layer_norm_eps",
         "attention.causal": lambda config: False,

@@ -299,6 +299,7 @@ def test_mt5_has_defaults_of_its_own() -> None:
         ("MambaForCausalLM", "hidden_act", "gelu"), ("Mamba2ForCausalLM", "hidden_act", "gelu"),
         ("JambaForCausalLM", "hidden_act", "gelu"), ("FalconH1ForCausalLM", "hidden_act", "gelu"),
         ("NemotronHForCausalLM", "mamba_hidden_act", "gelu"), ("Ernie4_5_MoeForCausalLM", "moe_norm_min", 0.5),
+        ("BertModel", "is_decoder", True),
     ],
 )  # fmt: skip
 def test_values_that_files_cannot_express_are_refused(hf_class: str, key: str, value: object) -> None:
@@ -390,3 +391,25 @@ def test_nemotron_norms_use_one_epsilon() -> None:
     config = {"hybrid_override_pattern": "M-", "layer_norm_epsilon": 1e-4}
     assert "attention.layer_norm_rms_epsilon" not in keys("NemotronHForCausalLM", **config)
     assert keys("NemotronHForCausalLM", rms_norm_eps=1e-5, **config)["attention.layer_norm_rms_epsilon"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "number"),
+    [("DeepseekV2ForCausalLM", 1), ("DeepseekV3ForCausalLM", 2), ("Dots1ForCausalLM", 2), ("MiniMaxM2ForCausalLM", 2)],
+)
+def test_routers_score_in_their_model_types_way(hf_class: str, number: int) -> None:
+    for said in ("softmax", "sigmoid"):
+        config = {"scoring_func": said, "num_hidden_layers": 1}
+        assert keys(hf_class, **config)["expert_gating_func"] == number
+
+
+def test_lfm2_has_one_activation() -> None:
+    assert "hidden_activation" not in keys("Lfm2ForCausalLM", hidden_act="gelu", num_hidden_layers=1)
+
+
+def test_modernbert_scales_the_rope_of_global_layers() -> None:
+    local = {"rope_type": "default", "rope_theta": 9.0}
+    scaled = {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 99.0}, "sliding_attention": local}
+    found = keys("ModernBertModel", rope_parameters=scaled)
+    assert (found["rope.scaling.type"], found["rope.scaling.factor"]) == ("linear", 2.0)
+    assert (found["rope.freq_base"], found["rope.freq_base_swa"]) == (99.0, 9.0)
