@@ -3,14 +3,17 @@ experts), by a pattern.
 
 Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never lets a time step fall below
 `time_step_min` (the reference drops that). Though nothing rotates, q and k rows are re-ordered, as the reference does.
-Models with experts have a GGUF name of their own; what predicts further tokens (`mtp.…`) is left out.
+Models with experts have a GGUF name of their own. Their two layers that predict the token after the next (`mtp.…`:
+attention, experts) are one in the file, as the reference writes it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from archs.config import other_than
 from archs.experts import ROUTING
+from archs.families.glm4moe import NEXT_TOKENS
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import MAMBA2, limits
 from archs.spec import COMMON, Architecture, Block, Config, Map
@@ -21,6 +24,9 @@ from quants import Tensor
 KINDS = {
     "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
 }  # fmt: skip
+
+
+FURTHER = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
 
 
 def layer_kinds(config: Config) -> list[str]:
@@ -46,7 +52,26 @@ def unused_epsilon(config: Config) -> float | None:
 
 def expert_lengths(config: Config) -> list[int]:
     """The width of each layer's experts; the reference writes none of dense nets beside them."""
-    return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in layer_kinds(config)]
+    kinds = layer_kinds(config) + ["moe"] * further(config)
+    return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in kinds]
+
+
+def further(config: Config) -> int:
+    """How many layers predict further tokens."""
+    return int(config.get("num_nextn_predict_layers") or 0)
+
+
+def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """The parts of the layer that predicts further tokens, as those of the layer after the last."""
+    if not further(config):
+        return config, tensors
+    last, renamed = len(layer_kinds(config)), {}
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"mtp\.layers\.([01]\.\w+)(.*)", name)
+        if found:
+            name = f"backbone.layers.{last}.{FURTHER.get(found[1], found[1][2:])}{found[2]}"
+        renamed[name] = tensor
+    return config, renamed
 
 
 def with_experts(config: Config) -> Architecture | None:
@@ -66,12 +91,13 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 def restored_experts(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The kind of each layer, by what tensors it has."""
     found = restored(keys, tensors)
+    count = keys.get("nextn_predict_layers", 0)
     dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
              if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
     kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
-             for i, kind in enumerate(found["layers_block_type"])]  # fmt: skip
+             for i, kind in enumerate(found["layers_block_type"][: keys["block_count"] - count])]  # fmt: skip
     width = next((weight.shape[0] for weight in dense.values()), found["intermediate_size"])
-    return {**found, "layers_block_type": kinds, "intermediate_size": width}
+    return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
 NEMOTRON_H = MAMBA2.but(
@@ -127,10 +153,16 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
     name="nemotron_h_moe",
     variant=None,
     by_variant=True,
+    arranged=predicting_further,
+    other_spellings=("embedding", *(f"layers.{{i}}.mixer.experts.{matrix}_proj" for matrix in ("up", "down"))),
+    ignored=("mtp.*",),
     metadata={
         **ROUTING,
         "expert_gating_func": None,
         "leading_dense_block_count": None,
+        "block_count": lambda config: len(layer_kinds(config)) + further(config),
+        "nextn_predict_layers": lambda config: further(config) or None,
+        "attention.head_count_kv": lambda config: kv_heads(config) + [config["num_key_value_heads"]] * further(config),
         "feed_forward_length": expert_lengths,
         "expert_count": "n_routed_experts",
         "expert_used_count": "num_experts_per_tok",
@@ -150,6 +182,8 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
     },
     restored=restored_experts,
     tensors={
+        **{name: target for name, target in NEXT_TOKENS.items() if "embed_tokens" not in name},
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.mixer.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mixer.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.mixer.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),

@@ -413,3 +413,19 @@ def test_modernbert_scales_the_rope_of_global_layers() -> None:
     found = keys("ModernBertModel", rope_parameters=scaled)
     assert (found["rope.scaling.type"], found["rope.scaling.factor"]) == ("linear", 2.0)
     assert (found["rope.freq_base"], found["rope.freq_base_swa"]) == (99.0, 9.0)
+
+
+def test_nemotron_predicts_further_tokens_by_one_layer() -> None:
+    config = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME", "moe_intermediate_size": 9,
+              "num_key_value_heads": 2, "num_nextn_predict_layers": 1}  # fmt: skip
+    architecture = of_config(config)
+    full = normalized(config, architecture.defaults)
+    made = {key.removeprefix("nemotron_h_moe."): getattr(value, "data", value)
+            for key, value in architecture_metadata(architecture, full).items()}  # fmt: skip
+    assert (made["block_count"], made["nextn_predict_layers"]) == (3, 1)
+    assert (made["attention.head_count_kv"], made["feed_forward_length"]) == ([0, 0, 2], [0, 9, 9])
+    assert architecture.arranged is not None
+    names = ["mtp.layers.0.norm.weight", "mtp.layers.1.norm.weight", "mtp.layers.1.final_layernorm.weight"]
+    _, renamed = architecture.arranged(full, {name: from_array(name, np.zeros(2, np.float32)) for name in names})
+    found = [(targets(architecture, full, name) or [])[0][1] for name in renamed]
+    assert found == [f"blk.2.{role}.weight" for role in ("attn_norm", "post_attention_norm", "nextn.shared_head_norm")]
