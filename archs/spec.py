@@ -61,7 +61,7 @@ class Block:
     rope: which pairs rotate: "adjacent" (2j, 2j+1) or "halves" (j, j + d/2). rope_key: the name of a metadata key that
         is false in files without rope.
     alibi: distance penalties instead of rotation; the name of a metadata key where the file decides. alibi_scaled:
-        they are scaled like q·k, as Falcon does.
+        they are scaled like q·k, and their terms are counted from the text's start in bfloat16, as Falcon does.
     activation: of the feed-forward net; gated: it multiplies a second projection.
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
         key where the file decides (parallel if it has no such key).

@@ -26,6 +26,7 @@ from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
 from .per_layer import layer_input, layer_inputs
 from .rope import apply_rope, rope_table
+from .rounding import rounded
 from .scoring import Logits
 from .sparse import sparse_feed_forward
 from .ssm import short_convolution, state_space
@@ -279,8 +280,8 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         run.seen[index] = k, v
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
-        softcap=hyper.attention_softcap, alibi=alibi_slopes(model, own.heads), causal=block.causal,
-        sinks=layer.array("attn_sinks.weight"), sequences=run.texts, chunk=own.chunk,
+        softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
+        sequences=run.texts, chunk=own.chunk, **distance_penalties(model, own.heads, run.length, len(k) // run.texts),
     )  # fmt: skip
     if "attn_gate.weight" in layer:
         gate = run.project(layer, "attn_gate", x)
@@ -352,8 +353,23 @@ def alibi_slopes(model: Model, heads: int) -> Floats | None:
     power = 1 << (heads.bit_length() - 1)
     steps = np.arange(1, power + 1) / power
     between = (2 * np.arange(heads - power) + 1) / (2 * power)
-    scale = model.hyper.attention_scale if model.architecture.block.alibi_scaled else 1.0
-    return (np.exp2(-largest * np.concatenate([steps, between])) * scale).astype(np.float32)
+    return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
+
+
+def distance_penalties(model: Model, heads: int, queries: int, keys: int) -> dict[str, Floats]:
+    """ALiBi as arguments of `attend`; none without it.
+
+    Falcon's grows with the key's position, which the softmax takes for the same but for rounding: slopes, positions and
+    their products are bfloat16 in its published code and in transformers.
+    """
+    slopes = alibi_slopes(model, heads)
+    if slopes is None:
+        return {}
+    if not model.architecture.block.alibi_scaled:
+        return {"alibi": slopes}
+    positions = rounded(np.arange(keys, dtype=np.float32), "BF16")
+    terms = rounded(rounded(slopes, "BF16")[:, None] * positions, "BF16") * np.float32(model.hyper.attention_scale)
+    return {"bias": np.broadcast_to(terms[:, None], (heads, queries, keys))}
 
 
 def feed_forward(run: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:

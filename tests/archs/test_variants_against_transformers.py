@@ -86,6 +86,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("falcon-7b-style", {"alibi": True, "num_attention_heads": 6, "hidden_size": 96, "ffn_hidden_size": 100}),
     ("falcon-40b-style", {"num_ln_in_parallel_attn": 1, "num_kv_heads": 4}),
     ("falcon-rw-style", {}),
+    ("falcon-rw-style", {"num_attention_heads": 16, "hidden_size": 128}),
     ("bloom", {"n_head": 5, "hidden_size": 80, "tie_word_embeddings": False}),
     ("mpt", {"n_heads": 6, "d_model": 96, "expansion_ratio": 2}),
     ("starcoder2", {"use_bias": False, "sliding_window": 8, "tie_word_embeddings": False}),
