@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__, commands
+from .interruption import take_interruptions
 from .startup import keep_numba_from_scipy, load_constants_alone
 
 
@@ -86,6 +87,7 @@ def main() -> None:
     global _debug
     _debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
+    take_interruptions()
     load_constants_alone()
     keep_numba_from_scipy()
     build_app()()

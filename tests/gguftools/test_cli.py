@@ -105,7 +105,8 @@ def test_interruption_leaves_nothing_behind(folder):
         [sys.executable, "-m", "gguftools", "quantize", str(source), "Q4_K_M", "-o", str(folder / "cut.gguf")],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cold")},
     )  # fmt: skip
-    time.sleep(1.5)  # it is compiling, the cache being cold, or writing
+    while process.poll() is None and not (folder / "cold").exists():  # until it compiles, the cache being cold
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 1), errors
