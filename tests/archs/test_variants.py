@@ -208,6 +208,7 @@ def test_lists_of_factors_mean_longrope(name: str) -> None:
         ("Gemma2ForCausalLM", {"hidden_act": "gelu", "hidden_activation": "relu"}, "relu"),
         ("Gemma3ForCausalLM", {"hidden_act": "gelu"}, None),
         ("ApertusForCausalLM", {"hidden_act": "gelu"}, "gelu"),
+        ("LlamaForCausalLM", {"hidden_act": "gelu_python"}, "gelu_python"),
     ],
 )
 def test_activations(hf_class: str, config: dict[str, Any], written: str | None) -> None:
