@@ -55,6 +55,7 @@ GEMMA3N = GEMMA4.but(
     hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
     generated=(),
+    float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={
         **SCALING,
         **{key: COMMON[key] for key in ("attention.head_count_kv", "attention.key_length", "attention.value_length")},

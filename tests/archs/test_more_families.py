@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import gguftools
 from archs.inverse import rebuild
 from archs.metadata import Metadata, ValueType
-from archs.registry import by_hf_class
+from archs.registry import by_hf_class, of_config
 from quants import Tensor
 from quants.errors import ModelError
 from runtime.model import Model
@@ -55,6 +56,10 @@ def test_entry(entry: str, tmp_path: Path) -> None:
     check_keys(entry, model, record["keys"])
     assert {name: described_tensor(tensor) for name, tensor in model.tensors.items()} == record["tensors"]
     check_way_back(entry, model)
+    gguftools.convert(tmp_path / entry, tmp_path / "bf16.gguf", "bf16")
+    narrow = gguftools.load(tmp_path / "bf16.gguf").tensors
+    assert sorted(record["float32_in_bf16"]) == sorted(matrices(narrow, "F32"))
+    assert len(matrices(narrow, "F32") + matrices(narrow, "BF16")) == len([t for t in narrow.values() if t.shape[1:]])
     once, cached = logit_errors(model, np.load(checkpoints.FAMILIES / entry / "logits.npz"))
     assert max(once, cached or 0.0) < CLOSE, (once, cached)
 
@@ -67,6 +72,33 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
     recorded = checkpoints.FAMILIES / "tokenizers" / vocabulary / "encodings.json"
     for text, wanted in json.loads(recorded.read_text(encoding="utf-8")):
         assert tokenizer.encode(text, parse_special=True) == wanted, text
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "text", "wanted"),
+    [
+        ("LlavaForConditionalGeneration", {"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM"),
+        ("LlavaForConditionalGeneration", {"architectures": ["NobodysForCausalLM"], "model_type": "phi3"},
+         "Phi3ForCausalLM"),
+        ("NobodysForConditionalGeneration", {"model_type": "qwen3_moe"}, "Qwen3MoeForCausalLM"),
+        ("Gemma3ForConditionalGeneration", {"model_type": "gemma3_text"}, "Gemma3ForCausalLM"),
+        ("Mistral3ForConditionalGeneration", {"model_type": "mistral"}, "Mistral3ForConditionalGeneration"),
+        ("Mistral3ForConditionalGeneration", {"model_type": "ministral3"}, "Ministral3ForCausalLM"),
+        ("Mistral3ForConditionalGeneration", {"model_type": "mistral4"}, "Mistral4ForCausalLM"),
+        ("Qwen2VLForConditionalGeneration", {"model_type": "qwen2_vl_text"}, "Qwen2VLForConditionalGeneration"),
+    ],
+)  # fmt: skip
+def test_text_parts_of_wrappers(hf_class: str, text: dict[str, Any], wanted: str) -> None:
+    assert of_config({"architectures": [hf_class], "text_config": text}).hf_classes[0] == wanted
+
+
+def test_unknown_text_parts_are_refused() -> None:
+    with pytest.raises(ModelError, match="NobodysForConditionalGeneration is not supported"):
+        of_config({"architectures": ["NobodysForConditionalGeneration"], "text_config": {"model_type": "nobodys"}})
+
+
+def matrices(tensors: Mapping[str, Tensor], kind: str) -> list[str]:
+    return [name for name, tensor in tensors.items() if tensor.shape[1:] and tensor.format.name == kind]
 
 
 def check_way_back(entry: str, model: Model) -> None:
