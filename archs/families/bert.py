@@ -1,7 +1,8 @@
 """BERT, RoBERTa, XLM-RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
 
 Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `models/distilbert/`. RoBERTa's positions
-start after its padding token's id; DistilBERT has no token types. Heads for training tasks and poolers are left out.
+start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as the reference does;
+those for training tasks and poolers are left out.
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 BERT = Architecture(
     name="bert",
-    hf_classes=("BertModel", "BertForMaskedLM"),
+    hf_classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
     vocab=("wordpiece",),
     metadata={
         **COMMON,
@@ -74,6 +75,7 @@ BERT = Architecture(
         "encoder.layer.{i}.intermediate.dense": "blk.{i}.ffn_up",
         "encoder.layer.{i}.output.dense": "blk.{i}.ffn_down",
         "encoder.layer.{i}.output.LayerNorm": "blk.{i}.layer_output_norm",
+        "classifier": Map(lambda config: "cls.output" if labels(config) else "cls"),
     },
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
     prefixes=("bert", "roberta", "distilbert", "model"),
@@ -81,8 +83,9 @@ BERT = Architecture(
 )
 
 ROBERTA = BERT.but(
-    hf_classes=("RobertaModel", "RobertaForMaskedLM", "CamembertModel"),
+    hf_classes=("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "CamembertModel"),
     vocab=("bpe",),
+    tensors={"classifier": None, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
     defaults={"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50_265},
     restored=lambda keys, tensors: {
         **restored(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
@@ -90,13 +93,13 @@ ROBERTA = BERT.but(
 )
 
 XLM_ROBERTA = ROBERTA.but(
-    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
     vocab=("fairseq",),
     defaults={"model_type": "xlm-roberta"},
 )
 
 DISTILBERT = BERT.but(
-    hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
+    hf_classes=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     defaults={
         "hidden_size": None,
         "num_hidden_layers": None,
@@ -118,6 +121,8 @@ DISTILBERT = BERT.but(
         "transformer.layer.{i}.ffn.lin1": "blk.{i}.ffn_up",
         "transformer.layer.{i}.ffn.lin2": "blk.{i}.ffn_down",
         "transformer.layer.{i}.output_layer_norm": "blk.{i}.layer_output_norm",
+        "pre_classifier": "cls",
+        "classifier": "cls.output",
     },
     activation="activation",
 )

@@ -6,7 +6,7 @@ Reference: transformers `models/modernbert/modeling_modernbert.py`. The first la
 from archs.config import windowed_layers
 from archs.families.bert import labels
 from archs.rope import SCALING, scaling_type
-from archs.spec import COMMON, Architecture, Block, Config
+from archs.spec import COMMON, Architecture, Block, Config, Map
 
 POOLING = {"mean": 1, "cls": 2}
 PERIOD = 3  # every third layer sees everything, the first one too
@@ -27,9 +27,14 @@ def global_layers(config: Config) -> int | list[bool]:
     return windowed
 
 
+def of_classifier(name: str) -> Map:
+    """A part of the head that only classifiers keep."""
+    return Map(lambda config: name if "ModernBertForSequenceClassification" in config.get("architectures", ()) else "")
+
+
 MODERNBERT = Architecture(
     name="modern-bert",
-    hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
+    hf_classes=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     vocab_keys={"add_sep_token": True},
     metadata={
         **COMMON,
@@ -72,8 +77,11 @@ MODERNBERT = Architecture(
         "layers.{i}.mlp.Wi": "blk.{i}.ffn_up",
         "layers.{i}.mlp.Wo": "blk.{i}.ffn_down",
         "final_norm": "output_norm",
+        "head.dense": of_classifier("cls"),
+        "head.norm": of_classifier("cls.norm"),
+        "classifier": "cls.output",
     },
-    ignored=("head.*", "decoder.*", "classifier.*"),
+    ignored=("decoder.*",),
     layers_vary=True,
     block=Block(
         norm="layer", rope="halves", activation="gelu", window_period=PERIOD, windows_last=True, causal=False,

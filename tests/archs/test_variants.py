@@ -430,3 +430,28 @@ def test_nemotron_predicts_further_tokens_by_one_layer() -> None:
     _, renamed = architecture.arranged(full, {name: from_array(name, np.zeros(2, np.float32)) for name in names})
     found = [(targets(architecture, full, name) or [])[0][1] for name in renamed]
     assert found == [f"blk.2.{role}.weight" for role in ("attn_norm", "post_attention_norm", "nextn.shared_head_norm")]
+
+
+@pytest.mark.parametrize(
+    ("hf_class", "source", "labels", "name"),
+    [
+        ("BertForSequenceClassification", "classifier.weight", 2, "cls.weight"),
+        ("BertForSequenceClassification", "classifier.weight", 3, "cls.output.weight"),
+        ("RobertaForSequenceClassification", "classifier.dense.bias", 2, "cls.bias"),
+        ("XLMRobertaForSequenceClassification", "classifier.out_proj.weight", 1, "cls.output.weight"),
+        ("DistilBertForSequenceClassification", "pre_classifier.weight", 2, "cls.weight"),
+        ("ModernBertForSequenceClassification", "head.norm.weight", 2, "cls.norm.weight"),
+    ],
+)
+def test_heads_of_classifiers(hf_class: str, source: str, labels: int, name: str) -> None:
+    config = {"architectures": [hf_class], "id2label": {str(i): f"LABEL_{i}" for i in range(labels)}}
+    assert [made for _, made in targets(by_hf_class([hf_class]), config, source) or []] == [name]
+
+
+def test_heads_for_training_are_no_classifiers() -> None:
+    head = from_array("head.dense.weight", np.zeros((4, 4), np.float32))
+    embedding = from_array("model.embeddings.tok_embeddings.weight", np.zeros((4, 4), np.float32))
+    config = {"architectures": ["ModernBertForMaskedLM"], "num_hidden_layers": 0}
+    sources = {each.name: each for each in (head, embedding)}
+    mapped = map_tensors(by_hf_class(["ModernBertForMaskedLM"]), config, sources)
+    assert mapped.ignored == ["head.dense.weight"]
