@@ -1,7 +1,7 @@
 """EmbeddingGemma: Gemma 3's layers with tokens that see those after them too; ends in hidden states.
 
-Reference: transformers `models/gemma3/modeling_gemma3.py` with `use_bidirectional_attention`, where a window counts both
-sides together. Without that switch the class is Gemma 3 that lacks its head.
+Reference: transformers `models/gemma3/modeling_gemma3.py` with `use_bidirectional_attention`, where a window counts
+both sides together. Without that switch the class is Gemma 3 that lacks its head.
 """
 
 from dataclasses import replace
