@@ -37,6 +37,7 @@ MODEL_TYPES = {
     "Gemma3Text": "gemma3_text",
     "Glm4Moe": "glm4_moe", "SeedOss": "seed_oss", "Ernie4_5_Moe": "ernie4_5_moe", "FalconMamba": "falcon_mamba",
     "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "HunYuanDenseV1": "hunyuan_v1_dense",
+    "HunYuanMoEV1": "hunyuan_v1_moe",
     "Qwen3Next": "qwen3_next", "Lfm2Moe": "lfm2_moe", "ExaoneMoe": "exaone_moe", "Glm4MoeLite": "glm4_moe_lite",
     "Cohere2Moe": "cohere2_moe", "GraniteSWA": "granite_swa", "GraniteMoeSWA": "granitemoe_swa",
     "NomicBert": "nomic_bert", "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2",

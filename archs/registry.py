@@ -25,6 +25,9 @@ from .spec import Architecture
 CAUSAL = re.compile("(ForCausalLM|LMHeadModel)$")
 ENTRY_POINTS = "gguftools.architectures"
 
+# Wrappers in which the text model computes otherwise than alone: prompts are seen as a whole.
+NOT_ALONE = frozenset({"PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"})
+
 
 @cache
 def architectures() -> tuple[Architecture, ...]:
@@ -81,6 +84,8 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
     known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
     text, classes = text_part(config), config.get("architectures") or []
+    if NOT_ALONE & set(classes):
+        return by_hf_class(classes)
     said = [name for name in text.get("architectures") or [] if name in known]
     if said:
         return known[said[0]]

@@ -92,9 +92,13 @@ def test_text_parts_of_wrappers(hf_class: str, text: dict[str, Any], wanted: str
     assert of_config({"architectures": [hf_class], "text_config": text}).hf_classes[0] == wanted
 
 
-def test_unknown_text_parts_are_refused() -> None:
-    with pytest.raises(ModelError, match="NobodysForConditionalGeneration is not supported"):
-        of_config({"architectures": ["NobodysForConditionalGeneration"], "text_config": {"model_type": "nobodys"}})
+@pytest.mark.parametrize(
+    ("hf_class", "kind"),
+    [("NobodysForConditionalGeneration", "nobodys"), ("PaliGemmaForConditionalGeneration", "gemma")],
+)
+def test_text_parts_that_are_unknown_or_not_alone_are_refused(hf_class: str, kind: str) -> None:
+    with pytest.raises(ModelError, match=f"{hf_class} is not supported"):
+        of_config({"architectures": [hf_class], "text_config": {"model_type": kind}})
 
 
 def matrices(tensors: Mapping[str, Tensor], kind: str) -> list[str]:
