@@ -37,8 +37,9 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `NAME.attention.scale` | float32 | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor |
 | `NAME.hidden_activation` | string | the activation is not the architecture's usual one | Hugging Face's name of it |
 | `NAME.logit_scale` | float32 | T5 and UMT5 with a tied head | factor of the logits |
+| `NAME.tied_logit_scale` | float32 | Falcon-H1 with a tied head | factor of the logits where the embedding, which has its own multiplier in it, is the head |
 | `NAME.rope.scaling.dynamic_factor` | float32 | rotary scaling of type dynamic | its factor; stretched past `context_length` |
-| `NAME.rope.scaling.attn_factor` | float32 | yarn with an `attention_factor` of its own | relative to the one that yarn computes |
+| `NAME.rope.scaling.attn_factor` | float32 | yarn with two scales (`mscale`, `mscale_all_dim`) that differ; longrope outside Phi | what cos and sin are multiplied by, for yarn relative to what it computes itself |
 | `NAME.rope.scaling.yarn_truncate` | bool | yarn with `truncate: false` (GPT-OSS) | whether the range of pairs is rounded to whole ones |
 | `NAME.rope.scaling.original_context_length` | uint32 | GLM | the context length; the reference writes the hidden width as `context_length` |
 | `NAME.rope.freq_base` | float32 | not 10000 where the reference has no such key | base of the rotary frequencies |
