@@ -269,6 +269,7 @@ def rebuilt_config(
     for key, solve in SOLVED.items():
         if key in architecture.metadata or key in ALWAYS:
             solve(known, number(metadata.get(f"{architecture.name}.{key}")))
+    config |= {key: name in tensors for key, name in architecture.switches.items()}
     if architecture.restored:
         start = f"{architecture.name}."
         keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}

@@ -148,6 +148,7 @@ class Architecture:
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
         so alone; its classes are another's.
     arranged: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
+    switches: config keys that are true where a file has the tensor, for its way back to a checkpoint.
     restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
         checkpoint: a function of the file's keys without "NAME." and its tensors.
     other_spellings: source names that some versions of a checkpoint have and an export does not write (of two rules for
@@ -171,6 +172,7 @@ class Architecture:
     variant: Callable[[Config], Architecture | None] | None = None
     by_variant: bool = False
     arranged: Arranged | None = None
+    switches: Mapping[str, str] = field(default_factory=dict)
     restored: Restored | None = None
     other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")

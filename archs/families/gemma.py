@@ -36,6 +36,7 @@ GEMMA = QWEN2.but(
         "layers.{i}.post_attention_layernorm": Map("blk.{i}.ffn_norm", add_one),
         "norm": Map("output_norm", add_one),
     },
+    restored=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
     activation="",
     block=Block(rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width"),
 )

@@ -40,6 +40,7 @@ GEMMA2 = GEMMA.but(
         "layers.{i}.pre_feedforward_layernorm": Map("blk.{i}.ffn_norm", add_one),
         "layers.{i}.post_feedforward_layernorm": Map("blk.{i}.post_ffw_norm", add_one),
     },
+    restored=None,
     activation="hidden_activation",
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
 )

@@ -3,9 +3,22 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import ungroup
+from quants import Tensor
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The names that transformers reads, which takes `rope_theta` and `partial_rotary_factor` from elsewhere."""
+    width = keys["embedding_length"] // keys["attention.head_count"]
+    return {
+        "rotary_emb_base": keys.get("rope.freq_base", 10_000), "rotary_pct": keys["rope.dimension_count"] / width,
+    }  # fmt: skip
+
 
 GPTNEOX = Architecture(
     name="gptneox",
@@ -46,6 +59,8 @@ GPTNEOX = Architecture(
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
     generated=(llama3_freqs, longrope_factors),
+    restored=restored,
+    switches={"attention_bias": "blk.0.attn_qkv.bias"},
     other_spellings=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

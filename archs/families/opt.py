@@ -68,6 +68,7 @@ OPT = Architecture(
         "lm_head": "output",
     },
     generated=(weightless_norms,),
+    switches={"enable_bias": "blk.0.attn_q.bias"},
     restored=lambda keys, tensors: {"do_layer_norm_before": "blk.0.attn_norm.weight" in tensors},
     prefixes=("model", "decoder"),
     block=Block(norm="layer", rope="none", activation="relu", gated=False),

@@ -53,5 +53,6 @@ PHIMOE = MIXTRAL.but(
     },
     other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
     generated=(longrope_factors,),
+    switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
 )

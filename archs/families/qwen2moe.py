@@ -40,5 +40,6 @@ QWEN2_MOE = QWEN2.but(
         "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
     },
     other_spellings=tuple(TOGETHER),
+    switches={**QWEN2.switches, "qkv_bias": "blk.0.attn_q.bias"},
     layers_vary=True,
 )

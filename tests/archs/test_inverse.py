@@ -58,3 +58,21 @@ def test_concatenation_is_what_take_undoes():
 def test_unknown_architecture():
     with pytest.raises(ModelError, match="none-such"):
         rebuild({"general.architecture": "none-such"}, {})
+
+
+def test_switches_follow_from_the_tensors():
+    shapes = {"token_embd": (8, 4), "output_norm": (4,), "blk.0.attn_norm": (4,), "blk.0.ffn_norm": (4,),
+              "blk.0.ffn_gate": (6, 4), "blk.0.ffn_up": (6, 4), "blk.0.ffn_down": (4, 6)}  # fmt: skip
+    shapes |= {f"blk.0.attn_{name}": (4, 4) for name in ("q", "k", "v", "output")}
+    named = {f"{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    tensors = {name: from_array(name, values) for name, values in named.items()}
+    keys = {"block_count": 1, "embedding_length": 4, "feed_forward_length": 6, "attention.head_count": 2,
+            "attention.head_count_kv": 2, "attention.key_length": 2, "attention.value_length": 2, "vocab_size": 8,
+            "context_length": 16, "attention.layer_norm_rms_epsilon": 1e-6, "rope.dimension_count": 2,
+            "rope.freq_base": 1e4}  # fmt: skip
+    metadata = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in keys.items()}
+    plain = rebuild(metadata, tensors).config
+    assert (plain["attention_bias"], plain["mlp_bias"]) == (False, False)
+    more = {f"blk.0.attn_{name}.bias": from_array(f"blk.0.attn_{name}.bias", np.ones(4, np.float32)) for name in "qkv"}
+    biased = rebuild(metadata, tensors | more).config
+    assert (biased["attention_bias"], biased["mlp_bias"]) == (True, False)
