@@ -82,7 +82,13 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
             reasons.append(f"{architecture.hf_classes[0]}: its metadata makes no config ({why})")
     if not found:
         raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
-    return min(found, key=lambda each: (len(each.differing), len(each.architecture.tensors)))
+    return min(found, key=lambda each: (len(each.differing), _rules_of_the_base(each.architecture)))
+
+
+def _rules_of_the_base(architecture: Architecture) -> int:
+    """How many rules there are, but for what stands outside of the base model and is often not there."""
+    targets = [target.name if isinstance(target, Map) else target for target in architecture.tensors.values()]
+    return sum(not (isinstance(target, str) and target.partition(".")[0] in OUTSIDE) for target in targets)
 
 
 def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebuilt:

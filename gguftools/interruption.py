@@ -41,7 +41,15 @@ def _interrupt_after_all(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
+def _send() -> None:
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:  # ends a wait, too
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
 def _again() -> None:
-    timer = threading.Timer(LATER, _thread.interrupt_main)
+    timer = threading.Timer(LATER, _send)
     timer.daemon = True
     timer.start()

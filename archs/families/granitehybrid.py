@@ -51,7 +51,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "layer_types": ["attention" if count else "mamba" for count in groups],
         "num_key_value_heads": max(groups), "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
         "position_embedding_type": "rope" if rotating else "nope", "max_position_embeddings": keys["context_length"],
-        **limits(keys),
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0), **limits(keys),
     }  # fmt: skip
 
 

@@ -14,8 +14,13 @@ from quants import Tensor
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    shared = "blk.0.ffn_up_shexp.weight" in tensors
-    return {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"} if shared else {}
+    width = keys.get("expert_shared_feed_forward_length")
+    if width is None:
+        return {}
+    return {
+        "architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared",
+        "shared_intermediate_size": width,
+    }  # fmt: skip
 
 
 GRANITE_MOE = GRANITE.but(

@@ -1,7 +1,7 @@
 """Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one.
 
-Reference: transformers `models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`. Published configs have a number for each layer
-where there is but one.
+Reference: transformers `models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`. Published configs have a number for each
+layer where there is but one.
 """
 
 from archs.families.hunyuan import HUNYUAN_DENSE

@@ -3,7 +3,7 @@
 Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key says RMS.
 """
 
-from archs.config import head_dim, rope_scaling
+from archs.config import head_dim, other_than, rope_scaling
 from archs.experts import TOGETHER
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
@@ -52,6 +52,7 @@ PHIMOE = MIXTRAL.but(
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
     other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
+    refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
     switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),

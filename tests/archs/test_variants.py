@@ -120,6 +120,7 @@ def test_gpt_oss_defaults() -> None:
         ("DeepseekV3ForCausalLM", "rope_interleave", False),
         ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", True),
         ("BloomForCausalLM", "apply_residual_connection_post_layernorm", True),
+        ("PhiMoEForCausalLM", "num_experts_per_tok", 1),
     ],
 )  # fmt: skip
 def test_what_files_cannot_express_is_refused(hf_class: str, key: str, value: bool) -> None:
