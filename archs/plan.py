@@ -130,7 +130,8 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
             continue
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
-            found[_full_key(architecture, key)] = float(value) if key in FLOATS else _plain(value)
+            is_float = key in FLOATS and not isinstance(value, list)
+            found[_full_key(architecture, key)] = float(value) if is_float else _plain(value)
     activation = lookup(config, architecture.activation) if architecture.activation else None
     if activation is not None and _activation(activation) != architecture.block.activation:
         found[f"{architecture.name}.hidden_activation"] = activation

@@ -34,7 +34,7 @@ does not know it is no worse off than before. NAME is the architecture's.
 |---|---|---|---|
 | `NAME.attention.sliding_window` | uint32 | Mistral, Qwen2, StarCoder2, … with a window that hides something | keys at this distance or more are hidden |
 | `NAME.attention.sliding_window_pattern` | uint32 or bool array | layers differ otherwise than the architecture's own rule | every how many layers one sees everything (0: all are windowed, 1: none is), or a flag for each layer |
-| `NAME.attention.scale` | float32 | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor |
+| `NAME.attention.scale` | float32, or an array | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor; an array where layers differ (GPT-2's `scale_attn_by_inverse_layer_idx`) |
 | `NAME.hidden_activation` | string | the activation is not the architecture's usual one | Hugging Face's name of it |
 | `NAME.logit_scale` | float32 | T5 and UMT5 with a tied head | factor of the logits |
 | `NAME.tied_logit_scale` | float32 | Falcon-H1 with a tied head | factor of the logits where the embedding, which has its own multiplier in it, is the head |

@@ -82,7 +82,7 @@ MODEL: dict[str, Rule] = {
         ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.group_norm_epsilon",
          "rope.freq_base", "rope.freq_base_swa"), POSITIVE),
     **dict.fromkeys(
-        ("attention.scale", "attention.output_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
+        ("attention.output_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
          "expert_weights_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping",
          "router_logit_softcapping", "final_logit_softcapping", "rope.scaling.factor", "rope.scaling.attn_factor",
          "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
@@ -90,7 +90,7 @@ MODEL: dict[str, Rule] = {
     **dict.fromkeys(
         ("use_parallel_residual", "attention.causal", "expert_weights_norm", "rope.scaling.finetuned", "swin_norm"),
         FLAG),
-    "rope.scaling.type": TEXT, "tensor_data_layout": TEXT,
+    "attention.scale": Rule(F32, per_layer=True), "rope.scaling.type": TEXT, "tensor_data_layout": TEXT,
     "rope.dimension_sections": Rule(ValueType.INT32, 0, array=True),
 }  # fmt: skip
 TOKENIZER: dict[str, Rule] = {

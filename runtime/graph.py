@@ -279,9 +279,9 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     if any(other.shares == index for other in hyper.layers):
         run.seen[index] = k, v
     mixed = attend(
-        q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
+        q, k, v, q_positions=run.positions, scale=own.attention_scale, window=own.window,
         softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
-        sequences=run.texts, chunk=own.chunk, **distance_penalties(model, own.heads, run.length, len(k) // run.texts),
+        sequences=run.texts, chunk=own.chunk, **distance_penalties(model, own, run.length, len(k) // run.texts),
     )  # fmt: skip
     if "attn_gate.weight" in layer:
         gate = run.project(layer, "attn_gate", x)
@@ -299,7 +299,7 @@ def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
         apply_rope(q, *run.rope(own), hyper.rope)
     k, v = run.seen[own.shares or 0]
     mixed = attend(
-        q, k, v, q_positions=run.positions, scale=hyper.attention_scale, window=own.window,
+        q, k, v, q_positions=run.positions, scale=own.attention_scale, window=own.window,
         softcap=hyper.attention_softcap, sequences=run.texts,
     )  # fmt: skip
     return run.project(layer, "attn_output", mixed)
@@ -356,20 +356,20 @@ def alibi_slopes(model: Model, heads: int) -> Floats | None:
     return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
 
 
-def distance_penalties(model: Model, heads: int, queries: int, keys: int) -> dict[str, Floats]:
+def distance_penalties(model: Model, own: LayerHyper, queries: int, keys: int) -> dict[str, Floats]:
     """ALiBi as arguments of `attend`; none without it.
 
     Falcon's grows with the key's position, which the softmax takes for the same but for rounding: slopes, positions and
     their products are bfloat16 in its published code and in transformers.
     """
-    slopes = alibi_slopes(model, heads)
+    slopes = alibi_slopes(model, own.heads)
     if slopes is None:
         return {}
     if not model.architecture.block.alibi_scaled:
         return {"alibi": slopes}
     positions = rounded(np.arange(keys, dtype=np.float32), "BF16")
-    terms = rounded(rounded(slopes, "BF16")[:, None] * positions, "BF16") * np.float32(model.hyper.attention_scale)
-    return {"bias": np.broadcast_to(terms[:, None], (heads, queries, keys))}
+    terms = rounded(rounded(slopes, "BF16")[:, None] * positions, "BF16") * np.float32(own.attention_scale)
+    return {"bias": np.broadcast_to(terms[:, None], (own.heads, queries, keys))}
 
 
 def feed_forward(run: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:

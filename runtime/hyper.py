@@ -41,8 +41,9 @@ class LayerHyper:
     """What differs by layer. window: keys at this distance or more are hidden (None: none are). chunk: keys of other
     chunks of so many tokens are hidden.
 
-    Widths are of one head. normed: q and k are normalised without weights. shares: the layer whose keys and values this
-    one looks at (None: its own). sparsity: how many standard deviations above the mean a gate has to be to pass.
+    Widths are of one head; attention_scale: the factor of q·k. normed: q and k are normalised without weights. shares:
+    the layer whose keys and values this one looks at (None: its own). sparsity: how many standard deviations above the
+    mean a gate has to be to pass.
     """
 
     heads: int
@@ -54,6 +55,7 @@ class LayerHyper:
     key_width: int
     value_width: int
     rope_width: int
+    attention_scale: float
     shares: int | None = None
     chunk: int | None = None
     normed: bool = False
@@ -73,7 +75,6 @@ class Hyper:
     context: int
     eps: float
     rope: Rope
-    attention_scale: float
     attention_softcap: float | None
     logit_softcap: float | None
     clamp: float | None
@@ -104,7 +105,6 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     width, heads = int(keys.need("embedding_length")), keys.get("attention.head_count", 0)
     most_heads = int(np.max(heads)) if np.size(heads) else 0
     usual = width // most_heads if most_heads else 0
-    key_width = int(keys.get("attention.key_length", usual))
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
     parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
@@ -114,9 +114,6 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         context=int(keys.get("context_length", 0)),
         eps=_eps(keys, block.norm),
         rope="halves" if keys.get("rope.dimension_sections") is not None else block.rope,
-        attention_scale=float(
-            keys.get("attention.scale", key_width**-0.5 if key_width and block.scaled_by_width else 1.0)
-        ),
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
@@ -166,6 +163,8 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
         return int(keys.get(key, default) if local is None else local)
 
     key_width = width("attention.key_length", usual_width)
+    whole_width = int(keys.get("attention.key_length", usual_width))
+    usual_scale = whole_width**-0.5 if whole_width and block.scaled_by_width else 1.0
     return LayerHyper(
         heads=heads,
         kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
@@ -176,6 +175,7 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
         key_width=key_width,
         value_width=width("attention.value_length", key_width),
         rope_width=width("rope.dimension_count", key_width),
+        attention_scale=float(keys.of_layer("attention.scale", i, usual_scale)),
         shares=_shared(keys, block, i),
         chunk=_chunk(keys, block) if rotates else None,
         normed=rotates and _normed(keys, block),

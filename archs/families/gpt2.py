@@ -3,18 +3,33 @@
 Reference: transformers `models/gpt2/modeling_gpt2.py`. The causal masks that old checkpoints store are dropped.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import lookup
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import transpose
+from quants import Tensor
 
 
 def feed_forward_length(config: Config) -> int:
     return int(config.get("n_inner") or 4 * lookup(config, "n_embd|hidden_size"))
 
 
-def attention_scale(config: Config) -> float | None:
-    """The factor of q·k where it is not the usual one (the reference drops it)."""
-    return None if config.get("scale_attn_weights", True) else 1.0
+def attention_scale(config: Config) -> float | list[float] | None:
+    """The factor of q·k where it is not the usual one, of each layer where they differ (the reference drops it)."""
+    width = lookup(config, "n_embd|hidden_size") / lookup(config, "n_head|num_attention_heads")
+    scale = width**-0.5 if config.get("scale_attn_weights", True) else 1.0
+    if config.get("scale_attn_by_inverse_layer_idx"):
+        return [scale / (layer + 1) for layer in range(lookup(config, "n_layer|num_hidden_layers"))]
+    return None if config.get("scale_attn_weights", True) else scale
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    scale = keys.get("attention.scale")
+    if not isinstance(scale, list):
+        return {}
+    return {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
 GPT2 = Architecture(
@@ -39,7 +54,7 @@ GPT2 = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
-    refused={"scale_attn_by_inverse_layer_idx": True},
+    restored=restored,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
 )

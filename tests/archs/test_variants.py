@@ -118,15 +118,25 @@ def test_gpt_oss_defaults() -> None:
     ("hf_class", "key", "value"),
     [
         ("DeepseekV3ForCausalLM", "rope_interleave", False),
-        ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", True),
         ("BloomForCausalLM", "apply_residual_connection_post_layernorm", True),
-        ("PhiMoEForCausalLM", "num_experts_per_tok", 1),
     ],
 )  # fmt: skip
 def test_what_files_cannot_express_is_refused(hf_class: str, key: str, value: bool) -> None:
     with pytest.raises(ModelError, match=rf"config.json has {key} = {value}, which \w+ files cannot express"):
         keys(hf_class, **{key: value})
     keys(hf_class, **{key: not value, "hidden_size": 64})
+
+
+def test_a_sparse_mixer_chooses_two_experts() -> None:
+    with pytest.raises(ModelError, match=r"config\.json has num_experts_per_tok = 1, which phimoe files cannot express"):
+        keys("PhiMoEForCausalLM", num_experts_per_tok=1)
+
+
+def test_gpt2_scales_attention_by_layer() -> None:
+    config = {"n_embd": 8, "n_head": 2, "n_layer": 3, "scale_attn_by_inverse_layer_idx": True}
+    assert keys("GPT2LMHeadModel", **config)["attention.scale"] == [0.5, 0.25, 0.5 / 3]
+    assert keys("GPT2LMHeadModel", **config, scale_attn_weights=False)["attention.scale"] == [1, 0.5, 1 / 3]
+    assert "attention.scale" not in keys("GPT2LMHeadModel", **{**config, "scale_attn_by_inverse_layer_idx": False})
 
 
 def test_yarn_with_a_temperature_of_its_own() -> None:

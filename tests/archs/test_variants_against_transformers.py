@@ -64,6 +64,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3-moe", WINDOWS),
     ("qwen3-moe", {"norm_topk_prob": DROP, "mlp_only_layers": [1], "num_hidden_layers": 3}),
     ("gpt2", {"n_inner": 100, "activation_function": "gelu", "scale_attn_weights": False}),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}),
     ("gpt2", {"n_embd": 72, "n_head": 3, "tie_word_embeddings": False}),
     ("gptneox-parallel", {"rotary_pct": DROP, "rotary_emb_base": 500_000, "rope_scaling": LINEAR}),
     ("gptneox-parallel", {"rotary_pct": 0.5, "attention_bias": False, "use_parallel_residual": False}),

@@ -84,10 +84,11 @@ def test_norm_of_a_single_key_head():
 
 def test_distance_penalties_of_falcon_are_bfloat16_from_the_texts_start():
     heads = {"attention.head_count": 16, "embedding_length": 64, "attention.max_alibi_bias": 8.0}
-    found = graph.distance_penalties(model_of("falcon", layer(), **heads), 16, 2, 301)["bias"]
+    falcon, mpt = (model_of(name, layer(), **heads) for name in ("falcon", "mpt"))
+    found = graph.distance_penalties(falcon, falcon.hyper.layers[0], 2, 301)["bias"]
     assert found.shape == (16, 2, 301)
     # 2^-0.5 is 0.70703125 in bfloat16, 3 times that 2.125; 299 and half of it are 300 and 150; q·k is scaled by 1/2
     np.testing.assert_array_equal(found[0, 0, [1, 3]], np.float32([0.70703125, 2.125]) / 2)
     assert found[1, 1, 299] == 75
-    slopes = graph.distance_penalties(model_of("mpt", layer(), **heads), 16, 2, 301)["alibi"]
+    slopes = graph.distance_penalties(mpt, mpt.hyper.layers[0], 2, 301)["alibi"]
     np.testing.assert_allclose(slopes[:2], [2**-0.5, 0.5])
