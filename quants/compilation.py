@@ -181,6 +181,7 @@ def _help(work: _Work) -> None:
         while helper.stdout.readline() and (codec := work.give(helper)):
             helper.stdin.write(f"{codec.format} {codec.kind}\n")
             helper.stdin.flush()
+        helper.kill()  # what it compiled is in the cache; to end in an orderly way takes it a while
 
 
 def serve() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..kernels.blocks import bytes_to_words, column_offsets, flat, put_all, sum_of_squares, weigh
 from ..kernels.half import to_half
 from ..kernels.iq4 import CODED, GROUP, best_scale, expand_group, group_codes
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
 from ..kernels.lanes import LANES, every, where
 
@@ -48,7 +48,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], importance: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count, per_row = x.size // WEIGHTS, max(importance.size // WEIGHTS, 1)
     across, weights = np.empty(LANES * WEIGHTS, np.float32), np.empty(LANES * WEIGHTS, np.float32)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.fp4 import DOUBLED, nearest_fp4
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel_with_arrays
 from ..kernels.lane_memory import load, lookup, store
 from ..kernels.lanes import LANES, absolute, every, every_int, float_bits, lane, largest_lane, to_float
 
@@ -56,7 +56,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], half_scales: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     codes = np.empty(LANES, np.uint8)
     for g in range(x.size // GROUP):
@@ -77,7 +77,7 @@ def _encode(x: NDArray[np.float32], half_scales: NDArray[np.float32], raw: NDArr
             raw[SIZE * b + QS + 8 * k + i] = codes[i] | codes[8 + i] << 4
 
 
-@kernel
+@kernel_with_arrays
 def _decode(
     raw: NDArray[np.uint8], half_scales: NDArray[np.float32], doubled: NDArray[np.int8], values: NDArray[np.float32]
 ) -> None:

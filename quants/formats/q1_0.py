@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, load, put_halves, store, transpose
 from ..kernels.lanes import LANES, absolute, every, every_int, lane_numbers, mask_bits, where
 
@@ -41,7 +41,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count = x.size // WEIGHTS
     across, zero = np.empty(LANES * WEIGHTS, np.float32), every(np.float32(0))

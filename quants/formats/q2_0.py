@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import bytes_to_words, flat
 from ..kernels.half import to_half
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, int_lanes, load, put_halves, put_words, store, transpose
 from ..kernels.lanes import LANES, absolute, every, lane_numbers, larger, to_float, where
 from ..kernels.rounding import half_away
@@ -43,7 +43,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count = x.size // WEIGHTS
     across, zero = np.empty(LANES * WEIGHTS, np.float32), every(np.float32(0))

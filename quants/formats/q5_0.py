@@ -31,7 +31,7 @@ from ..kernels.blocks import (
     weigh_columns,
 )
 from ..kernels.half import to_half
-from ..kernels.jit import inlined, kernel
+from ..kernels.jit import inlined, kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, put_words, store, transpose
 from ..kernels.lanes import LANES, Lanes, every_int, lane_numbers, smaller, to_float, to_int, where
 from ..kernels.scales import extreme, signed_codes, signed_scale
@@ -61,7 +61,7 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
@@ -78,7 +78,7 @@ def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
         _put(codes, d, raw, targets, 0)
 
 
-@kernel
+@kernel_with_arrays
 def _encode_weighted(x: Floats, importance: Floats, raw: NDArray[np.uint8]) -> None:
     """Sixteen rows side by side: weights count the mean square of the whole row."""
     width = importance.size

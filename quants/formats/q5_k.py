@@ -32,7 +32,7 @@ from ..kernels.blocks import (
     value_rows,
 )
 from ..kernels.half import from_half, to_half
-from ..kernels.jit import inlined, kernel
+from ..kernels.jit import inlined, kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, load, store, transpose
 from ..kernels.lanes import LANES, Lanes, lane, to_float
 from ..kernels.scales import MINIMUM, SCALE, linear_codes, positive_scale
@@ -126,7 +126,7 @@ def _put(
     put_all(raw, targets, QS, codes, 32)
 
 
-@kernel
+@kernel_with_arrays
 def _decode(raw: NDArray[np.uint8], values: Floats) -> None:
     scales, minima = np.empty(SUBS, np.float32), np.empty(SUBS, np.float32)
     for b in range(values.size // SIZE):

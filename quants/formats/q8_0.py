@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import Floats, bytes_to_words, field_offsets, flat, load_half, put_all, raw_rows, value_rows
 from ..kernels.half import to_half
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
 from ..kernels.lanes import LANES, to_float, where
 from ..kernels.rounding import half_away
@@ -42,7 +42,7 @@ def decode(raw: NDArray[np.uint8]) -> Floats:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: Floats, raw: NDArray[np.uint8]) -> None:
     count = x.size // SIZE
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
-from ..kernels.jit import inlined, kernel
+from ..kernels.jit import inlined, kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
 from ..kernels.lanes import LANES, Lanes, absolute, every, larger, largest_lane, to_float
 from ..kernels.rounding import half_away
@@ -55,7 +55,7 @@ def _byte(trits: Lanes) -> Lanes:
     return ((trits * 256 + 242) * 17261) >> 22
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count = x.size // WEIGHTS
     scales, targets = np.zeros(LANES, np.float32), np.empty(LANES, np.int64)

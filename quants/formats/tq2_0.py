@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..kernels.blocks import flat
 from ..kernels.half import to_half
-from ..kernels.jit import kernel
+from ..kernels.jit import kernel, kernel_with_arrays
 from ..kernels.lane_memory import block_offsets, load, put_halves, store
 from ..kernels.lanes import LANES, absolute, larger, largest_lane, to_float
 from ..kernels.rounding import half_away
@@ -43,7 +43,7 @@ def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     return values
 
 
-@kernel
+@kernel_with_arrays
 def _encode(x: NDArray[np.float32], raw: NDArray[np.uint8]) -> None:
     count = x.size // WEIGHTS
     scales, targets = np.zeros(LANES, np.float32), np.empty(LANES, np.int64)

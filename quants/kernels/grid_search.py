@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import column_offsets, sum_of_squares, weigh
-from .jit import bare, inlined
+from .jit import inlined
 from .lane_memory import (
     block_offsets,
     load,
@@ -120,7 +120,7 @@ def _search_memory(cells: int, dims: int, tries: int) -> Any:
     )
 
 
-@bare
+@inlined
 def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, sizes: Floats, signs: Words) -> None:
     """sizes = |x|, and a word of sign bits for every eight of `count` values a lane, from at on.
 
@@ -152,7 +152,7 @@ def fold_signs(x: Floats, at: int, count: int, weights: Floats, even: bool, size
         store(signs, i // 8, bits)
 
 
-@bare
+@inlined
 def greatest(sizes: Floats, count: int) -> Lanes:
     top = load(sizes, 0)
     for i in range(LANES, LANES * count, LANES):
@@ -160,7 +160,7 @@ def greatest(sizes: Floats, count: int) -> Lanes:
     return top
 
 
-@bare
+@inlined
 def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     """Number of the combination of levels nearest to x * inverse, plus DOUBTFUL where it is barely the nearest."""
     number = every_int(0)
@@ -180,7 +180,7 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     return where(off > np.float32(0.5) - DOUBT, number + DOUBTFUL, number)
 
 
-@bare
+@inlined
 def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
     """The same where x * inverse may be so great that rounding wraps, in the reference too: no nearest levels then."""
     number = every_int(DOUBTFUL)
@@ -191,7 +191,7 @@ def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes
     return number
 
 
-@bare
+@inlined
 def _combinations(
     x: Floats, cells: int, dims: int, inverse: Lanes, span: Lanes, numbers: Words, stride: int, start: int
 ) -> None:
@@ -204,7 +204,7 @@ def _combinations(
             store(numbers, LANES * (stride * cell + start), _wrapped_combination(x, LANES * dims * cell, dims, inverse))
 
 
-@bare
+@inlined
 def list_of(number: int, entries: Words) -> tuple[int, int]:
     """Start and length of the list to be searched; index << 16 | code and 0 of a grid point."""
     entry = 4 * (number & (DOUBTFUL - 1))
@@ -213,13 +213,13 @@ def list_of(number: int, entries: Words) -> tuple[int, int]:
     return entries[entry], entries[entry + 1]
 
 
-@bare
+@inlined
 def _term(values: Lanes, x: Floats, root: Floats, at: int) -> Lanes:
     difference = values - x[at]
     return difference * root[at] * difference
 
 
-@bare
+@inlined
 def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meanings: Floats) -> Any:
     """For each value of a cell its error at each level, repeated as `pick_of_four` and `pick_of_eight` need it."""
     values = load(meanings, 0) * scale
@@ -232,7 +232,7 @@ def _terms(x: Floats, root: Floats, at: int, dims: int, scale: np.float32, meani
     return t0, t1, t2, t3, t4, t5, t6, t7
 
 
-@bare
+@inlined
 def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
     """The error of each lane's point, summed from the first value to the last."""
     t0, t1, t2, t3, t4, t5, t6, t7 = terms
@@ -245,7 +245,7 @@ def _errors(terms: Any, code: Lanes, dims: int) -> Lanes:
     return error + pick_of_eight(t2, code >> 6) + pick_of_eight(t3, code >> 9)
 
 
-@bare
+@inlined
 def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
     """The first lane of least error, and whether all others are greater by more than `margin`."""
     lowest = smallest_lane(error)
@@ -253,7 +253,7 @@ def _first_least(error: Lanes, margin: np.float32) -> tuple[int, bool]:
     return lowest_bit(exact) & (LANES - 1), near & (near - 1) == 0
 
 
-@bare
+@inlined
 def nearest_point(
     x: Floats, root: Floats, at: int, dims: int, scale: np.float32, first: int, count: int,
     codes: NDArray[np.uint16], meanings: Floats, margin: np.float32, errors: Floats,
@@ -280,7 +280,7 @@ def nearest_point(
     return first + found, near == 1
 
 
-@bare
+@inlined
 def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: Words, stride: int, start: int) -> Any:
     """Sums of weight * x * q and weight * q * q over a group, q what the points mean."""
     sum_qx, sum_qq = every(np.float32(0)), every(np.float32(0))
@@ -295,7 +295,7 @@ def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: W
     return sum_qx, sum_qq
 
 
-@bare
+@inlined
 def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory: Any) -> None:
     roots, wx, sum_roots, sum_squares = memory[3:7]
     for cell in range(cells):
@@ -310,7 +310,7 @@ def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory:
         store(sum_squares, LANES * cell, squares)
 
 
-@bare
+@inlined
 def _nearest_points(
     x: Floats, root: Floats, at: int, dims: int, scale_a: np.float32, scale_b: np.float32, two: bool,
     roots: np.float32, squares: np.float32, first: int, count: int, codes: NDArray[np.uint16],
@@ -351,7 +351,7 @@ def _nearest_points(
     )  # fmt: skip
 
 
-@bare
+@inlined
 def _push(
     intervals: Words, end: int, lane: int, low: int, high: int, number: int, lower: int, upper: int, clear: int
 ) -> int:
@@ -365,7 +365,7 @@ def _push(
     return end + ((high - low > 1) & ((lower != upper) | (clear != 3)))
 
 
-@bare
+@inlined
 def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, memory: Any) -> None:
     """`chosen`, from `numbers` and `scales`.
 
@@ -428,7 +428,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             store(chosen, at, point)
 
 
-@bare
+@inlined
 def search_group(
     x: Floats, weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
     tables: Any, memory: Any, points: Words,

@@ -22,7 +22,7 @@ from .grid_search import (
     list_of,
     nearest_point,
 )
-from .jit import bare
+from .jit import inlined
 from .lane_memory import load, room_for_floats, room_for_words, store
 from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
 
@@ -73,7 +73,7 @@ def working_memory(group: int) -> Any:
     )  # fmt: skip
 
 
-@bare
+@inlined
 def greatest_size(x: Floats, at: int, count: int) -> Lanes:
     top = absolute(load(x, at))
     for i in range(LANES, LANES * count, LANES):
@@ -81,7 +81,7 @@ def greatest_size(x: Floats, at: int, count: int) -> Lanes:
     return top
 
 
-@bare
+@inlined
 def sort_group(
     x: Floats, weights: Floats, at: int, count: int, network: NDArray[np.int64],
     values: Floats, carried: Floats, order: Words,
@@ -109,7 +109,7 @@ def sort_group(
         store(carried, j, where(swap, a, b))
 
 
-@bare
+@inlined
 def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
     """What brings sums of weight * x and of weights to about 1, for `gain_above` and `gain_near`."""
     size, total = every(np.float32(0)), every(np.float32(0))
@@ -119,7 +119,7 @@ def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
     return where(size > VANISHING, one / size, one), where(total > VANISHING, one / total, one)
 
 
-@bare
+@inlined
 def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
     """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
     top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
@@ -127,7 +127,7 @@ def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, u
     return where(more, top, over), where(more, bottom, under)
 
 
-@bare
+@inlined
 def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> Lanes:
     """Mask of lanes where the gain comes near to over / under, the greatest, so that it may be the one to be chosen.
 
@@ -138,7 +138,7 @@ def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, un
     return top * under >= over * NEARLY * bottom
 
 
-@bare
+@inlined
 def keep_best(
     qx: Lanes, qq: Lanes, kind: int, i: int, j: int, gain: Lanes, scale: Lanes, kinds: Lanes, lows: Lanes, highs: Lanes
 ) -> tuple[Lanes, Lanes, Lanes, Lanes, Lanes]:
@@ -151,7 +151,7 @@ def keep_best(
     )  # fmt: skip
 
 
-@bare
+@inlined
 def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats: Floats, ints: Words) -> None:
     """Values and places at which a split is, for `cell_numbers`: the first limit's, then the second one's."""
     store(ints, 0, lows)
@@ -161,7 +161,7 @@ def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats
         floats[k], ints[k] = values[at], order[at]
 
 
-@bare
+@inlined
 def cell_numbers(
     x: Floats, weights: Floats, at: int, count: int, floats: Floats, ints: Words, mirrored: Lanes, scale: Lanes,
     downs: Words, numbers: Words,
@@ -191,7 +191,7 @@ def cell_numbers(
         store(numbers, LANES * cell, where(clear, number, number + DOUBTFUL))
 
 
-@bare
+@inlined
 def choose_points(
     x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Any, errors: Floats,
     numbers: Words, off_grid: Words,
@@ -214,7 +214,7 @@ def choose_points(
             numbers[LANES * cell + lane] = point
 
 
-@bare
+@inlined
 def meaning(point: Lanes, i: int, down: Any) -> Lanes:
     """What value i of a cell is at a grid point; down: a mask."""
     level = (point >> (2 * i)) & 3

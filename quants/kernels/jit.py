@@ -74,36 +74,38 @@ _PART: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cf
 if _can_leave_out():
     _PART["pipeline_class"] = _PartCompiler
 
-# A function that is always inlined into the kernels that call it; it cannot be called from Python.
-inlined = functools.partial(njit, error_model="numpy", **_PART)
-
-# Like `inlined`, but arrays that it is handed are not counted as used: each would cost two calls wherever it is named.
-# So it must not allocate.
-bare = functools.partial(inlined, _nrt=False)
+# A function that is always inlined into the kernels that call it; it cannot be called from Python. Without counts of
+# who uses an array, which would cost two calls wherever one is named: it must neither make arrays nor return any.
+inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
-def inlined_once(function: Callable[..., Any]) -> Any:
+def inlined_once(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
     """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
 
     For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
     """
-    compiled = inlined(function)
+    compiled = inlined(function, _nrt=makes_arrays)
     template = compiled.get_call_template
     compiled.get_call_template = lambda types, names: template(tuple(map(unliteral, types)), names)
     return compiled
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
     """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
 
-    numba looks at the file of the function alone to see whether a cached kernel is out of date. Ours consist of
-    functions from this folder, too, so that a change of any of these files counts.
+    makes_arrays: whether it does, or something inlined into it. numba looks at the file of the function alone to see
+    whether a cached kernel is out of date. Ours consist of functions from this folder, too, so that a change of any of
+    these files counts.
     """
-    compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=makes_arrays)(function)
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
     if cached is not None:
         cached._source_stamp = (cached._source_stamp, _kernels_changed())
     return compiled
+
+
+# A kernel that makes arrays, which takes longer to compile than one that is handed them.
+kernel_with_arrays = functools.partial(kernel, makes_arrays=True)
 
 
 def is_cached(compiled: Any) -> bool:

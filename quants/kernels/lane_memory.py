@@ -7,6 +7,7 @@ loop over the block, as bit-exact formats need.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numba.core.types as nt
@@ -332,7 +333,7 @@ def _on_a_page(size: int, dtype: Any) -> NDArray[Any]:
     return room[skip : skip + size]
 
 
-@inlined_once
+@functools.partial(inlined_once, makes_arrays=True)
 def float_lanes(count: int) -> NDArray[np.float32]:
     """Room for `count` times sixteen floats.
 
@@ -344,7 +345,7 @@ def float_lanes(count: int) -> NDArray[np.float32]:
     return room[skip : skip + LANES * count]
 
 
-@inlined_once
+@functools.partial(inlined_once, makes_arrays=True)
 def int_lanes(count: int) -> NDArray[np.int32]:
     """Room for `count` times sixteen 32-bit integers, placed as `float_lanes`."""
     room = np.empty(LANES * count + PAGE // 4, np.int32)

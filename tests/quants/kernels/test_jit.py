@@ -9,7 +9,7 @@ import pytest
 from numba.core.codegen import CPUCodeLibrary
 from numpy.typing import NDArray
 
-from quants.kernels.jit import _can_leave_out, bare, inlined, inlined_once, kernel
+from quants.kernels.jit import _can_leave_out, inlined, inlined_once, kernel
 
 
 @inlined
@@ -17,7 +17,7 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-@bare
+@inlined
 def first(values: NDArray[Any]) -> Any:
     return add(values[0], 0)
 
