@@ -11,6 +11,7 @@ $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/pip install --quiet --upgrade pip
 	$(RUN)/pip install --quiet --editable '.[test]'
+	$(RUN)/python -m compileall -q archs gguftools quants runtime  # or each start does, where it may not write
 	touch $@
 
 demo: $(VENV)/installed

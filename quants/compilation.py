@@ -63,7 +63,9 @@ class Codec:
         """The greater, the longer it takes to compile."""
         if self.kind in ("decode", "deviation"):
             return 0
-        return 3 if self.format.startswith(SLOW) else 2 if self.format.endswith("_K") else 1
+        if self.format.startswith(SLOW):
+            return 4
+        return 1 if not self.format.endswith("_K") else 3 if self.kind == "weighted" else 2
 
 
 def compile_codecs(
