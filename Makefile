@@ -7,11 +7,12 @@ RUN = $(VENV)/bin
 .PHONY: demo test test-all lint fuzz bench zoo docs clean
 .DEFAULT_GOAL := test
 
+# Compiled, because each start does it where it may not write.
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/pip install --quiet --upgrade pip
 	$(RUN)/pip install --quiet --editable '.[test]'
-	$(RUN)/python -m compileall -q archs gguftools quants runtime  # or each start does, where it may not write
+	$(RUN)/python -m compileall -q archs gguftools quants runtime
 	touch $@
 
 demo: $(VENV)/installed

@@ -32,8 +32,16 @@ def shared_width(config: Config) -> int | None:
     return int(width * count) if width and count else None
 
 
-# All experts of a layer in one tensor, gate and up in one: as transformers 5 holds them, and writes them if asked to.
+def apart(net: str) -> dict[str, Target]:
+    """Experts with a tensor for each of their matrices."""
+    return {
+        f"layers.{{i}}.{net}.experts.{{e}}.{matrix}_proj": Map(f"blk.{{i}}.ffn_{matrix}_exps", stack=True)
+        for matrix in ("gate", "up", "down")
+    }
+
+
 def together(net: str) -> dict[str, Target]:
+    """All experts in one tensor, gate and up in one: as transformers 5 holds them, and writes if asked to."""
     return {
         f"layers.{{i}}.{net}.experts.gate_up_proj": (
             Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2))
@@ -42,10 +50,12 @@ def together(net: str) -> dict[str, Target]:
     }  # fmt: skip
 
 
-TOGETHER = together("mlp")
+APART, TOGETHER = apart("mlp"), together("mlp")
 
-# The same with a tensor for each matrix of each expert.
-APART = tuple(f"layers.{{i}}.mlp.experts.{{e}}.{matrix}_proj" for matrix in ("gate", "up", "down"))
+SHARED: dict[str, Target] = {
+    f"layers.{{i}}.mlp.shared_experts.{matrix}_proj": f"blk.{{i}}.ffn_{matrix}_shexp"
+    for matrix in ("gate", "up", "down")
+}
 
 # As DeepSeek V3 and its relatives write them.
 ROUTING: dict[str, str | Computed | None] = {

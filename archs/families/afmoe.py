@@ -6,8 +6,9 @@ of its width, which files without `embedding_scale` mean. The chosen experts' we
 """
 
 from archs.config import unusual_windows
+from archs.experts import APART, SHARED
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config, Map
+from archs.spec import Block, Config
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
@@ -66,12 +67,8 @@ AFMOE = LLAMA.but(
         "layers.{i}.post_mlp_layernorm": "blk.{i}.post_ffw_norm",
         "layers.{i}.mlp.router.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.expert_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
-        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+        **APART,
+        **SHARED,
     },
     layers_vary=True,
     block=Block(

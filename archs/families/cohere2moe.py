@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import windowed_layers
-from archs.experts import GATING
+from archs.experts import APART, GATING, SHARED
 from archs.families.cohere2 import COHERE2
-from archs.spec import Block, Config, Map
+from archs.spec import Block, Config
 from quants import Tensor
 
 
@@ -72,12 +72,8 @@ COHERE2_MOE = COHERE2.but(
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
-        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+        **APART,
+        **SHARED,
     },
     layers_vary=True,
     block=Block(norm="layer", parallel=True, window_period=4, rope_windowed_only=True, experts_averaged=True),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import rope_scaling, unless_tied
-from archs.experts import GATING, ROUTING, TOGETHER, always
+from archs.experts import APART, GATING, ROUTING, SHARED, TOGETHER, always
 from archs.families.llama import LLAMA
 from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Block, Config, Map
@@ -127,12 +127,8 @@ DEEPSEEK_V2 = LLAMA.but(
         ),
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
-        "layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+        **APART,
+        **SHARED,
     },
     layers_vary=True,
     block=Block(rope="adjacent", normalize_softmax=False),

@@ -4,8 +4,9 @@ Reference: transformers `models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`. Publ
 layer where there is but one.
 """
 
+from archs.experts import APART
 from archs.families.hunyuan import HUNYUAN_DENSE
-from archs.spec import Block, Computed, Config, Map
+from archs.spec import Block, Computed, Config
 from quants.errors import ModelError
 
 
@@ -44,9 +45,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.but(
     },
     tensors={
         "layers.{i}.mlp.gate.wg": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        **APART,
         "layers.{i}.mlp.shared_mlp.gate_proj": "blk.{i}.ffn_gate_shexp",
         "layers.{i}.mlp.shared_mlp.up_proj": "blk.{i}.ffn_up_shexp",
         "layers.{i}.mlp.shared_mlp.down_proj": "blk.{i}.ffn_down_shexp",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import other_than
-from archs.experts import together
+from archs.experts import apart, together
 from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
 from archs.spec import Block, Config, Map
@@ -82,9 +82,7 @@ JAMBA = LLAMA.but(
         "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
         "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.feed_forward.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.feed_forward.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.feed_forward.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        **apart("feed_forward"),
         **together("feed_forward"),
         "final_layernorm": "output_norm",
     },

@@ -4,9 +4,8 @@ Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's w
 """
 
 from archs.config import windows
-from archs.experts import TOGETHER, renormalized
+from archs.experts import APART, TOGETHER, renormalized
 from archs.families.qwen2 import QWEN2
-from archs.spec import Map
 
 QWEN2_MOE = QWEN2.but(
     name="qwen2moe",
@@ -31,9 +30,7 @@ QWEN2_MOE = QWEN2.but(
     tensors={
         **TOGETHER,
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.mlp.experts.{e}.gate_proj": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mlp.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        **APART,
         "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
         "layers.{i}.mlp.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
         "layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",

@@ -59,7 +59,7 @@ QWEN35_MOE = QWEN3_NEXT.but(
         "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
         "layers.{i}.linear_attn.out_proj": Map("blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
     },
-    other_spellings=APART,
+    other_spellings=tuple(APART),
 )
 
 QWEN35 = QWEN35_MOE.but(

@@ -42,5 +42,5 @@ QWEN3_VL_MOE = QWEN3_MOE.but(
         ),
         "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
-    other_spellings=APART,
+    other_spellings=tuple(APART),
 )
