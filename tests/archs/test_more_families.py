@@ -25,12 +25,14 @@ LONG = 64  # elements; records keep a hash of longer arrays
 
 # Keys that we add, without the architecture in front: what the reference drops though the model depends on it.
 ADDED = {
+    "gemma-embedding": {"attention.sliding_window_pattern"},
     "gemma4-e": {"tokenizer.huggingface.added_tokens"},
     "gemma4-moe": {"tokenizer.huggingface.added_tokens"},
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
     "llama4": {"attention.chunk_length", "attention.temperature_length", "attention.temperature_scale"},
     "mistral4": {"attention.temperature_scale"},
+    "nemotron-h-moe": {"ssm.time_step_min"},
     "umt5": {"logit_scale"},
     "xlm-roberta": {"tokenizer.huggingface.added_tokens"},
 }
