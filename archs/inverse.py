@@ -392,7 +392,7 @@ def _windows(known: _Known, value: Any) -> None:
 def _scale(known: _Known, value: Any) -> None:
     if "query_pre_attn_scalar" in known.architecture.defaults:
         known.config["query_pre_attn_scalar"] = known.head if value is None else round(1 / value**2, 3)
-    elif isinstance(value, float) and value == 1.0 and known.architecture.block.rope == "none":
+    elif value == 1.0 and known.architecture.block.rope == "none":
         known.config["scale_attn_weights"] = False
 
 

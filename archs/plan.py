@@ -237,6 +237,10 @@ def _as_stored_plainly(
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
 
+    every = (rule for target in architecture.tensors.values() for rule in _maps(target))
+    if not any(rule.transform is transpose for rule in every):
+        return dict(whole)
+
     def turned(name: str, tensor: Tensor) -> bool:
         rules = (targets(architecture, config, name) if stored.get(name) is not tensor else None) or ()
         return any(rule.transform is transpose for rule, _ in rules)

@@ -187,6 +187,19 @@ def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any
     return _put(array, offsets, WORD)
 
 
+def _word_columns(
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, at: ir.Value, count: int
+) -> list[ir.Value]:
+    """`count` times sixteen words, from element `at` on."""
+    columns = []
+    for k in range(count):
+        start = builder.add(at, ir.Constant(INDEX, LANES * k))
+        column = builder.load(address_of(context, builder, array, value, start, WORDS))
+        column.align = 1
+        columns.append(column)
+    return columns
+
+
 @intrinsic
 def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
     """Four words of each lane to sixteen blocks.
@@ -197,12 +210,7 @@ def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_
         raise TypingError(f"cannot put {words} by {offsets} into {array}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        columns = []
-        for k in range(4):
-            start = builder.add(args[4], ir.Constant(INDEX, LANES * k))
-            column = builder.load(address_of(context, builder, words, args[3], start, WORDS))
-            column.align = 1
-            columns.append(column)
+        columns = _word_columns(context, builder, words, args[3], args[4], 4)
         for c, quads in enumerate(_quads(builder, columns)):
             for first in range(0, LANES, 4):
                 pick = ir.Constant(ir.VectorType(WORD, 4), list(range(first, first + 4)))
@@ -292,12 +300,7 @@ def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_a
         raise TypingError(f"cannot put {words} by {offsets} into {array}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        columns = []
-        for k in range(LANES):
-            start = builder.add(args[4], ir.Constant(INDEX, LANES * k))
-            column = builder.load(address_of(context, builder, words, args[3], start, WORDS))
-            column.align = 1
-            columns.append(column)
+        columns = _word_columns(context, builder, words, args[3], args[4], LANES)
         for i, row in enumerate(_transposed(builder, columns)):
             start = builder.load(address_of(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
             pointer = address_of(context, builder, array, args[0], builder.add(start, args[2]), WORDS)

@@ -70,6 +70,17 @@ def edit_for_ever(path: Path) -> None:
         print("end", number, "in place" if report.in_place else "copied", flush=True)
 
 
+def last_edits(lines: list[str], old: int) -> tuple[int, int]:
+    """The last edit that ended (`old` if none did), and the last that began, by what was said before the kill."""
+    new = old
+    for line in lines:
+        if not line.endswith("\n"):  # cut short by the kill: this edit had not begun, or may have ended
+            break
+        new = int(line.split()[1])
+        old = new if line.startswith("end") else old
+    return old, new
+
+
 def kill_one(path: Path, wait: float) -> str:
     """Start editing, kill it after `wait` seconds, recover: what was found."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -82,12 +93,7 @@ def kill_one(path: Path, wait: float) -> str:
         time.sleep(wait)
         process.send_signal(signal.SIGKILL)
         lines += process.stdout.readlines()
-    new = old
-    for line in lines:
-        if not line.endswith("\n"):  # cut short by the kill: this edit had not begun, or may have ended
-            break
-        new = int(line.split()[1])
-        old = new if line.startswith("end") else old
+    old, new = last_edits(lines, old)
     found = set_metadata(path, recover=True, roll_back=wait * 1e6 % 2 < 1).recovered
     number = number_of(path)
     assert number in (old, new), f"edit {number}, not {old} or {new}"
@@ -103,6 +109,14 @@ def kill_many(path: Path, times: int, seed: int) -> Counter[str]:
         found[kill_one(path, chance.uniform(0, 0.15))] += 1
         assert tensor_hash(path) == expected
     return found
+
+
+def test_lines_that_a_kill_cut_short_say_nothing() -> None:
+    lines = ["begin 11\n", "end 11 copied\n", "begin 12\n"]
+    assert last_edits(lines, 10) == (11, 12)
+    for cut in ("begin", "begin 1", "end", "end 1", "end 12 in pl"):
+        assert last_edits([*lines, cut], 10) == (11, 12)
+    assert last_edits([], 10) == last_edits(["beg"], 10) == (10, 10)
 
 
 def test_killed_edits(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_the_slowest_come_first_and_none_twice(ran: list[Codec]) -> None:
     assert told == ["IQ3_S", "Q4_K", "Q4_0", "F16"]
 
 
+def test_weighted_searches_come_before_plain_ones(ran: list[Codec]) -> None:
+    plain, weighted = Codec("Q5_K", "encode"), Codec("Q2_K", "weighted")
+    compile_codecs([plain, weighted], 1)
+    assert ran == [weighted, plain]
+
+
 def test_what_is_cached_needs_no_helper(ran: list[Codec], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Codec, "is_cached", True)
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a helper was started"))
