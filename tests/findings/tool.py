@@ -1,0 +1,42 @@
+"""The tool as a stranger uses it: the command line in a process of its own, on a small model."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..conftest import ROOT
+
+EXAMPLE = ROOT / "examples" / "austen-4m"
+TEXT = ROOT / "examples" / "persuasion.txt"
+
+
+def run(
+    *arguments: object, cwd: Path, stdin: str = "", environment: Mapping[str, str] | None = None,
+    memory: int | None = None, timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """`gguftools ARGUMENTS` in folder `cwd`. memory: bytes of address space it may have."""
+
+    def limit() -> None:
+        if memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    return subprocess.run(
+        [sys.executable, "-m", "gguftools", *map(str, arguments)], cwd=cwd, input=stdin, capture_output=True, text=True,
+        errors="surrogateescape", timeout=timeout, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        preexec_fn=limit,
+    )  # fmt: skip
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) -> str:
+    """Assert that the call ended with one error line (and perhaps a hint) that has these words; returns it."""
+    assert done.returncode == code, f"exit code {done.returncode}: {done.stdout[-500:]}{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+    error = done.stderr.replace("\n", " ")
+    for word in words:
+        assert word in error, f"{word!r} is not in {error!r}"
+    return done.stderr
