@@ -125,6 +125,13 @@ def test_convolution_looks_back_and_not_into_other_texts():
         np.testing.assert_array_equal(tail[text], rows[-(TAPS - 1) :])
 
 
+def assert_same_logits(found, wanted):
+    """Equal but for the order of sums, which another BLAS or number of rows changes: measured by what logits are like,
+    since one near zero is a difference of larger numbers.
+    """
+    assert np.abs(found - wanted).max() <= 2e-4 * wanted.std()
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_pieces_of_a_text_continue_each_other(kind):
     model = model_of(kind)
@@ -133,7 +140,7 @@ def test_pieces_of_a_text_continue_each_other(kind):
     cache = model.new_cache()
     for _ in range(2):  # a cache can be used again
         found = [model.forward(ids[start:stop], cache) for start, stop in ((0, 2), (2, 3), (3, 4), (4, 11), (11, 13))]
-        np.testing.assert_allclose(np.concatenate(found), whole, rtol=1e-4, atol=1e-5)
+        assert_same_logits(np.concatenate(found), whole)
         assert cache.length == len(ids)
         cache.reset()
         assert cache.length == 0
@@ -143,9 +150,7 @@ def test_pieces_of_a_text_continue_each_other(kind):
 def test_texts_do_not_see_each_other(kind):
     model = model_of(kind)
     ids = RNG.integers(0, 20, (3, 5))
-    np.testing.assert_allclose(
-        model.forward(ids), np.stack([model.forward(text) for text in ids]), rtol=1e-4, atol=1e-5
-    )
+    assert_same_logits(model.forward(ids), np.stack([model.forward(text) for text in ids]))
 
 
 def test_time_steps_are_bounded_where_the_file_says_so():
@@ -159,5 +164,5 @@ def test_time_steps_are_bounded_where_the_file_says_so():
         weight[-HEADS:] = 0
         changed[f"blk.{i}.ssm_in.weight"] = from_array("in", weight)
         changed[f"blk.{i}.ssm_dt.bias"] = from_array("bias", np.full(HEADS, math.log(math.expm1(0.5)), np.float32))
-    np.testing.assert_allclose(bounded.logits(ids), Model(free.metadata, changed).logits(ids), rtol=1e-4, atol=1e-5)
+    assert_same_logits(bounded.logits(ids), Model(free.metadata, changed).logits(ids))
     assert np.abs(bounded.logits(ids) - free.logits(ids)).max() > 1e-3
