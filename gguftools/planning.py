@@ -167,22 +167,31 @@ class Planner:
             self._refuse(OptionError(what, hint="name another format for them: --tensor-type REGEX=TYPE"))
 
     def metadata(self, recipe: Recipe) -> Metadata:
-        """The source's pairs, and those that say what was done."""
+        """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
         new = self.layers.metadata.copy()
         for key in [key for key in new if key.startswith("split.")]:
             del new[key]
-        new.set("general.quantization_version", QUANTIZATION_VERSION, ValueType.UINT32)
+        _append(new, "general.quantization_version", Value(QUANTIZATION_VERSION, ValueType.UINT32))
         number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.input)
-        new.set("general.file_type", number, ValueType.UINT32)
+        _append(new, "general.file_type", Value(number, ValueType.UINT32))
         new = _overridden(new, self.overrides)
         if self.matrix is not None:
-            new.set("quantize.imatrix.file", _cut(self.matrix.path.name), ValueType.STRING)
+            _append(new, "quantize.imatrix.file", Value(_provenance(self.matrix.path), ValueType.STRING))
             if self.matrix.datasets:
-                new.set("quantize.imatrix.dataset", _cut(self.matrix.datasets[0]), ValueType.STRING)
-            new.set("quantize.imatrix.entries_count", len(self.matrix.entries), ValueType.UINT32)
+                _append(new, "quantize.imatrix.dataset", Value(_cut(self.matrix.datasets[0]), ValueType.STRING))
+            _append(new, "quantize.imatrix.entries_count", Value(len(self.matrix.entries), ValueType.UINT32))
             if self.matrix.chunks > 0:
-                new.set("quantize.imatrix.chunks_count", self.matrix.chunks, ValueType.UINT32)
+                _append(new, "quantize.imatrix.chunks_count", Value(self.matrix.chunks, ValueType.UINT32))
+        if self.layers.old_names:
+            key = f"{new.get('general.architecture', '')}.block_count"
+            _append(new, key, new.value(key))
         return new
+
+
+def _append(metadata: Metadata, key: str, value: Value) -> None:
+    """Set a key as llama.cpp does: it goes behind all others, also where it was there before."""
+    metadata.pop(key, None)
+    metadata[key] = value
 
 
 def _overridden(metadata: Metadata, overrides: Mapping[str, Value]) -> Metadata:
@@ -190,8 +199,13 @@ def _overridden(metadata: Metadata, overrides: Mapping[str, Value]) -> Metadata:
     new = metadata.copy()
     for key, value in overrides.items():
         both = value.type in INTEGERS and key in new and new.value(key).type in INTEGERS
-        new[key] = Value(value.data, new.value(key).type) if both else value
+        _append(new, key, Value(value.data, new.value(key).type) if both else value)
     return new
+
+
+def _provenance(path: Path) -> str:
+    """A file as llama.cpp names it, as it was given; but what folders a machine has is nobody's business."""
+    return _cut(path.name if path.is_absolute() else str(path))
 
 
 def _cut(text: str) -> str:
