@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,20 @@ def build(entry: str, folder: Path) -> None:
         for file in sorted(source.iterdir()):
             if file.name not in RECORDS:
                 shutil.copyfile(file, folder / file.name)
+    write_tensors(folder / "model.safetensors", entry, spec["tensors"])
+
+
+def write_tensors(file: Path, entry: str, rows: Iterable[Sequence[Any]]) -> None:
+    """A safetensors file of made weights. rows: name, stored type, shape, mean, standard deviation of each."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     parts: list[bytes] = []
     place = 0
-    for name, dtype, shape, mean, std in spec["tensors"]:
+    for name, dtype, shape, mean, std in rows:
         parts.append(stored(values(entry, name, shape, mean, std), dtype))
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + len(parts[-1])]}
         place += len(parts[-1])
     head = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))
+    file.write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))
 
 
 def values(entry: str, name: str, shape: list[int], mean: float, std: float) -> NDArray[np.float64]:

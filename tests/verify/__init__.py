@@ -1,0 +1,1 @@
+"""Random comparison with transformers: `make verify` (needs the extra `verify`)."""

@@ -1,0 +1,350 @@
+"""Random options of every model that we have a small checkpoint of, drawn by a seed.
+
+What can be said in general is drawn in general: every switch and every factor that transformers' config class has, not
+those that we thought of. Sizes, kinds of layers and rotary settings need rules of their own, below. A config may be one
+that transformers or we refuse; whoever runs it counts that.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.archs import checkpoints
+from tests.conftest import SHARED
+
+Config = dict[str, Any]
+
+TOKENS = 44  # of each text; windows are shorter, and so are some contexts
+
+# Published as code beside the weights, which nothing here runs; and weights that are quantized before.
+LEFT_OUT = ("baichuan-7b-style", "internlm2", "gpt-oss-mxfp4")
+
+# Keys that change nothing when a model is read: training, output, what only generating or other tasks use.
+WITHOUT_EFFECT = (
+    "*dropout*", "*_pdrop", "*initializer*", "init_*", "*_init_*", "*_coef", "*jitter*", "output_*", "return_dict",
+    "use_cache", "*_alpha_loss", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", "summary_*",
+    "classifier_*", "use_mamba*", "use_associative_scan", "use_bfloat16", "gradient_checkpointing", "layerdrop",
+    "rescale_prenorm_residual", "*_token_id", "seq_aux", "*aux_loss*", "fused_add_norm", "deterministic_flash_attn",
+    "sparse_prediction", "decoder_bias", "cross_attention*", "pruned_heads", "torchscript", "time_step_min",
+    "time_step_max", "time_step_floor", "time_step_scale", "pretraining_tp", "tf_legacy_loss", "num_logits_to_keep",
+    "chunk_size*", "altup_coef_clip", "prefix", "embedding_fraction", "moe_shared_expert_overlap", "causal",
+    "mamba_dt_*",
+)  # fmt: skip
+
+ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "gelu_fast", "gelu_python", "swish")
+
+# Keys with the values that are tried; the model type's class must have the key.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
+                    ACTIVATIONS),
+    "mamba_hidden_act": ("silu", "gelu"),
+    "feed_forward_proj": ("relu", "gated-gelu", "gated-silu", "gelu", "gated-relu"),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner", "d_ff", "moe_intermediate_size",
+                     "shared_expert_intermediate_size", "shared_intermediate_size", "intermediate_size_mlp",
+                     "prefix_dense_intermediate_size", "moe_shared_expert_intermediate_size"), (24, 40, 72, 100, 128)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), (4, 6, 8, 16)),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts", "experts_per_token"), (1, 2, 3, 4)),
+    **dict.fromkeys(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+                    (1, 2, 3)),
+    "n_group": (1, 2, 4), "topk_group": (1, 2, 3), "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
+    **dict.fromkeys(("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"), (0, 1, 2)),
+    "moe_layer_end_index": (1, 2, 3), "moe_layer_interval": (1, 2), "decoder_sparse_step": (1, 2, 3),
+    "interleave_moe_layer_step": (1, 2, 3), "mlp_only_layers": ([], [0], [1], [0, 1]),
+    "expert_layer_period": (1, 2, 3), "expert_layer_offset": (0, 1), "attn_layer_period": (2, 3, 4),
+    "attn_layer_offset": (0, 1), "moe_latent_size": (None, 16, 24),
+    "scoring_func": ("softmax", "sigmoid"), "score_func": ("softmax", "sigmoid"),
+    "expert_selection_fn": ("softmax", "sigmoid"), "shared_expert_combination_strategy": ("average", "sum"),
+    "kv_lora_rank": (16, 24, 40), "q_lora_rank": (None, 16, 40),
+    **dict.fromkeys(("qk_nope_head_dim", "v_head_dim"), (16, 24, 32)), "qk_rope_head_dim": (8, 16),
+    "max_position_embeddings": (16, 24, 32, 64, 256), "n_positions": (48, 64, 128), "max_seq_len": (48, 64),
+    "sliding_window": (None, 1, 4, 8, 16, 24, 32, 43, 64, 256), "local_attention": (2, 4, 8, 10, 16),
+    "attention_chunk_size": (4, 8, 12, 32), "max_window_layers": (0, 1, 2, 3), "floor_scale": (1, 2, 4, 8),
+    "sliding_window_pattern": (1, 2, 3, 4), "global_attn_every_n_layers": (1, 2, 3),
+    "prefix_dense_sliding_window_pattern": (1, 2), "no_rope_layer_interval": (1, 2, 3), "layer_switch": (2, 3, 4),
+    "full_attention_interval": (1, 2, 3),
+    "attn_logit_softcapping": (None, 3.0, 20.0), "final_logit_softcapping": (None, 2.0, 15.0),
+    "clip_qkv": (None, 0.5, 1.5), "query_pre_attn_scalar": (8, 24, 100),
+    "logit_scale": (0.0625, 0.5, 1.7), "swiglu_limit": (1.0, 3.0, 7.0),
+    **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), (4, 8, 16, 24)),
+    **dict.fromkeys(("conv_kernel", "mamba_d_conv", "linear_conv_kernel_dim"), (2, 3, 4)),
+    "conv_L_cache": (2, 3, 4), **dict.fromkeys(("n_groups", "mamba_n_groups"), (1, 2, 4)),
+    **dict.fromkeys(("time_step_rank", "mamba_dt_rank"), ("auto", 3, 6)),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), (8, 16, 24)),
+    "linear_num_key_heads": (1, 2), "linear_num_value_heads": (2, 4, 6),
+    "time_step_limit": ([0.0, math.inf], [0.05, 0.3], [0.0, 0.2], [0.1, math.inf]),
+    "block_multiple_of": (8, 16), "laurel_rank": (4, 12), "altup_active_idx": (0, 1), "altup_num_inputs": (2, 3, 4),
+    "num_kv_shared_layers": (0, 1, 2), "hidden_size_per_layer_input": (0, 8, 12),
+    "relative_attention_num_buckets": (8, 16, 32), "relative_attention_max_distance": (12, 20, 128),
+    "position_embedding_type": ("nope", "rope", "absolute"), "type_vocab_size": (1, 2, 3),
+    "rotary_dim": (8, 12, 16), "num_ln_in_parallel_attn": (None, 1, 2), "word_embed_proj_dim": (32, 48),
+    "layer_rope_theta": (),
+}  # fmt: skip
+
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
+FIXED_STRINGS = ("model_type", "dtype", "torch_dtype", "transformers_version")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A small checkpoint to vary: its config.json, the class that transformers runs it by, its tokenizer's files."""
+
+    name: str
+    config: Config
+    hf_class: str
+    tokenizer: tuple[Path, ...]
+
+
+def bases() -> list[Base]:
+    """Every entry of the zoo (where it is there) and of tests/data/families."""
+    zoo = [_base(path.parent, SHARED / "zoo" / "tokenizers") for path in sorted(SHARED.glob("zoo/*/spec.json"))]
+    folder = checkpoints.FAMILIES
+    families = [_base(folder / entry, folder / "tokenizers") for entry in checkpoints.entries()]
+    return [base for base in (*zoo, *families) if base.name not in LEFT_OUT]
+
+
+def _base(folder: Path, tokenizers: Path) -> Base:
+    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shared = sorted((tokenizers / spec["tokenizer"]).iterdir()) if spec.get("tokenizer") else []
+    own = [path for path in sorted(folder.iterdir()) if path.name not in checkpoints.RECORDS
+           and path.suffix in (".json", ".model", ".txt") and not path.name.startswith(("ref", "config"))]  # fmt: skip
+    files = tuple(path for path in (*shared, *own) if path.name not in checkpoints.RECORDS and path.is_file())
+    return Base(folder.name, config, spec.get("class") or config["architectures"][0], files)
+
+
+def cases(count: int, seed: int) -> Iterator[tuple[str, Base, Config]]:
+    """So many configs with a name each, of every base in turn."""
+    known = bases()
+    for number in range(count):
+        turn, base = number // len(known), known[number % len(known)]
+        yield f"{base.name}-{seed}-{turn}", base, varied(base, Random(f"{base.name} {seed} {turn}"))
+
+
+def varied(base: Base, random: Random) -> Config:
+    """The base's config.json with some options drawn anew."""
+    config: Config = json.loads(json.dumps(base.config))
+    draw = Draw(config, random)
+    moves = [move for move in MOVES if random.random() < 0.4]
+    for move in moves:
+        move(draw)
+    keys = [key for key in draw.known if draw.options(key)]
+    random.shuffle(keys)
+    for key in keys[: random.choice((0, 1, 2, 3, 4, 6, 8))]:
+        draw.text[key] = random.choice(draw.options(key))
+        if draw.has_default(key) and random.random() < 0.1:
+            del draw.text[key]
+    return config
+
+
+class Draw:
+    """A config that is being varied. text: the language model's part; known: what that part means with defaults."""
+
+    def __init__(self, config: Config, random: Random) -> None:
+        from transformers import AutoConfig
+
+        self.config, self.random = config, random
+        config.pop("transformers_version", None)
+        inner = next((key for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)), None)
+        self.text: Config = config[inner] if inner else config
+        full = AutoConfig.for_model(**json.loads(json.dumps(config)))
+        text = getattr(full, inner) if inner else full
+        self.known: Config = {**text.to_dict(), **self.text}
+        self.defaults: Config = type(text)().to_dict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.known
+
+    def get(self, *keys: str) -> Any:
+        return next((self.known[key] for key in keys if self.known.get(key) is not None), None)
+
+    def put(self, **values: Any) -> None:
+        self.text.update(values)
+        self.known.update(values)
+
+    def lists(self, length: int) -> list[tuple[str, list[Any]]]:
+        """The lists with an entry for each of so many layers."""
+        return [(key, value) for key, value in self.text.items() if isinstance(value, list) and len(value) == length
+                and key not in ("architectures", "eos_token_id", "time_step_limit", "mlp_multipliers")]  # fmt: skip
+
+    def options(self, key: str) -> tuple[Any, ...]:
+        """Values to try for this key."""
+        value = self.known[key]
+        if any(fnmatch.fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or key in FIXED_STRINGS:
+            return ()
+        if key in CHOICES:
+            return _per_layer(value, CHOICES[key])
+        if isinstance(value, bool):
+            return (not value,)
+        if isinstance(value, float) and 0 < abs(value) < 0.01:
+            return (1e-6, 1e-5, 1e-3, 1e-2)
+        if isinstance(value, float):
+            return tuple(round(value * factor, 4) for factor in (0.3, 0.7, 1.3, 2.0)) or (0.5,)
+        return ()
+
+    def has_default(self, key: str) -> bool:
+        """Whether leaving this key out leaves a small model."""
+        default = self.defaults.get(key)
+        return key in self.text and (isinstance(default, (bool, float, str)) or default is None)
+
+
+def _per_layer(value: Any, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+    if isinstance(value, list) and choices and not isinstance(choices[0], list):
+        return tuple([choice] * len(value) for choice in choices)
+    return choices
+
+
+def layers(draw: Draw) -> None:
+    """Another number of layers; lists with an entry a layer keep to it, with their entries drawn anew."""
+    found = [key for key in LAYERS if key in draw.text and isinstance(draw.text[key], int)]
+    if not found or draw.text[found[0]] > 8:
+        return
+    for key in found:
+        _set_layers(draw, key, draw.random.choice((1, 2, 3, 4, 5)))
+
+
+def _set_layers(draw: Draw, key: str, count: int) -> None:
+    before = draw.text[key]
+    draw.put(**{key: count})
+    for name, value in draw.lists(before):
+        draw.put(**{name: [draw.random.choice(value) for _ in range(count)]})
+
+
+def kinds_of_layers(draw: Draw) -> None:
+    """Lists with an entry a layer, drawn anew."""
+    count = draw.get(*LAYERS)
+    for name, value in draw.lists(count):
+        draw.put(**{name: [draw.random.choice(value) for _ in range(count)]})
+    if "layer_types" in draw.known and "sliding_window" in draw.known and draw.random.random() < 0.5:
+        kinds = ("full_attention", "sliding_attention")
+        if draw.random.random() < 0.3:
+            draw.text.pop("layer_types", None)
+        elif {*(draw.get("layer_types") or ())} <= {*kinds}:
+            draw.put(layer_types=[draw.random.choice(kinds) for _ in range(count)])
+
+
+def heads(draw: Draw) -> None:
+    """Other heads, and a hidden width that fits them."""
+    random = draw.random
+    count, width = random.choice((1, 2, 3, 4, 6, 8)), random.choice((8, 16, 24, 32))
+    names = [key for key in ("num_attention_heads", "n_head", "n_heads", "num_heads") if key in draw.text]
+    if not names or "d_inner" in draw.text or "qk_rope_head_dim" in draw.text:
+        return
+    sharing = random.choice([number for number in range(1, count + 1) if count % number == 0])
+    draw.put(**{names[0]: count})
+    for key in ("num_key_value_heads", "num_kv_heads", "n_head_kv"):
+        if key in draw.text:
+            draw.put(**{key: draw.random.choice((sharing, sharing, sharing, None)) if draw.text[key] else None})
+            if draw.text[key] is None and key != "num_key_value_heads":
+                draw.put(**{key: sharing})
+    hidden = next(key for key in ("hidden_size", "n_embd", "d_model", "dim") if key in draw.text)
+    if "head_dim" in draw.known and random.random() < 0.8:
+        draw.put(head_dim=width)
+        if not _hidden_is_tied(draw):
+            draw.put(**{hidden: count * random.choice((8, 16, 24, 32))})
+    elif "d_kv" in draw.text:
+        draw.put(d_kv=width)
+    elif not _hidden_is_tied(draw):
+        draw.put(**{hidden: count * width})
+
+
+def _hidden_is_tied(draw: Draw) -> bool:
+    """Whether other widths must fit the hidden one."""
+    return any(key in draw.known for key in ("mamba_expand", "mamba_n_heads", "expand", "embedding_size", "conv_dim"))
+
+
+def head_width_alone(draw: Draw) -> None:
+    if "head_dim" in draw.known and "qk_rope_head_dim" not in draw.known:
+        draw.put(head_dim=draw.random.choice((8, 16, 24, 40)))
+
+
+def window_is_context(draw: Draw) -> None:
+    """The window just as long as the context, or one shorter or longer."""
+    if draw.get("sliding_window") is not None and draw.random.random() < 0.5:
+        size = draw.random.choice((8, 16, 24))
+        draw.put(sliding_window=size, max_position_embeddings=size + draw.random.choice((-1, 0, 0, 1)))
+
+
+def vocabulary(draw: Draw) -> None:
+    """Rows of the embedding past the tokenizer's."""
+    if isinstance(draw.text.get("vocab_size"), int):
+        draw.put(vocab_size=draw.text["vocab_size"] + draw.random.choice((1, 7, 40)))
+
+
+def rotary(draw: Draw) -> None:
+    """Another base, another part of each head, a way of stretching; in the spelling of transformers 4 or 5."""
+    if "rope_parameters" not in draw.known or "per_layer_config" in draw.text:
+        return
+    random = draw.random
+    now = draw.get("rope_parameters") or {}
+    kinds = [key for key in now if isinstance(now[key], dict) and "rope_type" in now[key]]
+    plain = {"rope_type": "default", "rope_theta": random.choice((100.0, 10_000.0, 500_000.0, 12_345.5))}
+    partial = next((now[key] for key in ("partial_rotary_factor",) if key in now), None)
+    if partial is not None or "partial_rotary_factor" in draw.known or "rotary_pct" in draw.text:
+        plain["partial_rotary_factor"] = random.choice((0.25, 0.5, 0.75, 1.0))
+    sections = {"mrope_section": now["mrope_section"]} if "mrope_section" in now else {}
+    width = _head_width(draw) * plain.get("partial_rotary_factor", 1.0)
+    for key in ("rope_scaling", "rope_theta", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq"):
+        draw.text.pop(key, None)
+    if kinds:
+        draw.put(rope_parameters={kind: {**plain, **(_stretched(draw, width) if random.random() < 0.3 else {})}
+                                  for kind in kinds})  # fmt: skip
+        return
+    stretched = {**plain, **sections, **_stretched(draw, width)}
+    if random.random() < 0.5:
+        draw.put(rope_parameters=stretched)
+        return
+    draw.put(rope_theta=stretched.pop("rope_theta"))
+    if "partial_rotary_factor" in stretched:
+        draw.put(partial_rotary_factor=stretched.pop("partial_rotary_factor"))
+    if stretched["rope_type"] != "default" or sections:
+        if random.random() < 0.3:
+            stretched["type"] = stretched.pop("rope_type")
+        draw.put(rope_scaling=stretched)
+
+
+def _head_width(draw: Draw) -> int:
+    if "qk_rope_head_dim" in draw.known:
+        return int(draw.get("qk_rope_head_dim"))
+    hidden, count = draw.get("hidden_size", "n_embd", "d_model"), draw.get("num_attention_heads", "n_head", "n_heads")
+    return int(draw.get("head_dim", "attention_head_dim") or hidden // count)
+
+
+def _stretched(draw: Draw, width: float) -> Config:
+    """A way of stretching with its settings; nothing for none."""
+    random = draw.random
+    context, factor = random.choice((8, 16, 32, 64)), random.choice((1.5, 2.0, 4.0, 8.0))
+
+    def maybe(**settings: Any) -> Config:
+        return {key: value for key, value in settings.items() if random.random() < 0.4}
+
+    kind = random.choice(("default", "default", "linear", "dynamic", "yarn", "yarn", "yarn", "llama3", "longrope"))
+    if kind == "default":
+        return {}
+    found: Config = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        found |= {"original_max_position_embeddings": context}
+        found |= maybe(beta_fast=16, beta_slow=2, truncate=False, attention_factor=1.2)
+        found |= maybe(mscale=0.7, mscale_all_dim=0.9) if random.random() < 0.5 else {}
+    if kind == "llama3":
+        found |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": context}
+    if kind == "longrope":
+        pairs = int(width) // 2
+        found |= {"short_factor": [1 + i / 9 for i in range(pairs)], "long_factor": [1 + i / 2 for i in range(pairs)]}
+        found |= {"original_max_position_embeddings": context} | maybe(attention_factor=1.25)
+        if random.random() < 0.5:
+            del found["factor"]
+    if kind == "dynamic":
+        draw.put(max_position_embeddings=random.choice((16, 32)))
+    return found
+
+
+MOVES: tuple[Callable[[Draw], None], ...] = (
+    layers, kinds_of_layers, heads, head_width_alone, window_is_context, vocabulary, rotary,
+)  # fmt: skip
