@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 
-.PHONY: demo test test-all lint fuzz bench zoo docs clean
+.PHONY: demo test test-warm test-all lint fuzz bench zoo docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -24,6 +24,10 @@ lint: $(VENV)/installed
 
 test: lint
 	$(RUN)/python -m pytest
+
+# Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
+test-warm: $(VENV)/installed
+	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/test_startup.py
 
 test-all: lint
 	$(RUN)/python -m pytest -m 'not verify'

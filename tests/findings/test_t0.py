@@ -1,0 +1,31 @@
+"""T0: the suite is green on any BLAS, and a second time, when kernels come from numba's cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ..conftest import ROOT
+
+
+def passes(test: str, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_state_spaces_on_another_blas() -> None:
+    passes("tests/runtime/test_ssm.py", {"OPENBLAS_CORETYPE": "Haswell"})
+
+
+def test_alone() -> None:
+    passes("tests/quants/kernels/test_jit.py::test_parts_are_neither_optimized_nor_translated", {})
+
+
+def test_kernels_from_the_cache(tmp_path: Path) -> None:
+    for _ in range(2):
+        passes("tests/quants/kernels/test_jit.py", {"NUMBA_CACHE_DIR": str(tmp_path)})
