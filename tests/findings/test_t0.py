@@ -11,8 +11,9 @@ from ..conftest import ROOT
 
 
 def passes(test: str, environment: dict[str, str]) -> None:
+    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], cwd=ROOT, capture_output=True, text=True,
+        [sys.executable, "-m", "pytest", *plain, test], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]

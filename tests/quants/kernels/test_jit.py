@@ -50,7 +50,7 @@ def test_parts_are_neither_optimized_nor_translated(monkeypatch: pytest.MonkeyPa
     part = inlined(lambda a: a + 1)
     whole = kernel(lambda a: part(a) * part(a))
     assert whole(3) == 16
-    assert len([name for name in optimized if "<lambda>" in name]) == 1  # numba's own come where nothing was compiled yet
+    assert len([name for name in optimized if "<lambda>" in name]) == 1  # the first compilation brings numba's own
 
 
 def test_where_numba_lacks_what_that_takes_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
