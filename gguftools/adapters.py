@@ -12,10 +12,10 @@ from archs.lora import Adapter, adapter_of, adapter_tensors, merging
 from archs.metadata import Metadata, ValueType
 from archs.plan import Change
 from archs.registry import of_config
+from archs.small_files import read_json_object
 from quants import Format, Tensor, format_named
 from quants.errors import FileError, OptionError
 
-from .files.checkpoint import read_json_object
 from .files.safetensors import open_safetensors
 from .files.torch_pickle import open_torch
 from .inputs import PathLike

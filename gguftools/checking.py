@@ -106,7 +106,7 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int) -> Checke
 
 def _prompts(model: Model, folder: Path) -> Iterator[Prompt]:
     """Endless prompts. Without the padding token, which some models count no position for."""
-    from .files.checkpoint import read_json_object
+    from archs.small_files import read_json_object
 
     config = read_json_object(folder / "config.json")
     ids = np.setdiff1d(np.arange(model.vocabulary_size), config.get("pad_token_id") or 0)

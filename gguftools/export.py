@@ -14,6 +14,7 @@ import numpy as np
 
 from archs.inverse import Rebuilt, rebuild
 from archs.metadata import Metadata
+from archs.small_files import read_json_object
 from archs.vocab import vocabulary
 from archs.vocab.restore import ROLES, restored_files
 from quants import Format, Tensor, format_named
@@ -235,8 +236,7 @@ def _vocabulary_differences(folder: Path, rebuilt: Rebuilt, metadata: Metadata) 
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return config
+    return read_json_object(folder / "config.json")
 
 
 def _write_weights(

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from archs.small_files import read_json_object
 from quants import Tensor
 from quants.errors import FileError
 
-from .files.checkpoint import read_json_object
 from .files.torch_pickle import open_torch
 from .inputs import PathLike
 

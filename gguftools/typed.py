@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.small_files import parse_json
 from archs.vocab import ADDED_TOKENS
 from archs.vocab.files import AddedToken
 from quants.errors import GgufToolsError, ModelError, VocabularyError
@@ -52,10 +52,10 @@ def _alike(a: ValueType, b: ValueType) -> bool:
 def _added_tokens_problem(metadata: Metadata) -> str | None:
     text = metadata.get(ADDED_TOKENS, "[]")
     try:
-        for entry in json.loads(text) if isinstance(text, str) else ():
+        for entry in parse_json(text) if isinstance(text, str) else ():
             if not isinstance(entry["id"], int) or not isinstance(AddedToken.of(entry).content, str):
                 return f"{ADDED_TOKENS!r} has an entry without an id or a text"
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return f"{ADDED_TOKENS!r} is not a list of tokens in JSON"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,29 +21,60 @@ if TYPE_CHECKING:
     from .report import OutputReport, QuantizeReport
     from .shards import ShardsReport
 
+# What terminals obey, what turns text around, and what nobody sees: control characters (C0, DEL, C1), formats of bidi
+# and zero width, separators of lines and paragraphs, tags; and halves of characters, which cannot be written.
+UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
 
 
-def stdout() -> Console:
-    from rich.console import Console
+def visible(text: str, keep: str = "") -> str:
+    """Text that may come from a file, safe on a terminal: what is not seen, or is obeyed, as an escape such as \\x1b.
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    keep: characters that stay as they are.
+    """
+    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def print_line(text: str = "", keep: str = "") -> None:
+    """A line of a result."""
+    print(visible(text, keep))
+
+
+def stdout() -> Console:
+    return _console(stderr=False, soft_wrap=not sys.stdout.isatty())
 
 
 def stderr() -> Console:
-    from rich.console import Console
+    return _console(stderr=True, soft_wrap=True)
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+def _console(stderr: bool, soft_wrap: bool) -> Console:
+    """A console whose texts are `visible`, line by line."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class VisibleConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text, keep="\n"), **options)
+
+    return VisibleConsole(stderr=stderr, highlight=False, soft_wrap=soft_wrap)
 
 
 def print_error(error: GgufToolsError) -> None:
     console = stderr()
     console.print("[bold red]error:[/] ", end="")
-    console.print(str(error), markup=False)
+    console.print(visible(str(error)), markup=False)
     if error.hint:
         console.print("[cyan]hint:[/] ", end="")
-        console.print(error.hint, markup=False)
+        console.print(visible(error.hint), markup=False)
 
 
 def usage(message: str, hint: str) -> NoReturn:
@@ -63,11 +95,17 @@ def resumable_note() -> Iterator[None]:
 
 def note(text: str) -> None:
     """A remark that is neither result nor error."""
-    stderr().print(text, markup=False, style="yellow" if text.startswith("warning") else None)
+    stderr().print(visible(text), markup=False, style="yellow" if text.startswith("warning") else None)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(_json(value, indent=2))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
@@ -79,17 +117,18 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
         align_right = i < len(right) and right[i] == "r"
         table.add_column(column, justify="right" if align_right else "left", no_wrap=align_right, overflow="fold")
     for row in rows:
-        table.add_row(*[_escaped(cell) for cell in row])
+        table.add_row(*[_escaped(visible(cell)) for cell in row])
     stdout().print(table)
 
 
 def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
     """The same table as Markdown, to paste into a model card."""
     if title:
-        print(f"### {title}\n")
+        print_line(f"### {title}")
+        print()
     align = [("---:" if i < len(right) and right[i] == "r" else "---") for i in range(len(columns))]
     for row in (columns, align, *rows):
-        print("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+        print_line("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
     print()
 
 
@@ -108,13 +147,13 @@ def print_report(report: QuantizeReport, as_json: bool) -> None:
         types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
         print_table(None, ("type", "tensors", "bytes"), types, "lrr")
         verb = "would be" if report.dry_run else "is"
-        print(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
+        print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
     if report.dry_run:
         enough = "enough" if report.fits else "NOT enough"
-        print(f"{size(report.free_bytes)} free on the disk: {enough}")
+        print_line(f"{size(report.free_bytes)} free on the disk: {enough}")
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
-    print(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
+    print_line(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
     if report.check is not None:
         _print_check(report.check)
 
@@ -125,7 +164,7 @@ def _print_check(check: Checked) -> None:
     if check.exact and check.passed:
         verdict = "as it should be"
     prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
-    print(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+    print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 
 
 def _note_fallbacks(output: OutputReport) -> None:
@@ -149,13 +188,13 @@ def print_edit(report: EditReport, as_json: bool) -> None:
         return
     for change in report.changes:
         for line in change.lines():
-            print(line)
+            print_line(line)
     if report.preview is not None:
-        print("a conversation by the new chat template:")
+        print_line("a conversation by the new chat template:")
         for line in report.preview.splitlines():
-            print(f"  | {line}")
+            print_line(f"  | {line}")
     if report.changes or report.recovered is None:
-        print(_written(report))
+        print_line(_written(report))
 
 
 def _written(report: EditReport) -> str:
@@ -176,7 +215,7 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
-    print(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
+    print_line(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
 
 
 def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
@@ -186,9 +225,10 @@ def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
         return
     for report in reports:
         for mismatch in report.mismatches:
-            print(mismatch)
+            print_line(str(mismatch))
         wrong = len(report.mismatches)
-        print(f"{report.file}: {f'{wrong} wrong' if wrong else 'as it should be'}; {report.checked} hashes checked")
+        verdict = f"{wrong} wrong" if wrong else "as it should be"
+        print_line(f"{report.file}: {verdict}; {report.checked} hashes checked")
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
@@ -200,7 +240,7 @@ def print_matrix(matrix: ImportanceMatrix) -> None:
     from .imatrix import layer_importance, problems, summary
 
     entries, found = summary(matrix), problems(matrix)
-    print(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
+    print_line(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
           f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
     rows = [
         (e.name, str(e.width), f"{e.experts_seen}/{e.experts}", str(e.zero_columns), f"{e.importance:.4g}")
@@ -209,7 +249,7 @@ def print_matrix(matrix: ImportanceMatrix) -> None:
     columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]
-    print(f"layers by importance: {', '.join(map(str, layers))}")
+    print_line(f"layers by importance: {', '.join(map(str, layers))}")
     for problem in found[:MOST_ROWS]:
         note(f"warning: {problem}")
     if len(found) > MOST_ROWS:
@@ -217,11 +257,16 @@ def print_matrix(matrix: ImportanceMatrix) -> None:
 
 
 def print_value(value: Any, as_json: bool) -> None:
-    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON."""
-    if isinstance(value, str) and not as_json:
-        print(value)
+    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON.
+
+    A terminal gets strings without what it would obey.
+    """
+    if not isinstance(value, str) or as_json:
+        print(_json(value))
+    elif sys.stdout.isatty():
+        print_line(value, keep="\n\t")
     else:
-        print(json.dumps(value, ensure_ascii=False))
+        print(value)  # to the byte, for whoever takes a template out
 
 
 def _escaped(text: str) -> str:
@@ -255,8 +300,8 @@ def bytes_progress(title: str) -> Iterator[BytesProgress]:
         TimeRemainingColumn(table_column=whole.copy()), TextColumn("{task.fields[label]}", table_column=cut.copy()),
     )  # fmt: skip
     with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(title, total=None, label="")
-        yield lambda done, total, label: bar.update(task, completed=done, total=total, label=_escaped(label))
+        task = bar.add_task(_escaped(visible(title)), total=None, label="")
+        yield lambda done, total, label: bar.update(task, completed=done, total=total, label=_escaped(visible(label)))
 
 
 @contextmanager
@@ -272,7 +317,7 @@ def window_progress(title: str, value: str = "PPL") -> Iterator[StepProgress]:
         TextColumn("{task.fields[running]}"),
     )  # fmt: skip
     with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(title, total=None, running="")
+        task = bar.add_task(_escaped(visible(title)), total=None, running="")
         yield lambda done, total, running: bar.update(
             task, completed=done, total=total, running=f"{value} {running:.4f}"
         )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from archs.metadata import Value, ValueType
+from archs.small_files import parse_json
 from quants.errors import FileError, OptionError
 
 from .files.gguf_reader import ARRAY_TYPES, INTEGERS, MAX_ARRAY_DEPTH
@@ -109,7 +110,7 @@ def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     Raises FileError, OptionError.
     """
     try:
-        given = json.loads(read_text_file(path))
+        given = parse_json(read_text_file(path))
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}") from error
     if isinstance(given, dict) and isinstance(given.get("metadata"), dict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from gguf.constants import Keys, TokenType
 
+from archs.small_files import parse_json
 from archs.vocab import ADDED_TOKENS
 from archs.vocab.files import AddedToken
 from quants.errors import VocabularyError
@@ -95,7 +95,7 @@ class Tokenizer:
             for kind, special in kinds.items()
             for number in (types == kind).nonzero()[0]
         }
-        for entry in json.loads(self._tokens.metadata.get(ADDED_TOKENS, "[]")):
+        for entry in parse_json(self._tokens.metadata.get(ADDED_TOKENS, "[]")):
             found[entry["id"]] = AddedToken.of(entry)
         return found.items()
 

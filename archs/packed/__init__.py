@@ -8,14 +8,14 @@ method left alone (`modules_to_not_convert`, `ignore`) are recognised by being s
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quants import Tensor
-from quants.errors import ModelError
+from quants.errors import GgufToolsError, ModelError
 
+from ..small_files import read_json_object
 from .mxfp4 import joined
 from .parts import Settings, Unpacked, refused
 
@@ -61,9 +61,9 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
         if not path.is_file():
             continue
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json_object(path)
             settings = dict(found[inside] if inside else found)
-        except (ValueError, KeyError, TypeError) as error:
+        except (GgufToolsError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
         return {**config, KEYS[0]: {"quant_method": method, **settings}}
     return config

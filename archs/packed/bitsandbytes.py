@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +24,7 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_pairs
 
+from ..small_files import parse_json
 from .parts import Floats, Settings, Unpacked, decoded, part, replaced
 
 Scales = Callable[[int, int], Floats]
@@ -54,7 +54,7 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
 def state_of(tensor: Tensor) -> dict[str, Any]:
     """The JSON object that a tensor's bytes are."""
     try:
-        state = json.loads(tensor.raw().tobytes())
+        state = parse_json(tensor.raw().tobytes())
     except ValueError as error:
         raise ModelError(f"{tensor.origin or tensor.name} is not valid JSON: {error}") from error
     shape = state.get("shape") if isinstance(state, dict) else None

@@ -9,6 +9,7 @@ from typing import Any
 from gguf.constants import Keys
 
 from ..metadata import Metadata, ValueType
+from ..small_files import read_text
 from .files import TokenizerFiles, read_json
 
 __all__ = ["write_templates"]
@@ -34,7 +35,7 @@ def _from_files(files: TokenizerFiles) -> Any:
         return read_json(files.folder / "chat_template.json").get("chat_template")
     more = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
     paths = {"default": jinja} | {path.stem: path for path in more}
-    return [{"name": name, "template": path.read_text(encoding="utf-8")} for name, path in paths.items()]
+    return [{"name": name, "template": read_text(path)} for name, path in paths.items()]
 
 
 def _named(templates: Any) -> dict[str, str]:

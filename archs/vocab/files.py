@@ -16,6 +16,7 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
+from .. import small_files
 from .ranks import from_ranked_files
 
 __all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json", "read_json_list"]
@@ -54,7 +55,7 @@ class TokenizerFiles:
 
     @staticmethod
     def read(folder: Path) -> TokenizerFiles:
-        """Read a folder's files. Raises VocabularyError for a file that is not JSON."""
+        """Read a folder's files. Raises FileError for a file that is not JSON."""
         files = TokenizerFiles(
             folder,
             read_json(folder / "tokenizer.json"),
@@ -69,7 +70,9 @@ class TokenizerFiles:
         from transformers import AutoTokenizer  # slow to import, and needed for few folders
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), use_fast=True, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(self.folder), use_fast=True, local_files_only=True, trust_remote_code=False
+            )
             return replace(self, tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()))
         except Exception as error:  # whatever a tokenizer class raises on files it does not like
             raise VocabularyError(
@@ -120,28 +123,16 @@ class TokenizerFiles:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
-    content = _content(path, {})
-    if not isinstance(content, dict):
-        raise VocabularyError(f"{path} holds a JSON {type(content).__name__}, not an object")
-    return content
+    """An object from a JSON file, empty where there is no file. Raises FileError for anything else."""
+    return small_files.read_json_object(path) if path.is_file() else {}
 
 
 def read_json_list(path: Path) -> list[dict[str, Any]]:
     """A list of objects from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
-    content = _content(path, [])
+    content = small_files.read_json(path) if path.is_file() else []
     if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
         raise VocabularyError(f"{path} does not hold a JSON list of objects")
     return content
-
-
-def _content(path: Path, absent: Any) -> Any:
-    if not path.is_file():
-        return absent
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise VocabularyError(f"{path} is not JSON: {error}") from error
 
 
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
@@ -156,7 +147,7 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     if ranked := from_ranked_files(folder, read_json(folder / "tekken.json"), files.config):
         return ranked
     if kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
-        words = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        words = small_files.read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         normalizer = {
             "type": "BertNormalizer",
@@ -174,7 +165,7 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
 
 
 def _merges(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = small_files.read_text(path).split("\n")
     return [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
 
 

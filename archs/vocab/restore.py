@@ -16,6 +16,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
+from ..small_files import parse_json
 from .files import AddedToken
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .tokens import ADDED_SCORE
@@ -103,7 +104,7 @@ def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
         for row, each in enumerate(types)
         if each in SPECIAL and (kind in ("gpt2", "bert") or scores[row] == ADDED_SCORE)
     }
-    for entry in json.loads(metadata.get(ADDED_TOKENS, "[]")):
+    for entry in parse_json(metadata.get(ADDED_TOKENS, "[]")):
         added[entry["id"]] = AddedToken.of(entry)
     return _Vocabulary(metadata, texts, types, scores, added)
 
@@ -164,7 +165,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
 def _normalizer(found: _Vocabulary, kind: PreTokenizer) -> Any:
     if block := found.metadata.get("tokenizer.huggingface.normalizer"):
         try:
-            return json.loads(block)
+            return parse_json(block)
         except ValueError as error:
             raise VocabularyError(f"tokenizer.huggingface.normalizer is not JSON: {error}") from error
     composed = found.metadata.get("tokenizer.ggml.normalizer.nfc")

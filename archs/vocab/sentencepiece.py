@@ -20,6 +20,7 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
+from ..small_files import check_not_pointer, read_file
 from .files import TokenizerFiles
 from .pretokenizer import parts
 from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
@@ -175,14 +176,16 @@ def _is_model(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(1) == b"\n"  # field 1, length-delimited: the first piece
+        beginning = file.read(64)
+    check_not_pointer(path, beginning)
+    return beginning.startswith(b"\n")  # field 1, length-delimited: the first piece
 
 
 def _parse(path: Path) -> Any:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        return _parsed(path.read_bytes())
+        return _parsed(read_file(path))
     except DecodeError as error:
         raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
 

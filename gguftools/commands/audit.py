@@ -21,7 +21,7 @@ def audit(
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
     from ..audit import audit as look
     from ..audit import severity_named
-    from ..ui import bytes_progress, print_json, print_table
+    from ..ui import bytes_progress, print_json, print_line, print_table
 
     limit = severity_named(fail_on)
     found = []
@@ -40,5 +40,5 @@ def audit(
             if rows:
                 print_table(str(each.path), ("", "rule", "where", "what"), rows)
             templates = f"{len(each.templates)} chat template{'s' * (len(each.templates) != 1)} read"
-            print(f"{each.path}: {len(rows)} finding{'s' * (len(rows) != 1)}, {templates}")
+            print_line(f"{each.path}: {len(rows)} finding{'s' * (len(rows) != 1)}, {templates}")
     raise Exit(1 if any(each.reaches(limit) for each in found) else 0)

@@ -17,7 +17,7 @@ def convert_endian(
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..endianness import convert_endian as run
-    from ..ui import bytes_progress, print_json, size
+    from ..ui import bytes_progress, print_json, print_line, size
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)
@@ -25,5 +25,5 @@ def convert_endian(
         print_json(report.as_dict())
         return
     for path in report.files:
-        print(path)
-    print(f"{report.order} endian, {size(report.nbytes)}")
+        print_line(str(path))
+    print_line(f"{report.order} endian, {size(report.nbytes)}")

@@ -38,19 +38,19 @@ def diff(
 
 
 def _print_comparison(found: Comparison, all_tensors: bool) -> None:
-    from ..ui import print_table
+    from ..ui import print_line, print_table
 
     for key in found.keys:
         for sign, shown in (("-", key.a), ("+", key.b)):
             if shown is not None:
-                print(f"{sign} {key.key}  {shown}")
+                print_line(f"{sign} {key.key}  {shown}")
         if key.note:
-            print(f"  ({key.note})")
+            print_line(f"  ({key.note})")
     tensors = found.tensors if all_tensors else found.different_tensors
     if tensors:
         columns = ("tensor", "", str(found.a), str(found.b), "rmse", "largest", "relative")
         print_table("tensors", columns, [_tensor_row(tensor) for tensor in tensors], "llllrrr")
-    print(found.verdict)
+    print_line(found.verdict)
 
 
 def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
@@ -68,13 +68,15 @@ def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
 
 
 def _print_drafting(found: Drafting) -> None:
-    print(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")
-    print(f"tokens: {found.tokens[0]:,} and {found.tokens[1]:,}, the same up to {found.same_until:,}")
+    from ..ui import print_line
+
+    print_line(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")
+    print_line(f"tokens: {found.tokens[0]:,} and {found.tokens[1]:,}, the same up to {found.same_until:,}")
     for role, (target, draft) in found.special.items():
-        print(f"{role}: {target} and {draft}")
+        print_line(f"{role}: {target} and {draft}")
     for obstacle in found.obstacles:
-        print(f"obstacle: {obstacle}")
+        print_line(f"obstacle: {obstacle}")
     for remark in found.notes:
-        print(f"note: {remark}")
+        print_line(f"note: {remark}")
     if found.edits:
-        print(f"to edit: gguftools set-metadata {found.draft} {' '.join(found.edits)}")
+        print_line(f"to edit: gguftools set-metadata {found.draft} {' '.join(found.edits)}")

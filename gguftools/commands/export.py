@@ -25,7 +25,7 @@ def export(
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..export import export_checkpoint, export_tensors, outtype_named
     from ..sizes import parse_size
-    from ..ui import bytes_progress, note, print_json, size
+    from ..ui import bytes_progress, note, print_json, print_line, size
 
     form = outtype_named(outtype)
     with bytes_progress(f"export {source.name}") as progress:
@@ -44,4 +44,4 @@ def export(
         print_json(found.as_dict())
         return
     kind = f" ({found.hf_class})" if found.hf_class else ""
-    print(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")
+    print_line(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")

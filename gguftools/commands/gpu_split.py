@@ -20,7 +20,7 @@ def gpu_split(
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
     from ..placement import gpu_split as run
     from ..sizes import parse_size
-    from ..ui import print_json, size
+    from ..ui import print_json, print_line, size
 
     report = run(activations, parse_size(vram), model, output, batch=batch, least=least)
     if json:
@@ -28,8 +28,8 @@ def gpu_split(
         return
     found = report.placement
     neurons = sum(len(gpu) for gpu in found.gpu)
-    print(f"{report.file}: {sum(int(gpu.sum()) for gpu in found.gpu)} of {neurons} neurons, {size(found.used)}")
-    print(
+    print_line(f"{report.file}: {sum(int(gpu.sum()) for gpu in found.gpu)} of {neurons} neurons, {size(found.used)}")
+    print_line(
         f"they made {100 * found.activations:.1f} % of all activations"
         + ("" if found.optimal else "; the solver's time was up, there may be a better placement")
     )

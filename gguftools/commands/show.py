@@ -17,7 +17,7 @@ def show(
     """Show what GGUF files hold: a summary, metadata, tensors."""
     from .. import describe
     from ..opened import open
-    from ..ui import print_json, print_markdown, print_table, print_value, size
+    from ..ui import print_json, print_line, print_markdown, print_table, print_value, size
 
     opened = [open(path) for path in files]
     if json and key is None:
@@ -30,7 +30,7 @@ def show(
             print_value(describe.full_value(each.metadata, key), json)
         elif text:
             for line in describe.as_text(each):
-                print(line)
+                print_line(line, keep="\t")
         else:
             if tensors is None:
                 facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]

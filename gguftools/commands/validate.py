@@ -13,7 +13,7 @@ def validate(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
-    from ..ui import bytes_progress, print_json, print_table, size
+    from ..ui import bytes_progress, print_json, print_line, print_table, size
     from ..validation import validate as check
 
     found = []
@@ -28,6 +28,6 @@ def validate(
             rows = [(problem.severity, problem.where, problem.message) for problem in each.problems]
             if rows:
                 print_table(None, ("", "where", "what"), rows)
-            looked = f"{each.keys} keys, {each.tensors} tensors, {size(each.bytes)} of data"
-            print(f"{each.path} is {'sound' if each.valid else 'NOT sound'}" + (f": {looked}" if each.keys else ""))
+            looked = f": {each.keys} keys, {each.tensors} tensors, {size(each.bytes)} of data" if each.keys else ""
+            print_line(f"{each.path} is {'sound' if each.valid else 'NOT sound'}{looked}")
     raise Exit(0 if all(each.valid for each in found) else 1)

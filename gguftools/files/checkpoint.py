@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archs.small_files import read_json_object
 from quants import Tensor
 from quants.errors import FileError
 
@@ -70,21 +70,6 @@ def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Ch
     return Checkpoint(
         folder, config, read_json_object(generation) if generation.exists() else None, tensors, files
     )
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else."""
-    try:
-        content = json.loads(path.read_bytes().decode())
-    except FileNotFoundError:
-        raise FileError(f"there is no file {path}") from None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise FileError(f"{path} holds {type(content).__name__}, not a JSON object")
-    return content
 
 
 def _check_folder(folder: Path) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.small_files import check_not_pointer
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
 
@@ -131,6 +132,7 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
         if not info.st_size:
             raise FileError(f"{path} is empty, not a {kind}")
         with path.open("rb") as file:
+            check_not_pointer(path, file.read(64))
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except FileNotFoundError:
         raise FileError(f"there is no file {path}") from None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.small_files import check_not_pointer, parse_json
 from quants import Format, FormatError, Tensor
 from quants.errors import FileError
 
@@ -29,7 +30,6 @@ from .strings import quote
 
 MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
-GIT_LFS_POINTER = b"version https://git-lfs"
 
 ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 
@@ -47,7 +47,7 @@ def open_safetensors(path: Path) -> dict[str, Tensor]:
 
 def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
     """Bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes. Raises FileError."""
-    check_not_pointer(path, beginning)
+    check_not_pointer(path, beginning[:64].tobytes())
     length = int.from_bytes(beginning[:8].tobytes(), "little")
     if size < 10 or length > MAX_HEADER or not length:
         raise FileError(f"{path} is not a safetensors file: it starts with {beginning[:8].tobytes()!r}")
@@ -78,27 +78,12 @@ def data_edges(header: NDArray[np.uint8]) -> list[int]:
 
 def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
     try:
-        entries = json.loads(header[8:].tobytes().decode(), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        entries = parse_json(header[8:].tobytes(), unique=True)
+    except ValueError as error:
         raise FileError(f"{path}: the header is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not a JSON object")
     return entries
-
-
-def check_not_pointer(path: Path, buffer: NDArray[np.uint8]) -> None:
-    """Raise FileError where a file is what git leaves in place of one that it keeps elsewhere."""
-    if buffer[: len(GIT_LFS_POINTER)].tobytes() == GIT_LFS_POINTER:
-        raise FileError(f"{path} is a pointer of git-lfs, not the weights themselves", hint="run `git lfs pull` there")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{quote(name)} appears twice")
-        found[name] = value
-    return found
 
 
 def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: ReadBytes) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gguf.constants import Keys, TokenType
 
+from archs.small_files import parse_json
 from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
 from quants.errors import VocabularyError
 
@@ -62,7 +63,7 @@ class BytePairs:
         from tokenizers import Tokenizer
 
         if whole := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
-            content = json.loads(whole) | {"added_tokens": [], "post_processor": None, "truncation": None}
+            content = parse_json(whole) | {"added_tokens": [], "post_processor": None, "truncation": None}
             return Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
         tokenizer = Tokenizer(self._merging())
         tokenizer.normalizer = _normalizer(self.tokens.metadata, self.kind)
@@ -106,7 +107,7 @@ def _normalizer(metadata: Mapping[str, Any], kind: PreTokenizer) -> Any:
     if kind.escaped:
         return normalizers.Replace(" ", "▁")
     if block := metadata.get("tokenizer.huggingface.normalizer"):
-        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": json.loads(block)}
+        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": parse_json(block)}
         return Tokenizer.from_str(json.dumps(empty)).normalizer
     composed = metadata.get("tokenizer.ggml.normalizer.nfc", kind.normalizer == "NFC")
     return normalizers.NFC() if composed else None

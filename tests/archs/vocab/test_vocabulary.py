@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from archs.vocab import vocabulary
-from quants.errors import VocabularyError
+from quants.errors import FileError, VocabularyError
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 WORDS = {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4}
@@ -214,10 +214,10 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
         vocabulary(tmp_path, ("wordpiece",), {}, 8)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("[]", "holds a JSON list")])
+@pytest.mark.parametrize(("content", "message"), [("{", "is not valid JSON"), ("[]", "holds list")])
 def test_broken_files_are_named(content: str, message: str, tmp_path: Path) -> None:
     write(tmp_path, tokenizer__json=content)
-    with pytest.raises(VocabularyError, match=f"tokenizer.json {message}"):
+    with pytest.raises(FileError, match=f"tokenizer.json {message}"):
         bpe(tmp_path)
 
 

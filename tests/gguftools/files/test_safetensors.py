@@ -23,7 +23,7 @@ HOSTILE = {
     "empty": (b"", "is empty"),
     "short": (b"\x02\0\0\0", "is not a safetensors file: it starts with"),
     "a pickle": (b"\x80\x02}q\x00(X\x0e\0\0\0" * 9, "is not a safetensors file: it starts with"),
-    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "is a pointer of git-lfs"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "is a git-lfs pointer"),
     "no length": (store(b"{}", length=0), "is not a safetensors file"),
     "cut header": (store({"a": tensor()}, length=500), "is cut short: its header has 500 bytes, the file"),
     "not JSON": (store(b"{'a': 1}"), "the header is not valid JSON"),

@@ -1,0 +1,101 @@
+"""Small files of a checkpoint: they come from strangers, so what they ask for is bounded before it is done."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from quants.errors import FileError
+
+GIT_LFS_POINTER = b"version https://git-lfs"
+MAX_BYTES = 256 << 20  # more than any tokenizer has
+MAX_VALUES = 6_000_000  # of a JSON text: Gemma's tokenizer.json has two million
+MAX_DEPTH = 64
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file. Raises FileError for one that is none, is too large, or is a pointer of git-lfs."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FileError(f"{path} is not a plain file")
+        if status.st_size > MAX_BYTES:
+            raise FileError(f"{path} has {status.st_size:,} bytes; at most {MAX_BYTES:,} were expected")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise FileError(f"there is no file {path}") from None
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    check_not_pointer(path, content)
+    return content
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8 text. Raises FileError."""
+    try:
+        return read_file(path).decode()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises FileError."""
+    try:
+        return parse_json(read_file(path))
+    except ValueError as error:
+        raise FileError(f"{path} is not valid JSON: {error}") from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise FileError(f"{path} holds {type(content).__name__}, not a JSON object")
+    return content
+
+
+def parse_json(text: bytes | str, unique: bool = False) -> Any:
+    """The value of a JSON text. Raises ValueError, also for one that would take memory out of proportion.
+
+    unique: refuse objects that have a key twice.
+    """
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # at least as many as there are
+    hook = _unique if unique else None
+    if values > MAX_VALUES:
+        raise ValueError(f"it has up to {values:,} values, more than {MAX_VALUES:,}")
+    try:
+        found = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
+    except RecursionError:
+        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels") from None
+    _check_depth(found)
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"{twice[:100]!r} appears twice")
+    return found
+
+
+def check_not_pointer(path: Path, beginning: bytes) -> None:
+    """Raise FileError where a file is what git leaves in place of one that it keeps elsewhere."""
+    if beginning[: len(GIT_LFS_POINTER)] == GIT_LFS_POINTER:
+        raise FileError(
+            f"{path} is a git-lfs pointer, not the file itself", hint=f"run `git lfs pull` in {path.parent}"
+        )
