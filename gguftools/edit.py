@@ -27,6 +27,7 @@ from .known_keys import (
     TOKENS,
     architecture_of,
     is_chat_template,
+    kind_of_rule,
     problems,
     removal_problem,
     rule_of,
@@ -286,11 +287,12 @@ def _kind(key: str, old: Value | None, types: Mapping[str, str], architecture: s
         return parse_kind(types[key])
     rule = rule_of(key, architecture)
     is_list = data.startswith("[") if isinstance(data, str) else hasattr(data, "__len__")
-    if rule is not None and rule.per_layer and is_list and (old is None or old.type is not ValueType.ARRAY):
+    becomes_list = is_list and (old is None or old.type is not ValueType.ARRAY)
+    if rule is not None and rule.per_layer and not rule.flags and becomes_list:
         return Kind(ValueType.ARRAY, Kind(rule.type))
     if old is not None:
         return kind_of(old)
-    return None if rule is None else rule.kind()
+    return None if rule is None else kind_of_rule(rule)
 
 
 def _check(

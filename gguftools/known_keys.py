@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from gguf.constants import Keys
 
+from archs.keys import COUNT, ELSEWHERE, F32, FLAG, MODEL, STRINGS, TEXT, U32, Rule
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 
 from .files.gguf_writer import RESERVE_KEY
 from .files.strings import quote
-from .values import FLOATS, Kind, kind_of
+from .values import Kind, kind_of
 
-U32, F32, BOOL, STRING = ValueType.UINT32, ValueType.FLOAT32, ValueType.BOOL, ValueType.STRING
-INTEGER_ARRAYS = (ValueType.UINT32, ValueType.INT32)  # the reference reads lists of integers of either type
 TOKENS = Keys.Tokenizer.LIST
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Of one key. least: the smallest value. array: always one. per_layer: may be an array with an item for each layer.
-
-    shaping: tensors have the shapes they have because of it.
-    """
-
-    type: ValueType
-    least: float | None = None
-    array: bool = False
-    per_layer: bool = False
-    shaping: bool = False
-
-    def kind(self) -> Kind:
-        return Kind(ValueType.ARRAY, Kind(self.type)) if self.array else Kind(self.type)
-
-    def allows(self, value: Value) -> bool:
-        """Whether the value has the type that the key is read as."""
-        if value.type is not ValueType.ARRAY:
-            return not self.array and value.type is self.type
-        if not self.array and not self.per_layer:
-            return False
-        return value.element is self.type or (self.type in INTEGER_ARRAYS and value.element in INTEGER_ARRAYS)
-
-
-TEXT, FLAG, NUMBER, COUNT = Rule(STRING), Rule(BOOL), Rule(F32), Rule(U32, 0)
-POSITIVE = Rule(F32, 1e-30)
-SIZE = Rule(U32, 1, shaping=True)
-LAYER_SIZE = Rule(U32, 0, per_layer=True, shaping=True)
-STRINGS = Rule(STRING, array=True)
 
 GENERAL: dict[str, Rule] = {
     **dict.fromkeys(
@@ -61,37 +25,6 @@ GENERAL: dict[str, Rule] = {
     **dict.fromkeys(("tags", "languages"), STRINGS),
     **dict.fromkeys(("file_type", "quantization_version", "base_model.count", "dataset.count"), COUNT),
     "alignment": Rule(U32, 1),
-}  # fmt: skip
-MODEL: dict[str, Rule] = {
-    "context_length": Rule(U32, 1),
-    "block_count": SIZE, "embedding_length": SIZE, "vocab_size": SIZE, "attention.key_length": SIZE,
-    "attention.value_length": SIZE, "attention.key_length_mla": SIZE, "attention.value_length_mla": SIZE,
-    "attention.key_length_swa": SIZE, "attention.value_length_swa": SIZE,
-    "attention.head_count": Rule(U32, 1, per_layer=True, shaping=True), "attention.head_count_kv": LAYER_SIZE,
-    "feed_forward_length": LAYER_SIZE,
-    **dict.fromkeys(
-        ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_count", "expert_shared_count",
-         "leading_dense_block_count", "nextn_predict_layers", "attention.q_lora_rank", "attention.kv_lora_rank",
-         "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count",
-         "shortconv.l_cache"), Rule(U32, 0, shaping=True)),
-    **dict.fromkeys(
-        ("expert_used_count", "expert_gating_func", "expert_group_count", "expert_group_used_count", "pooling_type",
-         "interleave_moe_layer_step", "attention.sliding_window", "attention.relative_buckets_count",
-         "rope.dimension_count", "rope.dimension_count_swa", "rope.scaling.original_context_length"), COUNT),
-    **dict.fromkeys(
-        ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.group_norm_epsilon",
-         "rope.freq_base", "rope.freq_base_swa"), POSITIVE),
-    **dict.fromkeys(
-        ("attention.output_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
-         "expert_weights_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping",
-         "router_logit_softcapping", "final_logit_softcapping", "rope.scaling.factor", "rope.scaling.attn_factor",
-         "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
-         "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"), NUMBER),
-    **dict.fromkeys(
-        ("use_parallel_residual", "attention.causal", "expert_weights_norm", "rope.scaling.finetuned", "swin_norm"),
-        FLAG),
-    "attention.scale": Rule(F32, per_layer=True), "rope.scaling.type": TEXT, "tensor_data_layout": TEXT,
-    "rope.dimension_sections": Rule(ValueType.INT32, 0, array=True),
 }  # fmt: skip
 TOKENIZER: dict[str, Rule] = {
     Keys.Tokenizer.MODEL: TEXT, Keys.Tokenizer.PRE: TEXT, Keys.Tokenizer.CHAT_TEMPLATE: TEXT,
@@ -126,7 +59,11 @@ def rule_of(key: str, architecture: str) -> Rule | None:
         return TEXT
     if architecture and key.startswith(f"{architecture}."):
         return MODEL.get(key.removeprefix(f"{architecture}."))
-    return TOKENIZER.get(key)
+    return TOKENIZER.get(key) or ELSEWHERE.get(key)
+
+
+def kind_of_rule(rule: Rule) -> Kind:
+    return Kind(ValueType.ARRAY, Kind(rule.type)) if rule.array else Kind(rule.type)
 
 
 def is_token_id(key: str) -> bool:
@@ -148,10 +85,13 @@ def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[s
     if rule is not None:
         stored_so = old is not None and kind_of(old) == kind_of(value)
         if not rule.allows(value) and not stored_so:
-            yield f"{key!r} is read as {rule.kind()}, not {kind_of(value)}"
+            yield f"{key!r} is read as {kind_of_rule(rule)}, not {kind_of(value)}"
         if not rule.allows(value):
             return
-        yield from _range_problems(key, rule, value)
+        if wrong := rule.wrong(value.data):
+            yield f"{key!r} {wrong}"
+    if key == "general.alignment" and value.data & (value.data - 1):
+        yield f"{key!r} is {value.data}; a power of two is expected"
     yield from _vocabulary_problems(key, value, metadata, tensors)
     if architecture and key.startswith(f"{architecture}."):
         yield from _model_problems(key.removeprefix(f"{architecture}."), key, value, metadata)
@@ -160,20 +100,6 @@ def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[s
 def architecture_of(metadata: Metadata) -> str:
     name = metadata.get("general.architecture", "")
     return name if isinstance(name, str) else ""
-
-
-def _range_problems(key: str, rule: Rule, value: Value) -> Iterator[str]:
-    if value.type in FLOATS and not math.isfinite(value.data):
-        yield f"{key!r} is {value.data}; a finite number is expected"
-    elif rule.least is not None and value.type is not ValueType.ARRAY and value.data < rule.least:
-        expected = "more than 0" if rule.type is F32 else f"{rule.least} or more"
-        yield f"{key!r} is {value.data}; {expected} is expected"
-    elif rule.least is not None and value.type is ValueType.ARRAY and len(value.data) and np.min(value.data) < 0:
-        yield f"{key!r} has the item {np.min(value.data)}; 0 or more is expected"
-    elif value.type is ValueType.ARRAY and value.element in FLOATS and not np.isfinite(value.data).all():
-        yield f"{key!r} has items that are not finite"
-    if key == "general.alignment" and value.data & (value.data - 1):
-        yield f"{key!r} is {value.data}; a power of two is expected"
 
 
 def _vocabulary_problems(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from archs.keys import FLAG, TEXT, Rule
 from archs.metadata import Metadata, Value, ValueType
 from archs.small_files import parse_json
 from archs.vocab import ADDED_TOKENS
@@ -12,7 +13,7 @@ from quants.errors import GgufToolsError, ModelError, VocabularyError
 
 from .describe import type_name
 from .files.gguf_reader import INTEGERS
-from .known_keys import FLAG, TEXT, Rule, architecture_of, rule_of
+from .known_keys import architecture_of, rule_of
 
 FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 MORE = {
@@ -41,7 +42,9 @@ def wrong_kinds(metadata: Metadata, start: str) -> Iterator[tuple[str, str]]:
 
 def _is_kind(rule: Rule, value: Value) -> bool:
     if value.type is ValueType.ARRAY:
-        return (rule.array or rule.per_layer) and value.element is not None and _alike(rule.type, value.element)
+        kinds = [rule.type, *([ValueType.BOOL] if rule.flags else [])]
+        element = value.element
+        return (rule.array or rule.per_layer) and element is not None and any(_alike(kind, element) for kind in kinds)
     return not rule.array and _alike(rule.type, value.type)
 
 

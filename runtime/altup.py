@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .hyper import Keys
+from archs.hyper import Keys
+
 from .matmul import matmul_experts
 from .per_layer import layer_input
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.hyper import Keys
+
 from . import ops
-from .hyper import Keys
 from .kernels.delta import delta_heads
 from .kernels.threads import run as share_out
 from .kernels.threads import shares

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.hyper import Keys
 from archs.spec import ACTIVATIONS, Activation
 from quants import Tensor
 from quants.errors import ModelError
 
 from .attention import attend
 from .graph import Layer, Pass, activated, embed, gated
-from .hyper import Keys
 
 if TYPE_CHECKING:
     from .model import Model

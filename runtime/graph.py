@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.hyper import LayerHyper
 from quants import Tensor
 from quants.errors import ModelError
 
@@ -21,7 +22,6 @@ from .attention import attend
 from .cache import KVCache
 from .delta import gated_delta
 from .experts import experts
-from .hyper import LayerHyper
 from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
 from .per_layer import layer_input, layer_inputs

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.hyper import Keys
+
 from .attention import attend
-from .hyper import Keys
 from .matmul import matmul_experts
 from .rope import apply_rope, yarn_mscale
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from archs.hyper import Hyper, Keys, hyper
 from archs.powerinfer import THRESHOLD
 from archs.registry import by_gguf_name
 from quants import Tensor
@@ -17,7 +18,6 @@ from quants.errors import ModelError
 from . import encoder_decoder
 from .cache import KVCache
 from .graph import Layer, Pass, decode, embed, head
-from .hyper import Hyper, Keys, hyper
 from .importance import Observe
 from .rope import RopeScaling, attention_factor
 from .scoring import Logits

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from archs.hyper import Keys
 from quants import from_array
 from runtime.graph import Pass
-from runtime.hyper import Keys
 from runtime.mla import attention_scale, latent_attention
 from runtime.model import Model
 from runtime.rope import apply_rope, rope_table

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from archs.experts import GATING
-from archs.spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Rope, Scoring
 from quants.errors import ModelError
+
+from .experts import GATING
+from .spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Rope, Scoring
 
 
 @dataclass(frozen=True)
