@@ -1,19 +1,20 @@
-"""What a user sees: progress, tables, errors as one clear line. Results go to stdout, the rest to stderr."""
+"""What a user sees: tables, reports, errors as one clear line. Results go to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quants.errors import GgufToolsError
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from . import terminal
+from .tables import table
+from .terminal import UNSEEN, styled, visible
 
+if TYPE_CHECKING:
     from .checking import Checked
     from .edit import EditReport
     from .hashing import CheckReport
@@ -21,60 +22,16 @@ if TYPE_CHECKING:
     from .report import OutputReport, QuantizeReport
     from .shards import ShardsReport
 
-# What terminals obey, what turns text around, and what nobody sees: control characters (C0, DEL, C1), formats of bidi
-# and zero width, separators of lines and paragraphs, tags; and halves of characters, which cannot be written.
-UNSEEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-
-BytesProgress = Callable[[int, int, str], None]
-StepProgress = Callable[[int, int, float], None]
-
-
-def visible(text: str, keep: str = "") -> str:
-    """Text that may come from a file, safe on a terminal: what is not seen, or is obeyed, as an escape such as \\x1b.
-
-    keep: characters that stay as they are.
-    """
-    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
 
 def print_line(text: str = "", keep: str = "") -> None:
-    """A line of a result."""
+    """A line of a result. keep: characters that stay as they are, though nobody sees them."""
     print(visible(text, keep))
 
 
-def stdout() -> Console:
-    return _console(stderr=False, soft_wrap=not sys.stdout.isatty())
-
-
-def stderr() -> Console:
-    return _console(stderr=True, soft_wrap=True)
-
-
-def _console(stderr: bool, soft_wrap: bool) -> Console:
-    """A console whose texts are `visible`, line by line."""
-    from rich.console import Console
-    from rich.text import Text
-
-    class VisibleConsole(Console):
-        def render_str(self, text: str, **options: Any) -> Text:
-            return super().render_str(visible(text, keep="\n"), **options)
-
-    return VisibleConsole(stderr=stderr, highlight=False, soft_wrap=soft_wrap)
-
-
 def print_error(error: GgufToolsError) -> None:
-    console = stderr()
-    console.print("[bold red]error:[/] ", end="")
-    console.print(visible(str(error)), markup=False)
+    terminal.say(f"{styled('error:', '1;31', sys.stderr)} {visible(str(error))}")
     if error.hint:
-        console.print("[cyan]hint:[/] ", end="")
-        console.print(visible(error.hint), markup=False)
+        terminal.say(f"{styled('hint:', '36', sys.stderr)} {visible(error.hint)}")
 
 
 def usage(message: str, hint: str) -> NoReturn:
@@ -95,7 +52,8 @@ def resumable_note() -> Iterator[None]:
 
 def note(text: str) -> None:
     """A remark that is neither result nor error."""
-    stderr().print(visible(text), markup=False, style="yellow" if text.startswith("warning") else None)
+    if not terminal.quiet or text.startswith("warning"):
+        terminal.say(styled(visible(text), "33", sys.stderr) if text.startswith("warning") else visible(text))
 
 
 def print_json(value: Any) -> None:
@@ -109,16 +67,20 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
-    """A table; `right` has an "r" for each column that is aligned right ("lrr")."""
-    from rich.table import Table
+    """A table; `right` has an "r" for each column that is aligned right ("lrr"). Folded on a terminal alone."""
+    if title:
+        print(bold(visible(title)))
+    shown = [list(map(visible, row)) for row in (columns, *rows)]
+    lines = table(shown, right, terminal.width() if sys.stdout.isatty() else None)
+    head = next(lines)
+    if head:
+        print(bold(head))
+    for line in lines:
+        print(line)
 
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        align_right = i < len(right) and right[i] == "r"
-        table.add_column(column, justify="right" if align_right else "left", no_wrap=align_right, overflow="fold")
-    for row in rows:
-        table.add_row(*[_escaped(visible(cell)) for cell in row])
-    stdout().print(table)
+
+def bold(text: str) -> str:
+    return styled(text, "1", sys.stdout)
 
 
 def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
@@ -269,12 +231,6 @@ def print_value(value: Any, as_json: bool) -> None:
         print(value)  # to the byte, for whoever takes a template out
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def size(count: float) -> str:
     """Bytes as people read them: 1.50 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -282,42 +238,3 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
         count /= 1000
     return f"{count:.2f} TB"
-
-
-@contextmanager
-def bytes_progress(title: str) -> Iterator[BytesProgress]:
-    """A bar with rate and time left for work counted in bytes; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, label: None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.table import Column
-
-    whole, cut = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis")  # one line, whatever the width
-    columns = (
-        TextColumn("{task.description}", table_column=cut.copy()), BarColumn(bar_width=16),
-        DownloadColumn(table_column=whole.copy()), TransferSpeedColumn(table_column=whole.copy()),
-        TimeRemainingColumn(table_column=whole.copy()), TextColumn("{task.fields[label]}", table_column=cut.copy()),
-    )  # fmt: skip
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(_escaped(visible(title)), total=None, label="")
-        yield lambda done, total, label: bar.update(task, completed=done, total=total, label=_escaped(visible(label)))
-
-
-@contextmanager
-def window_progress(title: str, value: str = "PPL") -> Iterator[StepProgress]:
-    """A bar for work counted in windows, with the value so far; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, running: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[running]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(_escaped(visible(title)), total=None, running="")
-        yield lambda done, total, running: bar.update(
-            task, completed=done, total=total, running=f"{value} {running:.4f}"
-        )

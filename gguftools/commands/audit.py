@@ -21,7 +21,8 @@ def audit(
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
     from ..audit import audit as look
     from ..audit import severity_named
-    from ..ui import bytes_progress, print_json, print_line, print_table
+    from ..progress import bytes_progress
+    from ..ui import print_json, print_line, print_table
 
     limit = severity_named(fail_on)
     found = []

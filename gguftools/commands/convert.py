@@ -46,8 +46,9 @@ def convert(
     from ..checking import check_output, require_checkable
     from ..conversion import convert as run
     from ..files.checkpoint import is_remote
+    from ..progress import bytes_progress
     from ..sizes import parse_size
-    from ..ui import bytes_progress, print_report, resumable_note
+    from ..ui import print_report, resumable_note
 
     if check:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))

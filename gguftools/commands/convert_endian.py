@@ -17,7 +17,8 @@ def convert_endian(
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..endianness import convert_endian as run
-    from ..ui import bytes_progress, print_json, print_line, size
+    from ..progress import bytes_progress
+    from ..ui import print_json, print_line, size
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)

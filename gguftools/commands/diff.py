@@ -21,7 +21,8 @@ def diff(
     json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
-    from ..ui import bytes_progress, print_json
+    from ..progress import bytes_progress
+    from ..ui import print_json
 
     if vocab:
         from ..drafting import can_draft

@@ -24,8 +24,9 @@ def export(
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..export import export_checkpoint, export_tensors, outtype_named
+    from ..progress import bytes_progress
     from ..sizes import parse_size
-    from ..ui import bytes_progress, note, print_json, print_line, size
+    from ..ui import note, print_json, print_line, size
 
     form = outtype_named(outtype)
     with bytes_progress(f"export {source.name}") as progress:

@@ -20,7 +20,8 @@ def hash(
 ) -> None:
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
     from ..hashing import check_file, hash_file, write_manifest
-    from ..ui import bytes_progress, print_checks, print_json, print_line
+    from ..progress import bytes_progress
+    from ..ui import print_checks, print_json, print_line
 
     given = {"xxh64": xxh64, "sha1": sha1, "sha256": sha256, "uuid": uuid}
     wanted = [name for name, chosen in given.items() if chosen or all] or ["xxh64"]

@@ -17,9 +17,10 @@ def imatrix(
 ) -> None:
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
     from ..importance import measure_importance
-    from ..ui import print_matrix, window_progress
+    from ..progress import window_progress
+    from ..ui import print_matrix
 
-    with window_progress(model.name, "") as progress:
+    with window_progress(f"read with {model.name}") as progress:
         matrix = measure_importance(
             model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
             progress=progress,

@@ -19,8 +19,9 @@ def merge(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Put a split set together: the file that was split, byte for byte."""
+    from ..progress import bytes_progress
     from ..shards import merge as run
-    from ..ui import bytes_progress, print_shards
+    from ..ui import print_shards
 
     with bytes_progress(f"merge {shard.name}") as progress:
         report = run(shard, output, free=free, overwrite=overwrite, dry_run=dry_run, progress=progress)

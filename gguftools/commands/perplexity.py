@@ -25,9 +25,10 @@ def perplexity(
 ) -> None:
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
     from ..measure import perplexity as measure
-    from ..ui import print_json, stdout, window_progress
+    from ..progress import window_progress
+    from ..ui import bold, print_json
 
-    with window_progress(model.name) as progress:
+    with window_progress(f"measure {model.name}", "PPL") as progress:
         result = measure(
             model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
             round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
@@ -35,17 +36,16 @@ def perplexity(
     if json:
         print_json(result.as_json())
         return
-    console = stdout()
     if running:
         for number, value in enumerate(result.chunks, 1):
-            console.print(f"[dim]{number:5d}[/]  {value:.4f}")
-    console.print(f"perplexity  [bold]{result.perplexity:.4f}[/] ± {result.standard_error:.4f}")
-    console.print(
+            print(f"{number:5d}  {value:.4f}")
+    print(f"perplexity  {bold(f'{result.perplexity:.4f}')} ± {result.standard_error:.4f}")
+    print(
         f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
         f" (+ {result.compile_seconds:.1f} s to compile kernels)"
     )
     if result.skipped is not None:
-        console.print(f"{100 * result.skipped:.1f} % of the neurons skipped")
+        print(f"{100 * result.skipped:.1f} % of the neurons skipped")
     if result.dense_perplexity is not None:
         lost = result.perplexity - result.dense_perplexity
-        console.print(f"perplexity with all neurons {result.dense_perplexity:.4f}: skipping costs {lost:+.4f}")
+        print(f"perplexity with all neurons {result.dense_perplexity:.4f}: skipping costs {lost:+.4f}")

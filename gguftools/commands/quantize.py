@@ -74,10 +74,11 @@ def quantize(
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from quants.recipes import RECIPES, Options
 
+    from ..progress import bytes_progress
     from ..quantization import parse_layers, parse_override, parse_rule, read_rules
     from ..quantization import quantize as run
     from ..sizes import parse_size
-    from ..ui import bytes_progress, print_report, print_table, resumable_note, usage
+    from ..ui import print_report, print_table, resumable_note, usage
 
     if list_recipes:
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]

@@ -36,7 +36,8 @@ def set_metadata(
 ) -> None:
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..edit import set_metadata as run
-    from ..ui import bytes_progress, print_edit
+    from ..progress import bytes_progress
+    from ..ui import print_edit
     from ..values import parse_assignment, read_json_values, split_pair, template_text
 
     slack = 0

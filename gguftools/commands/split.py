@@ -23,9 +23,10 @@ def split(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, named and marked as everyone reads them."""
+    from ..progress import bytes_progress
     from ..shards import split as run
     from ..sizes import parse_size
-    from ..ui import bytes_progress, print_shards
+    from ..ui import print_shards
 
     with bytes_progress(f"split {file.name}") as progress:
         report = run(

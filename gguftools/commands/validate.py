@@ -13,7 +13,8 @@ def validate(
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
-    from ..ui import bytes_progress, print_json, print_line, print_table, size
+    from ..progress import bytes_progress
+    from ..ui import print_json, print_line, print_table, size
     from ..validation import validate as check
 
     found = []

@@ -1,0 +1,73 @@
+"""What output goes to: whether it is a terminal, how wide it is, what it can show; lines that replace each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from typing import TextIO
+
+DUMB = ("dumb", "unknown")  # values of TERM for what moves no cursor and knows no styles
+
+# What terminals obey, what turns text around, and what nobody sees: control characters (C0, DEL, C1), formats of bidi
+# and zero width, separators of lines and paragraphs, tags; and halves of characters, which cannot be written.
+UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+quiet = False  # whether the user asked for results and errors alone
+_passing = False  # whether a line that will be replaced stands on stderr
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text that may come from a file, safe on a terminal: what is not seen, or is obeyed, as an escape such as \\x1b.
+
+    keep: characters that stay as they are.
+    """
+    return UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether lines can be replaced and styled there."""
+    return stream.isatty() and os.environ.get("TERM") not in DUMB
+
+
+def width() -> int:
+    """Columns of the terminal; the variable COLUMNS wins."""
+    return shutil.get_terminal_size().columns
+
+
+def styled(text: str, codes: str, stream: TextIO) -> str:
+    """The text in a style (SGR codes, such as "1" for bold) where there is a terminal and styles are not unwanted."""
+    if not is_terminal(stream) or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def say(line: str) -> None:
+    """Put a line on stderr, in the place of one that was passing."""
+    clear()
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def show_passing(line: str) -> None:
+    """Put a line on stderr that the next one replaces; the cursor stays before it, where `^C` makes it no longer."""
+    global _passing
+    _passing = True
+    sys.stderr.write(f"\r{line}\x1b[K\r")
+    sys.stderr.flush()
+
+
+def clear() -> None:
+    """Take away a line that was passing."""
+    global _passing
+    if _passing:
+        _passing = False
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
