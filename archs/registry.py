@@ -6,7 +6,6 @@ Families are the modules of `archs/families` and whatever other packages offer u
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import pkgutil
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from quants.errors import ModelError
+from quants.spelling import did_you_mean, nearest
 
 from . import families
 from .config import text_part
@@ -62,7 +62,7 @@ def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
     for name in names:
         if name in known:
             return known[name]
-    near = [n for name in names for n in difflib.get_close_matches(name, known, n=3, cutoff=0.5)]
+    near = [n for name in names for n in nearest(name, known, cutoff=0.5)]
     raise ModelError(
         f"model class {' / '.join(names) or '(none in config.json)'} is not supported",
         hint=f"nearest known: {', '.join(near)}" if near else "`gguftools architectures` lists what is",
@@ -103,8 +103,7 @@ def by_gguf_name(name: str) -> Architecture:
     for architecture in architectures():
         if architecture.name == name:
             return architecture
-    near = difflib.get_close_matches(name, {a.name for a in architectures()}, n=3, cutoff=0.5)
+    known = dict.fromkeys(a.name for a in architectures())
     raise ModelError(
-        f"general.architecture {name!r} is not one the runtime knows",
-        hint=f"nearest known: {', '.join(near)}" if near else None,
+        f"general.architecture {name!r} is not one the runtime knows", did_you_mean(name, known, cutoff=0.5)
     )

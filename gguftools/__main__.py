@@ -15,6 +15,7 @@ import typer
 from . import __version__, commands
 from .interruption import take_interruptions
 from .startup import keep_numba_from_scipy, load_constants_alone
+from .usage import Commands
 
 
 def _version(wanted: bool) -> None:
@@ -25,7 +26,7 @@ def _version(wanted: bool) -> None:
 
 def build_app() -> typer.Typer:
     """The Typer app: every module of `gguftools.commands` holds one function of its own name."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
     @app.callback()
     def options(

@@ -71,7 +71,7 @@ def require_checkable(source: PathLike, changed: bool = False) -> None:
     if importlib.util.find_spec("torch") is None:
         raise OptionError(
             "checking compares with transformers on torch, which is not installed",
-            hint='pip install "gguftools[verify]", or leave out --check',
+            hint='pip install "gguftools[verify]", or leave out --check-logits',
         )
     if is_remote(source):
         raise OptionError(
@@ -155,7 +155,7 @@ def _original(model: Model, folder: Path) -> Callable[..., Any]:
         )  # fmt: skip
     except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelError(f"transformers cannot load {folder}: {reason}", "convert it without --check") from error
+        raise ModelError(f"transformers cannot load {folder}: {reason}", "convert it without --check-logits") from error
     evaluated: Callable[..., Any] = loaded.eval()
     return evaluated
 

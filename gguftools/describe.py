@@ -14,6 +14,7 @@ import numpy as np
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 from quants.errors import OptionError
+from quants.spelling import did_you_mean
 
 from .opened import OpenFile
 
@@ -165,10 +166,7 @@ def short_hash(tensor: Tensor) -> str:
 def full_value(metadata: Metadata, key: str) -> Any:
     """The whole value of a key. Raises OptionError naming the nearest keys where there is none."""
     if key not in metadata:
-        import difflib
-
-        near = difflib.get_close_matches(key, metadata, n=3)
-        raise OptionError(f"there is no key {key!r}", hint=f"did you mean {' or '.join(near)}?" if near else None)
+        raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
     return plain(metadata.value(key))
 
 

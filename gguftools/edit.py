@@ -15,6 +15,7 @@ from gguf.constants import Keys, TokenType
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 from quants.errors import FileError, OptionError, VocabularyError
+from quants.spelling import did_you_mean
 
 from .describe import brief, type_name
 from .files.gguf_edit import edit_metadata, planned_in_place
@@ -252,8 +253,7 @@ def _check_names(
 ) -> None:
     for key in (*remove, *rename):
         if key not in old:
-            near = difflib.get_close_matches(key, old, n=3)
-            raise OptionError(f"there is no key {key!r}", hint=f"did you mean {' or '.join(near)}?" if near else None)
+            raise OptionError(f"there is no key {key!r}", did_you_mean(key, old))
     for key in remove:
         if key in values or key in rename:
             raise OptionError(f"{key!r} cannot be both removed and {'set' if key in values else 'renamed'}")
@@ -348,9 +348,8 @@ def token_id(metadata: Metadata, token: str | int, warnings: list[str] | None = 
     else:
         texts = list(tokens)
         if token not in texts:
-            near = difflib.get_close_matches(token, _special_texts(metadata, texts), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else None
-            raise VocabularyError(f"no token of the vocabulary is {quote(token)}", hint=hint)
+            hint = did_you_mean(token, _special_texts(metadata, texts))
+            raise VocabularyError(f"no token of the vocabulary is {quote(token)}", hint)
         number = texts.index(token)
     kinds = metadata.get(Keys.Tokenizer.TOKEN_TYPE)
     if warnings is not None and kinds is not None and number < len(kinds) and kinds[number] == TokenType.NORMAL:

@@ -13,6 +13,7 @@ import numpy as np
 
 from quants.errors import FileError
 
+from .files.naming import hint_for_absent
 from .opened import OpenFile, open
 
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -131,4 +132,4 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error

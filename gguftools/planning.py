@@ -161,7 +161,8 @@ class Planner:
         more = f" and {len(needing) - 1} more" if len(needing) > 1 else ""
         if self.matrix is None:
             what = f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}"
-            self._refuse(OptionError(what, hint="pass --imatrix FILE"))
+            made = f"`gguftools imatrix {self.input.path} --file TEXT --output imatrix.gguf` measures one"
+            self._refuse(OptionError(what, hint=f"{made}; then pass --imatrix imatrix.gguf"))
         else:
             what = f"{self.matrix.path} has no entry for {first.name!r}{more}, which {first.format.name} needs"
             self._refuse(OptionError(what, hint="name another format for them: --tensor-type REGEX=TYPE"))

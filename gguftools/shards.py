@@ -110,7 +110,7 @@ def split(
 def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
     """The tensors of each shard: one after the other, until the next would be too much."""
     if max_size is not None and max_tensors is not None:
-        raise OptionError("shards are bounded by --max-size or by --max-tensors, not by both")
+        raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
     if max_tensors is not None and max_tensors < 1:
         raise OptionError(f"a shard of {max_tensors} tensors is none")
     count = max_tensors or (DEFAULT_TENSORS if max_size is None else len(opened.tensors))

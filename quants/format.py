@@ -12,7 +12,6 @@ depend on it say `USES_IMPORTANCE = True`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from .errors import FormatError
+from .spelling import did_you_mean
 
 F32Rows = NDArray[np.float32]
 RawRows = NDArray[np.uint8]
@@ -130,10 +130,7 @@ def format_named(name: str) -> Format:
     """The format called `name`, in any case. Raises FormatError naming the nearest known ones."""
     found = formats().get(name.upper())
     if found is None:
-        near = difflib.get_close_matches(name.upper(), formats(), n=3)
-        raise FormatError(
-            f"there is no format {name!r}", hint=f"did you mean {' or '.join(near)}?" if near else None
-        )
+        raise FormatError(f"there is no format {name!r}", did_you_mean(name, formats()))
     return found
 
 

@@ -7,7 +7,6 @@ Tensors are counted in output order (`visit_order`): those outside layers first,
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from .errors import FormatError, OptionError
 from .format import Format, format_named
+from .spelling import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,8 @@ def recipe_named(name: str) -> Recipe:
     for recipe in RECIPES.values():
         if wanted in (recipe.name, *recipe.aliases) or wanted == str(recipe.file_type):
             return recipe
-    near = difflib.get_close_matches(wanted, RECIPES, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"recipes are {', '.join(RECIPES)}"
-    raise OptionError(f"there is no recipe {name!r}", hint)
+    known = f"recipes are {', '.join(RECIPES)}"
+    raise OptionError(f"there is no recipe {name!r}", did_you_mean(wanted, RECIPES, known, cutoff=0.5))
 
 
 def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
@@ -462,10 +461,9 @@ def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[tu
         except re.error as error:
             raise OptionError(f"tensor rule {pattern!r} is not a regular expression: {error}") from error
         if not any(found.search(name) for name in names):
-            near = difflib.get_close_matches(pattern, names, n=2)
             raise OptionError(
                 f"tensor rule {pattern!r} matches none of the {len(names)} tensors",
-                f"the nearest names are {' and '.join(near)}" if near else "`gguftools show` lists the names",
+                did_you_mean(pattern, names, "`gguftools show` lists the names"),
             )
         compiled.append((found, storable_format(format_name)))
     return compiled

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quants.errors import VocabularyError
+from quants.spelling import did_you_mean
 
 __all__ = ["PreTokenizer", "Structure", "byte_characters", "name_of", "parts", "pre_tokenizer", "structure"]
 
@@ -89,11 +90,7 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     """What `tokenizer.ggml.pre` = name means. Raises VocabularyError for an unknown name."""
     if found := table().get(name):
         return found
-    nearest = difflib.get_close_matches(name, table(), 3, 0.0)
-    raise VocabularyError(
-        f"unknown pre-tokenizer {name!r} in tokenizer.ggml.pre",
-        f"set it to the one that fits, such as {', '.join(map(repr, nearest))}",
-    )
+    raise VocabularyError(f"unknown pre-tokenizer {name!r}", did_you_mean(name, table(), cutoff=0.0))
 
 
 def byte_characters() -> dict[int, str]:

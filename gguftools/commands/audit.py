@@ -11,7 +11,9 @@ def audit(
     against: Annotated[
         Path | None, Option("--against", help="Hugging Face folder or GGUF file that they were made from.")
     ] = None,
-    tensors: Annotated[bool, Option("--tensors", help="Also look for tensors out of line; reads all data.")] = False,
+    tensor_values: Annotated[
+        bool, Option("--tensor-values", help="Also look for tensors out of line; reads all data.")
+    ] = False,
     fail_on: Annotated[
         str, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
     ] = "medium",
@@ -28,7 +30,7 @@ def audit(
     found = []
     for path in files:
         with bytes_progress(f"audit {path.name}") as progress:
-            found.append(look(path, against, tensors=tensors, threads=threads, progress=progress))
+            found.append(look(path, against, tensors=tensor_values, threads=threads, progress=progress))
     if json:
         documents = [each.as_dict() for each in found]
         print_json(documents[0] if len(documents) == 1 else documents)

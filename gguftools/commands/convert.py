@@ -36,8 +36,9 @@ def convert(
     resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
     memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
-    check: Annotated[
-        int, Option("--check", metavar="N", min=0, help="Then compare logits of N random prompts with transformers.")
+    check_logits: Annotated[
+        int,
+        Option("--check-logits", metavar="N", min=0, help="Then compare logits of N random prompts with transformers."),
     ] = 0,
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -50,7 +51,7 @@ def convert(
     from ..sizes import parse_size
     from ..ui import print_report, resumable_note
 
-    if check:
+    if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))
     extra = {} if imatrix is None else {"imatrix": imatrix}
     left = resumable_note() if resume or is_remote(model) else nullcontext()
@@ -61,8 +62,8 @@ def convert(
             reserve=parse_size(reserve) if reserve else 0, resume=resume, threads=threads, memory=parse_size(memory),
             progress=progress, **extra,
         )  # fmt: skip
-    if check:
-        report = replace(report, check=check_output(report.outputs[0], model, check))
+    if check_logits:
+        report = replace(report, check=check_output(report.outputs[0], model, check_logits))
     print_report(report, json)
     if report.check is not None and not report.check.passed:
         raise Exit(1)

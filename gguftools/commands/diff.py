@@ -16,7 +16,7 @@ def diff(
     a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],
     b: Annotated[Path, Argument(help="What it is compared with.")],
     vocab: Annotated[bool, Option("--vocab", help="Can B draft for A in speculative decoding?")] = False,
-    all: Annotated[bool, Option("--all", help="List tensors that are the same, too.")] = False,
+    all_tensors: Annotated[bool, Option("--all-tensors", help="List tensors that are the same, too.")] = False,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
     json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -34,7 +34,7 @@ def diff(
 
     with bytes_progress(f"diff {a.name}") as progress:
         comparison = compare(a, b, threads=threads, progress=progress)
-    print_json(comparison.as_dict()) if json else _print_comparison(comparison, all)
+    print_json(comparison.as_dict()) if json else _print_comparison(comparison, all_tensors)
     raise Exit(1 if comparison.differ else 0)
 
 

@@ -17,7 +17,9 @@ def export(
     outtype: Annotated[
         str | None, Option("--outtype", help="f32, f16 or bf16; default: floats as they are, blocks as f32.")
     ] = None,
-    max_shard_size: Annotated[str, Option("--max-shard-size", help="Weights of a file of a checkpoint.")] = "5G",
+    split_max_size: Annotated[
+        str, Option("--split-max-size", help="Tensor bytes of a shard, as 2G; of a checkpoint.")
+    ] = "5G",
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
     threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
     json: Annotated[bool, Option("--json", help="Print what was written as JSON.")] = False,
@@ -36,7 +38,7 @@ def export(
             )
         else:
             found = export_checkpoint(
-                source, output, outtype=form, max_shard=parse_size(max_shard_size), overwrite=overwrite,
+                source, output, outtype=form, max_shard=parse_size(split_max_size), overwrite=overwrite,
                 threads=threads, progress=progress,
             )  # fmt: skip
     if found.differing:

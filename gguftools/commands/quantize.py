@@ -79,6 +79,7 @@ def quantize(
     from ..quantization import quantize as run
     from ..sizes import parse_size
     from ..ui import print_report, print_table, resumable_note, usage
+    from ..usage import misplaced_recipes
 
     if list_recipes:
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
@@ -86,6 +87,8 @@ def quantize(
         return
     if source is None or not recipes:
         usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+    if mistake := misplaced_recipes(str(source), recipes):
+        usage(*mistake)
     rules = [parse_rule(rule) for rule in tensor_type or ()]
     options = Options(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,

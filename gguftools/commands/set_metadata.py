@@ -37,9 +37,12 @@ def set_metadata(
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..edit import set_metadata as run
     from ..progress import bytes_progress
-    from ..ui import print_edit
+    from ..ui import print_edit, usage
+    from ..usage import misplaced_words
     from ..values import parse_assignment, read_json_values, split_pair, template_text
 
+    if mistake := misplaced_words(assignments or (), remove or ()):
+        usage(*mistake)
     slack = 0
     if reserve is not None:
         from ..sizes import parse_size

@@ -11,9 +11,11 @@ def split(
     output: Annotated[
         Path | None, Option("--output", "-o", help="PREFIX of the shards' names; the file's own if not given.")
     ] = None,
-    max_size: Annotated[str | None, Option("--max-size", help="Tensor bytes of a shard, as 500M or 2G.")] = None,
-    max_tensors: Annotated[
-        int | None, Option("--max-tensors", help="Tensors of a shard; 128 if neither is given.")
+    split_max_size: Annotated[
+        str | None, Option("--split-max-size", help="Tensor bytes of a shard, as 2G.")
+    ] = None,
+    split_max_tensors: Annotated[
+        int | None, Option("--split-max-tensors", help="Tensors of a shard; 128 if neither is given.")
     ] = None,
     no_tensor_first_split: Annotated[
         bool, Option("--no-tensor-first-split", help="The first shard has the metadata alone.")
@@ -30,7 +32,8 @@ def split(
 
     with bytes_progress(f"split {file.name}") as progress:
         report = run(
-            file, output, max_size=parse_size(max_size) if max_size else None, max_tensors=max_tensors,
-            metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run, progress=progress,
+            file, output, max_size=parse_size(split_max_size) if split_max_size else None,
+            max_tensors=split_max_tensors, metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run,
+            progress=progress,
         )  # fmt: skip
     print_shards(report, json)

@@ -14,6 +14,7 @@ from quants import Tensor
 from quants.errors import FileError
 
 from .gguf_reader import MAGICS
+from .naming import hint_for_absent
 from .safetensors import open_safetensors
 from .torch_pickle import open_torch
 
@@ -81,7 +82,7 @@ def _check_folder(folder: Path) -> None:
             hint="`gguftools quantize` takes GGUF files" if is_gguf else "name the folder that holds config.json",
         )
     if not folder.is_dir():
-        raise FileError(f"there is no folder {folder}")
+        raise FileError(f"there is no folder {folder}", hint_for_absent(folder))
     if (folder / "config.json").is_file():
         return
     names = {path.name for path in folder.iterdir()}

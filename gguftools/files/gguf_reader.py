@@ -32,6 +32,7 @@ from quants.errors import FileError
 
 from .endian import swap_rows
 from .journal import journal_path
+from .naming import hint_for_absent, hint_for_folder
 from .strings import ORDER_SIGN, find_strings, quote
 
 MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
@@ -126,7 +127,7 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
     try:
         info = path.stat()
         if stat.S_ISDIR(info.st_mode):
-            raise FileError(f"{path} is a folder, not a {kind}")
+            raise FileError(f"{path} is a folder, not a {kind}", hint_for_folder(path))
         if not stat.S_ISREG(info.st_mode):
             raise FileError(f"{path} is not a regular file")
         if not info.st_size:
@@ -135,7 +136,7 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
             check_not_pointer(path, file.read(64))
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except FileNotFoundError:
-        raise FileError(f"there is no file {path}") from None
+        raise FileError(f"there is no file {path}", hint_for_absent(path)) from None
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

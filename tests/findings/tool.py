@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import resource
 import subprocess
@@ -40,3 +42,18 @@ def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) 
     for word in words:
         assert word in error, f"{word!r} is not in {error!r}"
     return done.stderr
+
+
+def typed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`gguftools ARGUMENTS` in this process, which is faster: for calls that end before they do much."""
+    from gguftools.__main__ import build_app
+
+    out, said = io.StringIO(), io.StringIO()
+    words = [str(each) for each in arguments]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        try:
+            build_app()(words)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())

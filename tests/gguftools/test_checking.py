@@ -36,7 +36,7 @@ def test_without_torch(monkeypatch, tmp_path):
     assert code == 1
     assert said.splitlines() == [
         "error: checking compares with transformers on torch, which is not installed",
-        'hint: pip install "gguftools[verify]", or leave out --check',
+        'hint: pip install "gguftools[verify]", or leave out --check-logits',
     ]
     assert not list(tmp_path.iterdir())
 

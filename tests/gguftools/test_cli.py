@@ -58,6 +58,12 @@ def test_perplexity_as_json(folder):
     assert done.stderr == ""
 
 
+def test_text_from_a_pipe(folder):
+    text = TEXT.read_text()[:20_000]
+    done = gguftools("perplexity", "model-f16.gguf", "-f", "/dev/stdin", "--chunks", 1, cwd=folder, input=text)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_show_as_json(folder):
     done = gguftools("show", "model-f16.gguf", "--json", cwd=folder)
     shown = json.loads(done.stdout)
