@@ -1,11 +1,53 @@
-"""config.json brought to one form: text part in front, defaults filled in, one spelling for rotary settings."""
+"""config.json read by type and brought to one form: text part in front, defaults filled in, rotary settings in one
+spelling.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quants import Tensor
+from quants.errors import ModelError
+
+from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, keys_with
 from .spec import Computed, Config
+from .typed_json import Fields, Flag, Kind, Place
+
+FILE = "config.json"
+NUMBER = re.compile(r"(?<=\.)\d{1,9}(?=\.)")
+
+
+class ReadConfig(dict[str, Any]):
+    """A config whose values are of the kinds in `config_keys`; asked for one that is absent or null it raises
+    ModelError. Flags may be null: that is false.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None and not (key in self and isinstance(KEYS.get(key), Flag)):
+            raise absent(key)
+        return value
+
+
+def changed(config: Config, **values: Any) -> ReadConfig:
+    """The config with other values."""
+    return ReadConfig({**config, **values})
+
+
+def absent(*keys: str) -> ModelError:
+    """The error for a config without a key that is needed."""
+    others = f" (or {', '.join(map(repr, keys[1:]))})".replace("'", '"') if keys[1:] else ""
+    return ModelError(f'{FILE} has no "{keys[0]}"{others}, which this model needs')
+
+
+def required(config: Config, keys: str) -> Any:
+    """As `lookup`. Raises ModelError where none of the alternatives is there."""
+    value = lookup(config, keys)
+    if value is None:
+        raise absent(*keys.split("|"))
+    return value
 
 
 def lookup(config: Config, keys: str) -> Any:
@@ -25,29 +67,67 @@ def lookup(config: Config, keys: str) -> Any:
     return None
 
 
-def normalized(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
-    """`raw` with the text model's keys on top, `defaults` below, and rotary settings as rope_theta + rope_scaling.
+def typed(
+    raw: Mapping[str, Any], keys: Mapping[str, Kind] | None = None, limits: Mapping[str, int] | None = None
+) -> ReadConfig:
+    """`raw` with the text model's keys on top, every known key of its kind. Raises ModelError naming one that is not.
 
-    Defaults that are functions see the rest of the config and also replace null.
+    keys: what a family means otherwise. limits: see `limits_of`.
     """
-    config = {**raw, **{key: value for key, value in text_part(raw).items() if key != "architectures"}}
-    config = {key: value for key, value in defaults.items() if not callable(value)} | config
+    read = Fields(keys_with(keys or {})).read(raw, Place(FILE, limits=limits or {}))
+    return ReadConfig({**read, **{key: value for key, value in text_part(read).items() if key != "architectures"}})
+
+
+def limits_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """What counts of a config cannot be above, given a checkpoint's tensors: nothing may be made of such a size before
+    it is compared with them.
+    """
+    numbers = (NUMBER.search(f".{name}.") for name in tensors)
+    return {
+        "layers": max((int(found[0]) + 1 for found in numbers if found), default=0),
+        "rows": max((max(tensor.shape, default=1) for tensor in tensors.values()), default=0),
+        "values": max((tensor.size for tensor in tensors.values()), default=0),
+    }
+
+
+def normalized(
+    raw: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    keys: Mapping[str, Kind] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> ReadConfig:
+    """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
+
+    Defaults that are functions see the rest of the config and also replace null. tensors: the checkpoint's, if it has
+    any, which bound the config's counts. Raises ModelError.
+    """
+    read = typed(raw, keys, limits_of(tensors) if tensors else {})
+    read.pop("rope_scaling_local", None)  # a name of our own
+    config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
     _one_rope_spelling(config)
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
+    _check_layers(config, keys_with(keys or {}))
     for key, value in defaults.items():
         if callable(value) and config.get(key) is None:
             config[key] = value(config)
     return config
 
 
+def _check_layers(config: Config, keys: Mapping[str, Kind]) -> None:
+    """What a config has for each layer, it must have for each."""
+    count = lookup(config, LAYER_COUNTS)
+    if count is None:
+        return
+    at = Place(FILE, limits={"of layers": count})
+    for key, value in config.items():
+        if value is not None and key in keys:
+            keys[key].read(value, at.inside(key))
+
+
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
-    for key in ("text_config", "llm_config", "language_config"):
-        if isinstance(raw.get(key), Mapping):
-            part: Mapping[str, Any] = raw[key]
-            return part
-    return {}
+    return next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
 
 
 def _one_rope_spelling(config: dict[str, Any]) -> None:
@@ -76,7 +156,12 @@ def _scaling(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Lists of factors mean longrope, which the first Phi-3 configs called "su" and "yarn".
     """
     kind = "longrope" if parameters.get("long_factor") else parameters.get("rope_type", parameters.get("type"))
-    return {**parameters, "rope_type": kind} if kind not in (None, "default", "mrope") else {}
+    if kind in (None, "default", "mrope"):
+        return {}
+    for key in NEEDED_BY_SCALING.get(kind, ()):
+        if parameters.get(key) is None:
+            raise ModelError(f'{FILE}: rope scaling of type "{kind}" needs "{key}", which is not there')
+    return {**parameters, "rope_type": kind}
 
 
 def other_than(*values: object) -> Callable[[object], bool]:
@@ -92,8 +177,8 @@ def unless_tied(name: str) -> Callable[[Config], str]:
 def head_dim(config: Config) -> int:
     """The width of one attention head: as given, or the hidden width shared out."""
     given = config.get("head_dim")
-    heads = lookup(config, "num_attention_heads|n_head|n_heads")
-    return int(given or lookup(config, "hidden_size|n_embd|d_model") // heads)
+    heads = required(config, "num_attention_heads|n_head|n_heads")
+    return int(given or required(config, "hidden_size|n_embd|d_model") // heads)
 
 
 def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
@@ -110,7 +195,7 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
     def pattern(config: Config) -> int | list[bool] | None:
         windowed = windowed_layers(config, lambda i: (i + 1) % (config.get("sliding_window_pattern") or period) != 0)
         for every in (period, 0, *range(1, len(windowed))):
-            if windowed == [every == 0 or (i + 1) % every != 0 for i in range(len(windowed))]:
+            if all(is_so == (every == 0 or (i + 1) % every != 0) for i, is_so in enumerate(windowed)):
                 return every if every != period else None
         return windowed
 

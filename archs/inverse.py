@@ -93,7 +93,7 @@ def _rules_of_the_base(architecture: Architecture) -> int:
 
 def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebuilt:
     config = rebuilt_config(architecture, metadata, tensors)
-    full = normalized(config, architecture.defaults)
+    full = normalized(config, architecture.defaults, architecture.keys)
     source = unmap(architecture, full, metadata, tensors)
     again = map_tensors(architecture, full, source)
     for name, tensor in tensors.items():

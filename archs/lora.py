@@ -329,9 +329,9 @@ def _stacked(
 ) -> tuple[Tensor, Tensor]:
     """The pairs of all experts on top of each other. Raises ModelError where some lack one, or ranks differ."""
     count = int(lookup(config, str(COMMON["expert_count"])) or max(experts) + 1)
-    missing = sorted(set(range(count)) - set(experts))
-    if missing or len({a.shape for a, _ in experts.values()}) > 1:
-        what = f"expert {missing[0]} lacks one" if missing else "their ranks differ"
+    missing = next((i for i in range(count) if i not in experts), None)
+    if missing is not None or len({a.shape for a, _ in experts.values()}) > 1:
+        what = "their ranks differ" if missing is None else f"expert {missing} lacks one"
         raise ModelError(
             f"{adapter.origin}: {name!r} needs a pair of one rank for every expert, but {what}",
             hint="merge the adapter instead (--merge-lora)",

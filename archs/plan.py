@@ -14,7 +14,7 @@ import numpy as np
 from quants import Tensor
 from quants.errors import ModelError
 
-from .config import lookup, normalized
+from .config import lookup, normalized, required
 from .general import general
 from .metadata import Metadata, Value, ValueType
 from .packed import method_of, settings_of, unpacked, with_settings_beside
@@ -52,6 +52,9 @@ FLOATS = frozenset({
     "embedding_scale", "residual_scale", "logit_scale", "attn_logit_softcapping", "final_logit_softcapping",
     "expert_weights_scale", "attention.temperature_scale", "attention.latent_norm_epsilon",
 })  # fmt: skip
+
+FLOAT32_MOST = float(np.finfo(np.float32).max)
+NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
 
 # GGUF names of tensors that stay float32 in every output type.
 FLOAT32_NAMES = ("*_norm.weight", "*ffn_gate_inp*", "position_embd.weight", "token_types.weight", "*ssm_conv1d*",
@@ -92,10 +95,13 @@ def plan(
     Raises ModelError for an unknown class, tensors without a rule or of a wrong shape, VocabularyError.
     """
     architecture = of_config(config)
-    full = with_settings_beside(folder, normalized(config, architecture.defaults))
+    full = with_settings_beside(folder, normalized(config, architecture.defaults, architecture.keys, tensors))
     if architecture.arranged:
         full, tensors = architecture.arranged(full, tensors)
     mapped = map_tensors(architecture, full, tensors, change)
+    for key in NEEDED:
+        if isinstance(source := architecture.metadata[key], str):
+            required(full, source)
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
         metadata[key] = value
@@ -130,8 +136,7 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
             continue
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
-            is_float = key in FLOATS and not isinstance(value, list)
-            found[_full_key(architecture, key)] = float(value) if is_float else _plain(value)
+            found[_full_key(architecture, key)] = _stored(key, value)
     activation = lookup(config, architecture.activation) if architecture.activation else None
     if activation is not None and _activation(activation) != architecture.block.activation:
         found[f"{architecture.name}.hidden_activation"] = activation
@@ -148,11 +153,23 @@ def _full_key(architecture: Architecture, key: str) -> str:
     return key if key.startswith(("general.", "xielu.")) else f"{architecture.name}.{key}"
 
 
-def _plain(value: Any) -> Any:
+def _stored(key: str, value: Any) -> Any:
+    """A value as its key's type. Raises ModelError for one that has no place there."""
     if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], int) and not isinstance(value[0], bool):
-        return Value(list(value), ValueType.ARRAY, ValueType.INT32)
+        value = value.item()
+    if isinstance(value, (list, tuple)):
+        whole = value and isinstance(value[0], int) and not isinstance(value[0], bool)
+        return Value([_bounded(key, one, 2**31) for one in value], ValueType.ARRAY, ValueType.INT32) if whole else value
+    return float(_bounded(key, value)) if key in FLOATS else _bounded(key, value)
+
+
+def _bounded(key: str, value: Any, most: int = 2**32) -> Any:
+    """A number that the file's types can hold: whole ones in 32 bits, others in float32."""
+    least = 1 if key in NEEDED else 0
+    if isinstance(value, float) and not abs(value) <= FLOAT32_MOST:
+        raise ModelError(f"config.json makes {key} {value}, which no float32 can be")
+    if type(value) is int and not (key in FLOATS or least <= value < most):
+        raise ModelError(f"config.json makes {key} {value}; a number from {least} to {most - 1} was expected")
     return value
 
 

@@ -19,11 +19,16 @@ from quants.errors import ModelError
 from quants.spelling import did_you_mean, nearest
 
 from . import families
-from .config import text_part
+from .config import FILE, text_part, typed
+from .config_keys import KEYS, TEXT_PARTS
 from .spec import Architecture
+from .typed_json import Fields, Place
 
 CAUSAL = re.compile("(ForCausalLM|LMHeadModel)$")
 ENTRY_POINTS = "gguftools.architectures"
+
+CLASS = {key: KEYS[key] for key in ("architectures", "model_type")}
+NAMES = {**CLASS, **dict.fromkeys(TEXT_PARTS, Fields(CLASS))}  # what tells a model's class
 
 # Wrappers in which the text model computes otherwise than alone: prompts are seen as a whole.
 NOT_ALONE = frozenset({"PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"})
@@ -77,8 +82,8 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
     that of the model type.
     Raises ModelError as `by_hf_class` does.
     """
-    found = _of_classes(config)
-    return (found.variant({**config, **text_part(config)}) if found.variant else None) or found
+    found = _of_classes(Fields(NAMES).read(config, Place(FILE)))
+    return (found.variant(typed(config, found.keys)) if found.variant else None) or found
 
 
 def _of_classes(config: Mapping[str, Any]) -> Architecture:

@@ -140,7 +140,7 @@ def longrope_attention(config: Config) -> float | None:
     trained = _trained_context(config)
     factor = rope_scaling(config, "factor") or config["max_position_embeddings"] / trained
     given = rope_scaling(config, "attention_factor")
-    return float(given or (math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0))
+    return float(given or (math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 < trained else 1.0))
 
 
 def longrope_factors(config: Config) -> Iterable[Tensor]:

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from quants import Tensor
 
+from .typed_json import Kind
+
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
 Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
@@ -143,6 +145,7 @@ class Architecture:
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
+    keys: what config keys hold, where it is something else than `archs.config_keys` says.
     refused: config keys with the value (or a test of it) that stands for a variant which files of this family cannot
         express.
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
@@ -168,6 +171,7 @@ class Architecture:
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     float32: tuple[str, ...] = ()
     layers_vary: bool = False
+    keys: Mapping[str, Kind] = field(default_factory=dict)
     refused: Mapping[str, Any] = field(default_factory=dict)
     variant: Callable[[Config], Architecture | None] | None = None
     by_variant: bool = False

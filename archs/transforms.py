@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quants import FormatError, Tensor, format_named
 
-from .config import lookup
+from .config import lookup, required
 from .kept import Kept
 from .spec import Config, Transform
 
@@ -26,6 +26,8 @@ LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 
 def take(tensor: Tensor, index: NDArray[np.intp]) -> Tensor:
     """Entries `index` of the first dimension, in that order."""
+    if len(index) and not 0 <= index.min() <= index.max() < tensor.shape[0]:
+        raise FormatError(f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means more")
     shape = (len(index), *tensor.shape[1:])
     if len(tensor.shape) == 1:
         dtype = _elements(tensor)
@@ -198,7 +200,7 @@ def interleave_rope(heads: str) -> Transform:
     """
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
-        count = lookup(config, heads)
+        count = required(config, heads)
         rows = tensor.shape[0]
         if rows % (2 * count):
             raise FormatError(
@@ -207,7 +209,7 @@ def interleave_rope(heads: str) -> Transform:
         return take(tensor, np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1))
 
     def undo(tensor: Tensor, config: Config) -> Tensor:
-        count = lookup(config, heads)
+        count = required(config, heads)
         return take(tensor, np.arange(tensor.shape[0]).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1))
 
     return Reversible(transform, undo)
@@ -220,8 +222,8 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     """
 
     def picked(count: int, config: Config, origin: str) -> NDArray[np.intp]:
-        groups = kv_heads(config) if callable(kv_heads) else lookup(config, kv_heads)
-        each = lookup(config, heads) // groups + 2
+        groups = kv_heads(config) if callable(kv_heads) else required(config, kv_heads)
+        each = required(config, heads) // groups + 2
         if count % (groups * each):
             raise FormatError(f"{origin} has {count} rows; {groups} groups of {each} don't fit")
         rows = np.arange(count).reshape(groups, each, -1)
@@ -322,13 +324,13 @@ def scaled(*keys: str) -> Transform:
 
     def product(config: Config, x: Floats) -> Floats:
         for key in keys:
-            x = x * np.float32(lookup(config, key))
+            x = x * np.float32(required(config, key))
         return x
 
     def quotient(config: Config, x: Floats) -> Floats:
         exact = x.astype(np.float64)
         for key in reversed(keys):
-            exact = exact / float(np.float32(lookup(config, key)))
+            exact = exact / float(np.float32(required(config, key)))
         return _solved(x, exact.astype(np.float32), lambda y: product(config, y))
 
     return Reversible(
@@ -341,7 +343,12 @@ def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
     """Each row (of a vector: value) multiplied with its own factor, in float32."""
 
     def by_rows(tensor: Tensor, function: Callable[[Floats, Floats], Floats], config: Config) -> Tensor:
-        each = factors(config)[:, None] if len(tensor.shape) > 1 else factors(config)[None]
+        numbers = factors(config)
+        if len(numbers) != tensor.shape[0]:
+            raise FormatError(
+                f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means {len(numbers)}"
+            )
+        each = numbers[:, None] if len(tensor.shape) > 1 else numbers[None]
 
         def read(start: int, stop: int) -> NDArray[np.uint8]:
             values = function(tensor.float32(start, stop), each[start:stop])
@@ -416,6 +423,8 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
     def picked(rows: int, config: Config) -> NDArray[np.intp]:
         count = int(config[heads])
         low, high = (sum(int(config[key]) for key in keys.split("+") if key) for keys in (start, stop))
+        if rows % count or high > rows // count:
+            raise FormatError(f"{rows} rows don't hold {count} heads ({heads}) of {high} or more each")
         return np.arange(count)[:, None] * (rows // count) + np.arange(low, high)
 
     def transform(tensor: Tensor, config: Config) -> Tensor:

@@ -105,7 +105,7 @@ def _opened(source: PathLike) -> AbstractContextManager[Checkpoint]:
 
 
 def _with_predictor(planned: Plan, checkpoint: Checkpoint, predictor: Predictor) -> Plan:
-    config = normalized(checkpoint.config, planned.architecture.defaults)
+    config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
     metadata = sparse_metadata(planned.architecture, config, planned.metadata, predictor.threshold)
     return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, predictor.layers))
 

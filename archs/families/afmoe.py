@@ -5,7 +5,7 @@ Reference: transformers `models/afmoe/modeling_afmoe.py`. With `mup_enabled` the
 of its width, which files without `embedding_scale` mean. The chosen experts' weights always sum to one.
 """
 
-from archs.config import unusual_windows
+from archs.config import changed, unusual_windows
 from archs.experts import APART, SHARED
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config
@@ -15,7 +15,7 @@ PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
 def window_pattern(config: Config) -> object:
     every = config["global_attn_every_n_layers"]
-    return unusual_windows(PERIOD)({**config, "sliding_window_pattern": every})
+    return unusual_windows(PERIOD)(changed(config, sliding_window_pattern=every))
 
 
 AFMOE = LLAMA.but(

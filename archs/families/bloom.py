@@ -3,7 +3,7 @@
 Reference: transformers `models/bloom/modeling_bloom.py`.
 """
 
-from archs.config import lookup
+from archs.config import required
 from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import ungroup
 
@@ -17,7 +17,7 @@ BLOOM = Architecture(
         **COMMON,
         "context_length": f"seq_length|{WIDTH}",  # the model has no limit; the reference's stand-in
         "embedding_length": WIDTH,
-        "feed_forward_length": lambda config: 4 * lookup(config, WIDTH),
+        "feed_forward_length": lambda config: 4 * required(config, WIDTH),
         "attention.head_count": HEADS,
         "attention.head_count_kv": HEADS,
     },

@@ -5,8 +5,12 @@ Reference: transformers `models/exaone4/modeling_exaone4.py`.
 """
 
 from archs.config import windowed_layers
+from archs.config_keys import PERIOD
 from archs.families.olmo2 import OLMO2
 from archs.spec import Block, Config
+from archs.typed_json import Either, Text
+
+PATTERN = {"sliding_window_pattern": Either((PERIOD, Text(form="[LG]+")))}
 
 
 def window_pattern(config: Config) -> list[bool] | None:
@@ -23,6 +27,7 @@ EXAONE4 = OLMO2.but(
     name="exaone4",
     hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
     restored=None,
+    keys=PATTERN,
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,

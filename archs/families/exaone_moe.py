@@ -4,9 +4,10 @@ routing, layers for predicting several tokens at the end.
 Reference: transformers `models/exaone_moe/modeling_exaone_moe.py`.
 """
 
+from archs.config import changed
 from archs.experts import shared_width
 from archs.families.dots1 import DOTS1
-from archs.families.exaone4 import window_pattern
+from archs.families.exaone4 import PATTERN, window_pattern
 from archs.families.glm4moe import NEXT_TOKENS
 from archs.families.qwen3next import predicting_further
 from archs.rope import scaling_type
@@ -16,6 +17,7 @@ EXAONE_MOE = DOTS1.but(
     name="exaone-moe",
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     arranged=predicting_further,
+    keys=PATTERN,
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
         "vocab_size": "vocab_size",
@@ -23,7 +25,7 @@ EXAONE_MOE = DOTS1.but(
         "attention.sliding_window_pattern": window_pattern,
         "expert_shared_count": "num_shared_experts",
         "expert_shared_feed_forward_length": lambda config: shared_width(
-            {**config, "n_shared_experts": config["num_shared_experts"]}
+            changed(config, n_shared_experts=config["num_shared_experts"])
         ),
         "nextn_predict_layers": "num_nextn_predict_layers",
         "rope.scaling.type": scaling_type,

@@ -7,7 +7,7 @@ after attention; the reference doesn't convert them: two more keys say so.
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup
+from archs.config import required
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import ungroup
@@ -20,7 +20,7 @@ def kv_heads(config: Config) -> int:
     """One with multi_query, whatever `num_kv_heads` says, but in the newer architecture."""
     if config["multi_query"] and not config["new_decoder_architecture"]:
         return 1
-    return int(lookup(config, f"num_kv_heads|n_head_kv|{HEADS}"))
+    return int(required(config, f"num_kv_heads|n_head_kv|{HEADS}"))
 
 
 def parallel(config: Config) -> bool | None:

@@ -16,6 +16,9 @@ from archs.families.mamba2 import limits, step_limit
 from archs.spec import Block, Config, Map
 from archs.transforms import chain, channels_and_taps, column, in_groups, negative_exp, scaled, scaled_rows
 from quants import Tensor
+from quants.errors import ModelError
+
+MOST_ROWS = 1 << 24  # far more than any model has
 
 
 def inner_size(config: Config) -> int:
@@ -31,6 +34,8 @@ def projection_factors(config: Config) -> NDArray[np.float32]:
     """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
+    if sum(rows) > MOST_ROWS:
+        raise ModelError(f"config.json makes the Mamba projection {sum(rows)} rows")
     return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
 
 

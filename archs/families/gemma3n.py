@@ -11,20 +11,22 @@ from statistics import NormalDist
 import numpy as np
 
 from archs.config import windowed_layers
+from archs.config_keys import NET_WIDTH
 from archs.families.gemma4 import GEMMA4
 from archs.rope import SCALING
 from archs.spec import COMMON, Config, Map
 from archs.transforms import concatenated
+from archs.typed_json import Either, ListOf
 from quants import Tensor
 
 
 def sparsity(config: Config) -> list[float]:
     """Of each layer, which multiple of the standard deviation an activation has to exceed; as torch computes it."""
-    shares = config.get("activation_sparsity_pattern")
+    shares, count = config.get("activation_sparsity_pattern"), config["num_hidden_layers"]
     if shares is None:
-        sparse = 10 if config["num_hidden_layers"] > 10 else 0
-        shares = [0.95] * sparse + [0.0] * (config["num_hidden_layers"] - sparse)
-    return [_multiple(share) for share in shares]
+        sparse = 10 if count > 10 else 0
+        shares = [0.95] * sparse + [0.0] * (count - sparse)
+    return [_multiple(share) for share in (shares if isinstance(shares, list) else [shares] * count)]
 
 
 def _multiple(share: float) -> float:
@@ -55,6 +57,7 @@ GEMMA3N = GEMMA4.but(
     hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
     generated=(),
+    keys={**GEMMA4.keys, "intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
     float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={
         **SCALING,

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
+from archs.config_keys import FLAG
 from archs.families.gemma3 import GEMMA3
 from archs.one_way import no_way_back
 from archs.rope import SCALING
 from archs.spec import Block, Computed, Config, Map
+from archs.typed_json import Either, Text
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
@@ -26,7 +28,7 @@ def window_pattern(config: Config) -> list[bool]:
 def of_wide_layers(config: Config, key: str, otherwise: object) -> object:
     """A setting of the layers that see everything: transformers 5 writes it for each of them."""
     layers = config.get("per_layer_config") or {}
-    wide = [settings for layer, settings in layers.items() if not window_pattern(config)[int(layer)]]
+    wide = [layers[str(i)] for i, windowed in enumerate(window_pattern(config)) if not windowed and str(i) in layers]
     return wide[0].get(key, otherwise) if wide else otherwise
 
 
@@ -90,6 +92,7 @@ GEMMA4 = GEMMA3.but(
         "use_double_wide_mlp": False,
         "vocab_size": 262_144,
     },
+    keys={"use_bidirectional_attention": Either((FLAG, Text(("all", "vision"))))},
     refused={"use_bidirectional_attention": "all"},
     restored=no_way_back,
     generated=(proportional_freqs,),

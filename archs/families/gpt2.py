@@ -6,22 +6,22 @@ Reference: transformers `models/gpt2/modeling_gpt2.py`. The causal masks that ol
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup
+from archs.config import required
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import transpose
 from quants import Tensor
 
 
 def feed_forward_length(config: Config) -> int:
-    return int(config.get("n_inner") or 4 * lookup(config, "n_embd|hidden_size"))
+    return int(config.get("n_inner") or 4 * required(config, "n_embd|hidden_size"))
 
 
 def attention_scale(config: Config) -> float | list[float] | None:
     """The factor of q·k where it is not the usual one, of each layer where they differ (the reference drops it)."""
-    width = lookup(config, "n_embd|hidden_size") / lookup(config, "n_head|num_attention_heads")
+    width = required(config, "n_embd|hidden_size") / required(config, "n_head|num_attention_heads")
     scale = width**-0.5 if config.get("scale_attn_weights", True) else 1.0
     if config.get("scale_attn_by_inverse_layer_idx"):
-        return [scale / (layer + 1) for layer in range(lookup(config, "n_layer|num_hidden_layers"))]
+        return [scale / (layer + 1) for layer in range(required(config, "n_layer|num_hidden_layers"))]
     return None if config.get("scale_attn_weights", True) else scale
 
 

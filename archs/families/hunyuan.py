@@ -14,7 +14,7 @@ STRETCHED = 256 * 1024  # tokens
 
 def base(config: Config) -> float:
     alpha, width = rope_scaling(config, "alpha"), head_dim(config)
-    return float(config["rope_theta"] * (alpha ** (width / (width - 2)) if alpha else 1.0))
+    return float(config["rope_theta"] * (alpha ** (width / (width - 2)) if alpha and width > 2 else 1.0))
 
 
 def if_stretched(key: str, value: object) -> Computed:

@@ -4,9 +4,11 @@ Reference: transformers `models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`. Publ
 layer where there is but one.
 """
 
+from archs.config_keys import SIZE
 from archs.experts import APART
 from archs.families.hunyuan import HUNYUAN_DENSE
 from archs.spec import Block, Computed, Config
+from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
 
 
@@ -32,6 +34,9 @@ HUNYUAN_MOE = HUNYUAN_DENSE.but(
         "expert_feed_forward_length": same_everywhere("moe_intermediate_size"),
         "expert_shared_feed_forward_length": "intermediate_size",
     },
+    keys=dict.fromkeys(
+        ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"), Either((SIZE, ListOf(SIZE)))
+    ),
     defaults={
         "num_experts": 1,
         "moe_topk": 1,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup, other_than, unless_tied
+from archs.config import lookup, other_than, required, unless_tied
 from archs.spec import Architecture, Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
 from quants import Tensor
@@ -18,13 +18,14 @@ UNBOUNDED = 1 << 20  # what the reference writes as the context of models whose 
 
 def inner_size(config: Config) -> int:
     """How many channels the state space has."""
-    return int(lookup(config, "intermediate_size|d_inner") or config["expand"] * lookup(config, "hidden_size|d_model"))
+    given = lookup(config, "intermediate_size|d_inner")
+    return int(given or config["expand"] * required(config, "hidden_size|d_model"))
 
 
 def time_step_rank(config: Config) -> int:
     """The width of what time steps are made from."""
     given = lookup(config, "time_step_rank|dt_rank|mamba_dt_rank")
-    return math.ceil(lookup(config, "hidden_size|d_model") / 16) if given in (None, "auto") else int(given)
+    return math.ceil(required(config, "hidden_size|d_model") / 16) if given in (None, "auto") else int(given)
 
 
 def normalizes(config: Config) -> bool:

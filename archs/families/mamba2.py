@@ -16,8 +16,7 @@ def step_limit(which: int) -> Computed:
     """The bounds of time steps, where they bound anything (the reference drops them)."""
 
     def limit(config: Config) -> float | None:
-        given = (config.get("time_step_limit") or (0.0, float("inf")))[which]
-        bound = float(given["__float__"] if isinstance(given, Mapping) else given)  # so transformers 5 writes infinity
+        bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
         return bound if 0 < bound < float("inf") else None
 
     return limit

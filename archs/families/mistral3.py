@@ -84,7 +84,7 @@ MISTRAL4 = DEEPSEEK_V3.but(
         "vocab_size": 131_072,
     },
     restored=no_way_back,
-    refused={"rope_interleave": False, "n_group": lambda count: count > 1},
+    refused={"rope_interleave": False, "n_group": lambda count: (count or 1) > 1},
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
         "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",

@@ -7,6 +7,7 @@ from archs.config import windowed_layers
 from archs.families.bert import labels
 from archs.rope import SCALING, scaling_type
 from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
 PERIOD = 3  # every third layer sees everything, the first one too
@@ -29,13 +30,15 @@ def global_layers(config: Config) -> int | list[bool]:
 
 def of_classifier(name: str) -> Map:
     """A part of the head that only classifiers keep."""
-    return Map(lambda config: name if "ModernBertForSequenceClassification" in config.get("architectures", ()) else "")
+    kept = "ModernBertForSequenceClassification"
+    return Map(lambda config: name if kept in (config.get("architectures") or ()) else "")
 
 
 MODERNBERT = Architecture(
     name="modern-bert",
     hf_classes=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     vocab_keys={"add_sep_token": True},
+    keys={"classifier_pooling": Text(tuple(POOLING))},
     metadata={
         **COMMON,
         **SCALING,

@@ -4,6 +4,7 @@ Reference: transformers `models/mpt/modeling_mpt.py`.
 """
 
 from archs.config import lookup
+from archs.config_keys import ANYTHING
 from archs.spec import COMMON, Architecture, Block, Config
 
 
@@ -43,6 +44,7 @@ MPT = Architecture(
         "norm_f": "output_norm",
         "lm_head": "output",
     },
+    keys={"logit_scale": ANYTHING},
     activation="",
     block=Block(norm="layer", rope="none", alibi="attention.max_alibi_bias", activation="gelu", gated=False),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import MAMBA2, limits
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import interleave_rope
+from archs.typed_json import ListOf, Text
 from quants import Tensor
 
 # How a pattern spells a layer's kind, and how transformers 5 does.
@@ -26,6 +27,7 @@ KINDS = {
 }  # fmt: skip
 
 
+KIND = ListOf(Text(("mamba", "attention", "mlp", "moe", *KINDS)))
 FURTHER = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
 
 
@@ -133,6 +135,7 @@ NEMOTRON_H = MAMBA2.but(
         "num_hidden_layers": None,
         "vocab_size": 131_072,
     },
+    keys={"layers_block_type": KIND, "layer_types": KIND},
     refused={"mamba_hidden_act": other_than("silu", "swish")},
     restored=restored,
     variant=with_experts,

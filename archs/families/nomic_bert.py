@@ -4,19 +4,19 @@ Reference: transformers `models/nomic_bert/modeling_nomic_bert.py`. Published co
 length that the model can be stretched to.
 """
 
-from archs.config import lookup
+from archs.config import required
 from archs.families.bert import BERT
 from archs.spec import Block, Config
 
 
 def context(config: Config) -> int:
-    given, trained = config.get("n_positions"), config.get("max_trained_positions", 2048)
+    given, trained = config.get("n_positions"), config.get("max_trained_positions") or 2048
     return int(min(given, trained) if given else config["max_position_embeddings"])
 
 
 def head_width(config: Config) -> int:
     """The width of one attention head."""
-    return int(lookup(config, "n_embd|hidden_size") // lookup(config, "n_head|num_attention_heads"))
+    return int(required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
 
 
 NOMIC_BERT = BERT.but(

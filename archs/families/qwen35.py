@@ -12,6 +12,7 @@ from archs.families.qwen2vl import sections
 from archs.families.qwen3next import QWEN3_NEXT, flat
 from archs.spec import Config, Map
 from archs.transforms import Reversible, chain, channels_and_taps, negative_exp, take, transpose
+from quants import FormatError
 
 
 def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
@@ -19,15 +20,18 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
     the rows of queries and keys, which stay.
     """
 
-    def order(config: Config) -> NDArray[np.intp]:
+    def order(total: int, config: Config) -> NDArray[np.intp]:
         groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
         skipped = 2 * groups * config["linear_key_head_dim"] if after_keys else 0
-        rows = np.arange(heads * (config[width] if width else 1)).reshape(groups, heads // groups, -1)
+        count = heads * (config[width] if width else 1)
+        if heads % groups or skipped + count != total:
+            raise FormatError(f"{total} rows of a linear attention are not those of {groups} and {heads} heads")
+        rows = np.arange(count).reshape(groups, heads // groups, -1)
         return np.concatenate([np.arange(skipped), skipped + rows.swapaxes(0, 1).reshape(-1)])
 
     return Reversible(
-        lambda tensor, config: take(tensor, order(config)),
-        lambda tensor, config: take(tensor, np.argsort(order(config))),
+        lambda tensor, config: take(tensor, order(tensor.shape[0], config)),
+        lambda tensor, config: take(tensor, np.argsort(order(tensor.shape[0], config))),
     )
 
 

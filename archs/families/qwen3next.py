@@ -17,7 +17,7 @@ from archs.families.qwen3moe import QWEN3_MOE
 from archs.rope import rotated_width
 from archs.spec import Block, Computed, Config, Map
 from archs.transforms import Reversible, add_one, chain, channels_and_taps, column, negative_exp, take
-from quants import Tensor
+from quants import FormatError, Tensor
 
 FURTHER = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
@@ -57,6 +57,8 @@ def of_groups(pick: str) -> Reversible:
 
     def picked(count: int, config: Config) -> NDArray[np.intp]:
         groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
+        if count % groups:
+            raise FormatError(f"{count} rows of a linear attention are not the same for each of {groups} heads of keys")
         values = config["linear_num_value_heads"] // groups * config["linear_value_head_dim"]
         kinds = np.split(np.arange(count).reshape(groups, -1), [size, 2 * size, 2 * size + values], axis=1)
         return np.concatenate([kinds["qkvz".index(kind)].reshape(-1) for kind in pick])

@@ -85,7 +85,7 @@ MULTILINGUAL = {"d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_pro
 
 def multilingual(config: Config) -> Architecture | None:
     """mT5, which differs by its defaults alone."""
-    if "MT5ForConditionalGeneration" not in config["architectures"]:
+    if "MT5ForConditionalGeneration" not in (config.get("architectures") or ()):
         return None
     return T5.but(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
 

@@ -15,6 +15,7 @@ from typing import Any
 from quants import Tensor
 from quants.errors import GgufToolsError, ModelError
 
+from ..config import changed
 from ..small_files import read_json_object
 from .mxfp4 import joined
 from .parts import Settings, Unpacked, refused
@@ -65,7 +66,7 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
             settings = dict(found[inside] if inside else found)
         except (GgufToolsError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
-        return {**config, KEYS[0]: {"quant_method": method, **settings}}
+        return changed(config, **{KEYS[0]: {"quant_method": method, **settings}})
     return config
 
 

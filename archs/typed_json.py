@@ -1,0 +1,234 @@
+"""JSON read by type: a table says what each key holds; an error names file, key, value and what was expected."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quants.errors import GgufToolsError, ModelError
+
+WHOLE_MOST = 2**32 - 1  # of GGUF's UINT32
+NUMBER_MOST, NUMBER_LEAST = 1e30, 1e-30  # in float32 with room for products
+INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}  # as transformers 5 writes them: {"__float__": "Infinity"}
+SHOWN = 60  # characters of a wrong value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands. limits: the largest counts of a kind (`Whole.limit`) that the rest of a model allows."""
+
+    file: str
+    key: str = ""
+    error: type[GgufToolsError] = ModelError
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def inside(self, key: object) -> Place:
+        return replace(self, key=f"{self.key}.{key}" if self.key else str(key))
+
+    def wrong(self, value: object, expected: str, hint: str | None = None) -> GgufToolsError:
+        return self.error(f'{self.file}: "{self.key}" is {shown(value)}; {expected} was expected', hint)
+
+
+def shown(value: object) -> str:
+    """A JSON value in one short line, without looking at the rest of a long one."""
+    if isinstance(value, dict):
+        value = dict(itertools.islice(value.items(), SHOWN))
+    text = json.dumps(value[:SHOWN] if isinstance(value, (list, str)) else value, default=repr)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+
+
+class Kind:
+    """What a key holds: `read` gives the value as it is used, or raises the error of the place."""
+
+    expected: str
+    types: tuple[type, ...] = (object,)
+
+    def read(self, value: Any, at: Place) -> Any:
+        raise NotImplementedError
+
+    def takes(self, value: object) -> bool:
+        """Whether the value has the JSON type, whatever is in it."""
+        return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    """A whole number, also if written as 2.0. limit: what else bounds it, by its name in the place's limits."""
+
+    least: int = 0
+    most: int = WHOLE_MOST
+    limit: str = ""
+    types = (int, float)
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        return f"a whole number of at least {self.least}"
+
+    def read(self, value: Any, at: Place) -> int:
+        number = int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+        if type(number) is not int or number < self.least:
+            raise at.wrong(value, self.expected)
+        most = min(self.most, at.limits.get(self.limit, self.most))
+        if number > most:
+            why = "the checkpoint's tensors go with no more" if most < self.most else None
+            raise at.wrong(value, f"a whole number from {self.least} to {most}", why)
+        return number
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite number, as float. infinite: it may also be without bound."""
+
+    least: float = -NUMBER_MOST
+    most: float = NUMBER_MOST
+    infinite: bool = False
+    types = (int, float)
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        if self.least == NUMBER_LEAST:
+            return "a number above 0" + (f", at most {self.most:g}" if self.most != NUMBER_MOST else "")
+        return f"a number from {self.least:g} to {self.most:g}"
+
+    def read(self, value: Any, at: Place) -> float:
+        number = value
+        if self.infinite and isinstance(value, dict):
+            number = INFINITIES.get(str(value.get("__float__")))
+        unbounded = self.infinite and isinstance(number, float) and math.isinf(number)
+        if type(number) not in (int, float) or not (unbounded or self.least <= number <= self.most):
+            raise at.wrong(value, self.expected)
+        return float(number)
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    expected = "true or false"
+    types = (bool,)
+
+    def read(self, value: Any, at: Place) -> bool:
+        if not isinstance(value, bool):
+            raise at.wrong(value, self.expected)
+        return value
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """A string, one of `choices` if there are any, or one that is like the regular expression `form` as a whole."""
+
+    choices: tuple[str, ...] = ()
+    form: str = ""
+    types = (str,)
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        if self.form:
+            return f"a string like {self.form}"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a string"
+
+    def read(self, value: Any, at: Place) -> str:
+        found = isinstance(value, str) and (not self.choices or value in self.choices)
+        if not found or not re.fullmatch(self.form or "(?s:.*)", value):
+            raise at.wrong(value, self.expected)
+        return str(value)
+
+
+@dataclass(frozen=True)
+class ListOf(Kind):
+    """A list of one kind. length: how many items, if that is fixed; per_layer: one for each layer (the place's
+    limit "of layers", once it is known).
+    """
+
+    item: Kind
+    length: int | None = None
+    per_layer: bool = False
+    types = (list,)
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        return f"a list{f' of {self.length}' if self.length else ''} ({self.item.expected} each)"
+
+    def read(self, value: Any, at: Place) -> list[Any]:
+        if not isinstance(value, list) or (self.length is not None and len(value) != self.length):
+            raise at.wrong(value, self.expected)
+        exact = at.limits.get("of layers") if self.per_layer else None
+        if exact is not None and len(value) != exact:
+            raise at.error(f'{at.file}: "{at.key}" has {len(value)} entries; one a layer, {exact}, was expected')
+        return [self.item.read(each, at.inside(i)) for i, each in enumerate(value)]
+
+
+@dataclass(frozen=True)
+class MapOf(Kind):
+    """An object of one kind. keys: a regular expression that each key is like."""
+
+    item: Kind
+    keys: str = ""
+    types = (dict,)
+    expected = "an object"
+
+    def read(self, value: Any, at: Place) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise at.wrong(value, self.expected)
+        for key in value:
+            if self.keys and not re.fullmatch(self.keys, key):
+                raise at.error(f'{at.file}: "{at.key}" has the key {shown(key)}; one like {self.keys} was expected')
+        return {key: self.item.read(each, at.inside(key)) for key, each in value.items()}
+
+
+@dataclass(frozen=True)
+class Fields(Kind):
+    """An object whose known keys are of these kinds, or null; others are left as they are."""
+
+    table: Mapping[str, Kind]
+    types = (dict,)
+    expected = "an object"
+
+    def read(self, value: Any, at: Place) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise at.wrong(value, self.expected)
+        return {
+            key: self.table[key].read(each, at.inside(key)) if key in self.table and each is not None else each
+            for key, each in value.items()
+        }
+
+
+@dataclass(frozen=True)
+class Either(Kind):
+    """Of one of several kinds: the first that has the value's JSON type."""
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        return ", or ".join(kind.expected for kind in self.kinds)
+
+    def read(self, value: Any, at: Place) -> Any:
+        for kind in self.kinds:
+            if kind.takes(value):
+                return kind.read(value, at)
+        raise at.wrong(value, self.expected)
+
+
+@dataclass(frozen=True)
+class Anything(Kind):
+    """Whatever it is."""
+
+    expected = "anything"
+
+    def read(self, value: Any, at: Place) -> Any:
+        return value
+
+
+def read_fields(
+    content: object, table: Mapping[str, Kind], file: str, error: type[GgufToolsError] = ModelError
+) -> dict[str, Any]:
+    """The object that a JSON file holds, its known keys checked. Raises `error` for a value of another kind."""
+    if not isinstance(content, dict):
+        raise error(f"{file} holds {shown(content)}; an object was expected")
+    return Fields(table).read(content, Place(file, error=error))
