@@ -1,32 +1,28 @@
-"""Chat templates tried out: sample conversations are rendered in jinja2's sandbox, as transformers does it."""
+"""Chat templates tried out: sample conversations are rendered as transformers does it, in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from types import FrameType
+from subprocess import DEVNULL, PIPE
 from typing import Any
-
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from archs.metadata import Metadata
 from quants.errors import VocabularyError
 
 from .known_keys import SPECIAL_TOKENS, TOKENS
 
-SECONDS = 5.0  # a template that takes longer for a few messages never ends
-MAX_TEXT = 1 << 20
+SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
+WAITING = 4  # times as long may pass, on a busy machine
+MAX_OUTPUT = 64 << 20  # bytes of what the child says
+CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from gguftools.sandbox import serve; serve()"
 LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")
 
 QUESTION = {"role": "user", "content": "What is 2 + 2?"}
@@ -55,8 +51,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-class RefusedError(TemplateError):
-    """The template itself called raise_exception."""
+@dataclass(frozen=True)
+class Answer:
+    """A text, or (in one line) why there is none. fatal: the template is not to be tried any further."""
+
+    text: str | None = None
+    error: str | None = None
+    fatal: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,106 +69,45 @@ class Rendering:
     error: str | None = None
 
 
-class Generation(Extension):
-    """The blocks that mark what a model says: here they are what is in them."""
+def render(template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> list[Answer]:
+    """What a template makes of conversations, each given as the template's variables.
 
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
-class _Namespace(Namespace):
-    """What `namespace()` gives a template: no names that begin with an underscore."""
-
-    def __init__(self, /, *pairs: Any, **values: Any) -> None:
-        given = dict(*pairs, **values)
-        for name in given:
-            _Namespace._check(name)
-        super().__init__(given)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _Namespace._check(name)
-        super().__setitem__(name, value)
-
-    @staticmethod
-    def _check(name: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError(f"a namespace takes no name like {name!r}")
+    Raises VocabularyError, in one line, for one that takes too much time, memory or text, or breaks out of the sandbox.
+    """
+    request = {"template": template, "conversations": list(conversations), "seconds": seconds}
+    command = [sys.executable, "-I", "-c", CHILD, json.dumps(sys.path)]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as child:
+        stop = threading.Timer(WAITING * seconds, child.kill)  # for what takes no processor time
+        stop.start()
+        try:
+            output = _exchange(child, json.dumps(request).encode())
+        finally:
+            stop.cancel()
+            child.kill()
+    answers = [Answer(**json.loads(line)) for line in output.splitlines() if line.endswith(b"}")]
+    if answers and answers[-1].fatal:
+        raise VocabularyError(f"the chat template {answers[-1].error}")
+    if len(answers) < len(conversations):
+        raise VocabularyError(f"the chat template {_death(child.returncode, seconds)}")
+    return answers
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox with what transformers gives templates."""
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    made.filters["tojson"] = _tojson
-    made.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
-    return made
+def _exchange(child: subprocess.Popen[bytes], request: bytes) -> bytes:
+    """Write the request, and read what the child answers, but no more than it may."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(request)
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
+    return child.stdout.read(MAX_OUTPUT)
 
 
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _refuse(message: str) -> None:
-    raise RefusedError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def render(template: str, variables: Mapping[str, Any], seconds: float = SECONDS) -> str:
-    """The text that a template makes. Raises VocabularyError, in one line, for one that fails or does not end."""
-    try:
-        with _deadline(seconds):
-            compiled = environment().from_string(template)
-            pieces, size = [], 0
-            for piece in compiled.generate(**variables):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_TEXT:
-                    raise VocabularyError(f"the chat template writes more than {MAX_TEXT} characters")
-            return "".join(pieces)
-    except RefusedError as error:
-        raise VocabularyError(f"the chat template refuses it: {_line(error)}") from error
-    except TemplateSyntaxError as error:
-        raise VocabularyError(f"the chat template has an error in line {error.lineno}: {_line(error)}") from error
-    except SecurityError as error:
-        raise VocabularyError(f"the chat template does what the sandbox forbids: {_line(error)}") from error
-    except _TooSlowError as error:
-        raise VocabularyError(f"the chat template does not end within {seconds:g} s") from error
-    except Exception as error:  # whatever an expression of a template can raise
-        raise VocabularyError(f"the chat template fails: {_line(error) or type(error).__name__}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-class _TooSlowError(Exception):
-    """Raised within a template when its time is over."""
-
-
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Raise _TooSlowError in the running Python code, whatever it is doing, when the time is over."""
-    end, before = time.monotonic() + seconds, sys.gettrace()
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
-        if time.monotonic() > end:
-            raise _TooSlowError
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+def _death(status: int, seconds: float) -> str:
+    """Why a child ended before it had answered."""
+    if status in (-signal.SIGPROF, -signal.SIGKILL):
+        return f"does not end within {seconds:g} s"
+    return "breaks off: it nests too deeply, or takes too much memory"
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
@@ -183,18 +123,13 @@ def special_texts(metadata: Metadata) -> dict[str, str]:
 def try_template(template: str, metadata: Metadata) -> list[Rendering]:
     """Every sample through the template; the first must come through.
 
-    Raises VocabularyError where it does not, or where any breaks out of the sandbox.
+    Raises VocabularyError where it does not, and as `render` does.
     """
-    found: list[Rendering] = []
     common = {"tools": None, "documents": None, "add_generation_prompt": True, **special_texts(metadata)}
-    for name, sample in SAMPLES.items():
-        try:
-            found.append(Rendering(name, render(template, common | sample)))
-        except VocabularyError as error:
-            if not found or isinstance(error.__cause__, SecurityError):
-                raise
-            found.append(Rendering(name, None, str(error).removeprefix("the chat template ")))
-    return found
+    answers = render(template, [common | sample for sample in SAMPLES.values()])
+    if answers[0].text is None:
+        raise VocabularyError(f"the chat template {answers[0].error}")
+    return [Rendering(name, answer.text, answer.error) for name, answer in zip(SAMPLES, answers, strict=True)]
 
 
 def remarks(renderings: list[Rendering], metadata: Metadata) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import TemplateSyntaxError, nodes
 
-from ..chat_templates import environment
+from ..sandbox import environment
 from .finding import Finding, Severity
 from .folding import Values, fold
 from .unicode import DECEPTIVE, INVISIBLE, mixed_word, named

@@ -279,9 +279,9 @@ def test_a_template_without_end_is_stopped():
 
     loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(VocabularyError, match="does not end"):
-        render(loops, {}, seconds=0.2)
+        render(loops, [{}], seconds=0.2)
     with pytest.raises(VocabularyError, match="writes more than"):
-        render("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", {}, seconds=20)
+        render("{% for i in range(99999) %}{{ 'x' * 999 }}{% endfor %}", [{}], seconds=20)
 
 
 def test_odd_templates_warn(path):

@@ -1,0 +1,151 @@
+"""Where chat templates run: a process of its own, with little time, memory and output, and jinja2's sandbox within.
+
+A template is a program of a stranger, and one operation of it can ask for any time and memory (`9 ** 9 ** 9`): nothing
+within the same process could stop it. This module is what that process runs, so it imports jinja2 and nothing large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, Undefined, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_TEXT = 1 << 20  # characters of a conversation
+MAX_MEMORY = 512 << 20  # bytes of address space
+MAX_MESSAGE = 200
+NOTHING = (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC)  # should a template break out
+
+
+class RefusedError(TemplateError):
+    """The template itself called raise_exception."""
+
+
+class TooLongError(Exception):
+    """The template writes too much."""
+
+
+class Generation(Extension):
+    """The blocks that mark what a model says: here they are what is in them."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Namespace(Namespace):
+    """What `namespace()` gives a template: no names that begin with an underscore."""
+
+    def __init__(self, /, *pairs: Any, **values: Any) -> None:
+        given = dict(*pairs, **values)
+        for name in given:
+            _Namespace._check(name)
+        super().__init__(given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _Namespace._check(name)
+        super().__setitem__(name, value)
+
+    @staticmethod
+    def _check(name: Any) -> None:
+        if str(name).startswith("_"):
+            raise SecurityError(f"a namespace takes no name like {name!r}")
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which a look at Python's internals is an error at once, not an undefined value."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        if attribute.startswith("_"):
+            raise SecurityError(f"access to attribute {attribute!r} of a {type(obj).__name__} is unsafe")
+        return super().unsafe_undefined(obj, attribute)
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """The sandbox with what transformers gives templates."""
+    made = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    made.filters["tojson"] = _tojson
+    made.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
+    return made
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    raise RefusedError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def serve() -> None:
+    """Answer the one request on standard input: a line of JSON for each conversation, {"text": …} or {"error": …}."""
+    request = json.load(sys.stdin)
+    _limit(request["seconds"])
+    for answer in _answers(request["template"], request["conversations"]):
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+def _limit(seconds: float) -> None:
+    """Have the system end this process where it takes more."""
+    for kind, most in (*((kind, 0) for kind in NOTHING), (resource.RLIMIT_AS, MAX_MEMORY)):
+        _, hard = resource.getrlimit(kind)
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space
+            resource.setrlimit(kind, (limit, limit))
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # processor time; nothing handles the signal, so it kills
+
+
+def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for variables in conversations:
+        try:
+            yield {"text": _render(template, variables)}
+        except RefusedError as error:
+            yield {"error": f"refuses it: {_line(error)}"}
+        except TemplateSyntaxError as error:
+            yield {"error": f"has an error in line {error.lineno}: {_line(error)}"}
+        except SecurityError as error:
+            yield {"error": f"does what the sandbox forbids: {_line(error)}", "fatal": True}
+        except MemoryError:
+            yield {"error": f"takes more than {MAX_MEMORY >> 20} MB of memory", "fatal": True}
+        except RecursionError:
+            yield {"error": "nests too deeply", "fatal": True}
+        except TooLongError:
+            yield {"error": f"writes more than {MAX_TEXT} characters", "fatal": True}
+        except Exception as error:  # whatever an expression of a template can raise
+            yield {"error": f"fails: {_line(error) or type(error).__name__}"}
+
+
+def _render(template: str, variables: dict[str, Any]) -> str:
+    pieces, size = [], 0
+    for piece in environment().from_string(template).generate(**variables):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_TEXT:
+            raise TooLongError
+    return "".join(pieces)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error)[: 4 * MAX_MESSAGE].split())[:MAX_MESSAGE]
