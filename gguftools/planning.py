@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -226,8 +226,9 @@ def _own_file_type(source: Input) -> int:
 
 def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> Layers:
     """The model without some layers, the others renumbered. Raises OptionError for a layer that there is not."""
+    tensors = {name: _without_outer_ones(tensor) for name, tensor in tensors.items()}
     if not dropped:
-        return Layers(metadata, dict(tensors))
+        return Layers(metadata, tensors)
     present = sorted({layer_of(name) for name in tensors} - {-1})
     for layer in dropped:
         if layer not in present:
@@ -246,6 +247,12 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
         renamed[new] = tensor if new == name else tensor.renamed(new)
         old_names[new] = name
     return Layers(_fewer_layers(metadata, len(present), kept), renamed, old_names)
+
+
+def _without_outer_ones(tensor: Tensor) -> Tensor:
+    """With the dimensions that ggml counts: llama.cpp's quantizer stores (1, 128) as (128,)."""
+    outer = next((i for i, size in enumerate(tensor.shape[:-1]) if size != 1), len(tensor.shape) - 1)
+    return replace(tensor, shape=tensor.shape[outer:]) if outer > 0 else tensor
 
 
 def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metadata:
