@@ -1,55 +1,79 @@
-"""Ctrl-C that always arrives: not lost where Python swallows exceptions, and not in the middle of compiling.
+"""Ctrl-C and SIGTERM that always arrive, and end with 128 + the signal's number, as shells expect.
 
-For a process of our own command line only: it takes over the signal.
+Work is interrupted by KeyboardInterrupt, so that it tidies up: not lost where Python swallows exceptions, and not in
+the middle of compiling. Before and after work the process ends at once.
+For a process of our own command line only: it takes over the signals.
 """
 
 from __future__ import annotations
 
-import _thread
+import os
 import signal
 import sys
-import threading
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-COMPILER = str(Path("llvmlite", "binding"))  # what it calls back swallows exceptions, and then lacks its result
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+COMPILER = os.path.join("llvmlite", "binding")  # noqa: PTH118  # what it calls back swallows exceptions
 LATER = 0.02  # seconds
+
+arrived: int | None = None  # the signal that interrupted the work
+_working = False
 
 
 def take_interruptions() -> None:
-    """Have SIGINT raise KeyboardInterrupt in the main thread, if need be a moment later; not where it is ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _interrupt_after_all
+    """Take the signals over, except those that whoever started this process has turned off."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _interrupt)
+    sys.unraisablehook = _interrupt_after_all
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Meanwhile signals raise KeyboardInterrupt."""
+    global _working, arrived
+    _working, arrived = True, None
+    try:
+        yield
+    finally:
+        _working = False
+
+
+def leave() -> NoReturn:
+    """End the process as interrupted; without the usual exit, at which a compiler that was cut off would complain."""
+    os.write(2, b"interrupted\n")
+    os._exit(128 + (arrived or signal.SIGINT))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    global arrived
     while frame is not None:
         if COMPILER in frame.f_code.co_filename:
-            _again()
+            _again(number)
             return
         frame = frame.f_back
+    arrived = number
+    if not _working:
+        leave()
     raise KeyboardInterrupt
 
 
 def _interrupt_after_all(unraisable: Any) -> None:
     """Instead of a note on an exception that nobody can catch."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        _again()
+        _again(arrived or signal.SIGINT)
     else:
         sys.__unraisablehook__(unraisable)
 
 
-def _send() -> None:
-    main = threading.main_thread().ident
-    if hasattr(signal, "pthread_kill") and main is not None:  # ends a wait, too
-        signal.pthread_kill(main, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+def _again(number: int) -> None:
+    """Send the signal once more in a moment."""
+    import threading
 
-
-def _again() -> None:
-    timer = threading.Timer(LATER, _send)
+    main = threading.main_thread().ident or 0
+    timer = threading.Timer(LATER, signal.pthread_kill, (main, number))  # which ends a wait, too
     timer.daemon = True
     timer.start()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shutil
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 DUMB = ("dumb", "unknown")  # values of TERM for what moves no cursor and knows no styles
 
@@ -15,6 +16,8 @@ DUMB = ("dumb", "unknown")  # values of TERM for what moves no cursor and knows 
 UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+
+READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'", "━": "#", "─": "-"}
 
 quiet = False  # whether the user asked for results and errors alone
 _passing = False  # whether a line that will be replaced stands on stderr
@@ -30,6 +33,41 @@ def visible(text: str, keep: str = "") -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def prepare_streams() -> None:
+    """Have every stream: closed ones lead nowhere, and what an encoding does not have becomes something readable."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest that is free
+    codecs.register_error("readable", _readable)
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: PTH123, SIM115
+        elif name != "stdin":
+            stream.reconfigure(errors="readable")
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(READABLE.get(each) or _escape(each) for each in lacking), error.end
+
+
+def flushed(code: Any) -> Any:
+    """Write out what is left of the output; the exit code, 1 where that fails and all was well."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again
+        if not code and not isinstance(error, BrokenPipeError):  # of which whoever closed it knows
+            say(f"error: the output cannot be written: {error.strerror}")
+        return code or 1
+    return code
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from .help import OwnHelp
+
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
 FIRST, LAST = "an argument in front", "an argument at the end"  # instead of an option's value
 DROPPED, DROPPED_WITH_VALUE = "", "and its value"
@@ -109,7 +111,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 NOT_HERE = ("llama-cli", "llama-server", "llama-run", "run", "chat", "serve", "generate", "download", "upload")
 
 
-class Commands(TyperGroup):
+class Commands(OwnHelp, TyperGroup):
     """The commands; whoever calls one wrongly is told in one line what to type."""
 
     words: Sequence[str] = ()

@@ -4,6 +4,11 @@ from typing import Annotated
 
 from typer import Option
 
+EXAMPLES = (
+    "gguftools architectures",
+    "gguftools architectures --json",
+)
+
 
 def architectures(
     json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False,

@@ -5,6 +5,12 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+EXAMPLES = (
+    "gguftools audit model.gguf",
+    "gguftools audit model.gguf --against checkpoint/",
+    "gguftools audit *.gguf --fail-on high --json",
+)
+
 
 def audit(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],

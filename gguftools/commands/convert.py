@@ -7,6 +7,13 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+EXAMPLES = (
+    "gguftools convert checkpoint/ -o model.gguf",
+    "gguftools convert hf://org/model --outtype f16",
+    "gguftools convert checkpoint/ --outtype Q4_K_M --imatrix imatrix.gguf",
+    "gguftools convert checkpoint/ --lora adapter/ -o adapter.gguf",
+)
+
 
 def convert(
     model: Annotated[
@@ -26,7 +33,7 @@ def convert(
         Path | None, Option("--lora", help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
     ] = None,
     merge_lora: Annotated[
-        list[str] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter; repeatable.")
+        list[str] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter.")
     ] = None,
     predictor: Annotated[
         Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")

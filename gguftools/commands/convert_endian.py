@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
+
 
 def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],

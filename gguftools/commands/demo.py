@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools demo",
+    "gguftools demo checkpoint/ --file text.txt -o results",
+)
+
 
 def demo(
     model: Annotated[Path | None, Argument(help="Hugging Face folder; the example model if not given.")] = None,

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from ..compare import Comparison, TensorDifference
     from ..drafting import Drafting
 
+EXAMPLES = (
+    "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
+    "gguftools diff model.gguf checkpoint/",
+    "gguftools diff model.gguf draft.gguf --vocab",
+)
+
 
 def diff(
     a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],

@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools export model.gguf -o checkpoint",
+    "gguftools export model.gguf -o norms.safetensors --tensors norm",
+)
+
 
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],

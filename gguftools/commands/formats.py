@@ -6,6 +6,11 @@ from typer import Option
 
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
+EXAMPLES = (
+    "gguftools formats",
+    "gguftools formats --json",
+)
+
 
 def formats(json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False) -> None:
     """List the formats a tensor can be stored in: size, block, use of importance weights."""

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
+
 
 def gpu_split(
     activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],

@@ -5,6 +5,12 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+EXAMPLES = (
+    "gguftools hash model.gguf",
+    "gguftools hash model.gguf --sha256 -o model.manifest",
+    "gguftools hash model.gguf --check model.manifest",
+)
+
 
 def hash(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
+
 
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],

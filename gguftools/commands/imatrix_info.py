@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+EXAMPLES = (
+    "gguftools imatrix-info imatrix.gguf",
+    "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
+)
+
 
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],

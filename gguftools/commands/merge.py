@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools merge model-00001-of-00003.gguf",
+    "gguftools merge model-00001-of-00003.gguf -o whole.gguf --free",
+)
+
 
 def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],

@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools perplexity model.gguf -f text.txt",
+    "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
+)
+
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],

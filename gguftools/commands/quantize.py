@@ -5,6 +5,14 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools quantize model-f16.gguf Q4_K_M",
+    "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
+    "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
+    "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
+    "gguftools quantize --list-recipes",
+)
+
 
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,

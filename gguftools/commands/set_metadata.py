@@ -5,6 +5,12 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools set-metadata model.gguf general.name='My model'",
+    "gguftools set-metadata model.gguf --chat-template @template.jinja --dry-run",
+    "gguftools set-metadata model.gguf --remove general.url -o copy.gguf",
+)
+
 
 def set_metadata(
     file: Annotated[Path, Argument(help="GGUF file to edit (of a split set, any shard).")],

@@ -5,6 +5,12 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools show model.gguf",
+    "gguftools show model.gguf --tensors 'blk.0.'",
+    "gguftools show model.gguf --key tokenizer.chat_template",
+)
+
 
 def show(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],

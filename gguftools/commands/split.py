@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+EXAMPLES = (
+    "gguftools split model.gguf --split-max-size 2G",
+    "gguftools split model.gguf --split-max-tensors 100 --dry-run",
+)
+
 
 def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],

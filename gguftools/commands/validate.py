@@ -5,6 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+EXAMPLES = (
+    "gguftools validate model.gguf",
+    "gguftools validate *.gguf --header",
+)
+
 
 def validate(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],

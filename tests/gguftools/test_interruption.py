@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from gguftools.interruption import COMPILER, take_interruptions
+from gguftools.interruption import COMPILER, SIGNALS, take_interruptions, working
 
 
 @pytest.fixture(autouse=True)
 def taken() -> Iterator[None]:
-    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    handlers, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     signal.signal(signal.SIGINT, signal.default_int_handler)
     take_interruptions()
-    yield
-    signal.signal(signal.SIGINT, handler)
+    with working():
+        yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     sys.unraisablehook = hook
 
 
