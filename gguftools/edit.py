@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,18 +28,22 @@ from .known_keys import (
     SPECIAL_TOKENS,
     TOKENS,
     architecture_of,
+    check_new_keys,
     is_chat_template,
     kind_of_rule,
     problems,
     removal_problem,
     rule_of,
+    strange_choice,
     warning,
 )
-from .values import Kind, Typed, kind_of, make_value, parse_kind, same
+from .values import Kind, Typed, kind_of, make_value, names_file, parse_kind, same
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 SHOWN_ITEMS = 10
+ITEM = re.compile(r"(.+)\[(\d{1,15})\]", re.DOTALL)
+FORCE = "pass --force to store it anyway"
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ def set_metadata(
     output: PathLike | None = None,
     reserve: int = 0,
     force: bool = False,
+    new: bool = False,
     overwrite: bool = False,
     recover: bool = False,
     roll_back: bool = False,
@@ -137,11 +143,13 @@ def set_metadata(
 ) -> EditReport:
     """Change metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
 
-    values: plain data (or a Value) by key. A key keeps its type; a new one gets that of `types` ("UINT32",
-    "ARRAY/INT8"), else the one it is known to have, else the one that follows from the data. special_tokens: text or
-    id by role ("eos"). output: write a copy there (overwrite: even if it exists); else the file is changed in place
-    where the header fits, and otherwise replaced by a copy. reserve: bytes of slack to have for later edits.
-    force: store what the model cannot have, too. recover: first complete an interrupted edit (roll_back: undo it).
+    values: plain data (or a Value) by key; KEY[INDEX] is one item. A key keeps its type; a new one gets that of
+    `types` ("UINT32", "ARRAY/INT8"), else the one it is known to have, else the one that follows from the data.
+    special_tokens: text or id by role ("eos"). output: write a copy there (overwrite: even if it exists); else the file
+    is changed in place where the header fits, and otherwise replaced by a copy. reserve: bytes of slack to have for
+    later edits.
+    force: store what the model cannot have, too. new: add keys that no program is known to read, too.
+    recover: first complete an interrupted edit (roll_back: undo it).
     Raises OptionError for a change that is refused, VocabularyError for a bad chat template or token, FileError.
     """
     path = Path(path)
@@ -155,12 +163,46 @@ def set_metadata(
     warnings: list[str] = []
     for role, token in (special_tokens or {}).items():
         _add(given, special_key(role), token_id(old, token, warnings))
-    new, changes = _apply(old, given, types or {}, list(remove), dict(rename or {}), force)
-    preview = _check(changes, old, new, opened.tensors, force, warnings)
+    given = _with_items(old, given)
+    _check_names(old, given, types or {}, list(remove), dict(rename or {}))
+    check_new_keys((*given, *(rename or {}).values()), old, given.get(Keys.General.ARCHITECTURE), new)
+    metadata, changes = _apply(old, given, types or {}, list(remove), dict(rename or {}), force)
+    preview = _check(changes, old, metadata, opened.tensors, force, warnings)
     report = EditReport(opened.path, changes, True, 0, warnings, preview, recovered, dry_run)
     if _state(path) != state:
         raise FileError(f"{path} was changed by another program meanwhile", hint="run the edit again")
-    return _write(report, opened, new, None if output is None else Path(output), reserve, overwrite, progress)
+    return _write(report, opened, metadata, None if output is None else Path(output), reserve, overwrite, progress)
+
+
+def _with_items(old: Metadata, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of single items (KEY[INDEX]) put into their arrays. Raises OptionError."""
+    found: dict[str, Any] = {}
+    items: dict[str, dict[int, Any]] = {}
+    for name, data in given.items():
+        match = None if name in old else ITEM.fullmatch(name)
+        if match is None:
+            found[name] = data
+        else:
+            items.setdefault(match[1], {})[int(match[2])] = data
+    for key, changed in items.items():
+        if key in found:
+            raise OptionError(f"{key!r} is set as a whole and by items", "give all changes of an array in one way")
+        if key not in old:
+            raise OptionError(f"there is no key {key!r} to set an item of", did_you_mean(key, old))
+        found[key] = _with_changed_items(key, old.value(key), changed)
+    return found
+
+
+def _with_changed_items(key: str, value: Value, changed: Mapping[int, Any]) -> Value:
+    kind = kind_of(value)
+    if kind.items is None or kind.items.items is not None:
+        raise OptionError(f"{key!r} is {kind}; items are set of arrays of single values", f"set {key} as a whole")
+    data = np.array(value.data) if isinstance(value.data, np.ndarray) else list(value.data)
+    for number, item in changed.items():
+        if number >= len(data):
+            raise OptionError(f"{key!r} has no item {number}: it has {len(data)}, from 0 on")
+        data[number] = make_value(f"{key}[{number}]", item, kind.items).data
+    return replace(value, data=data)
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
@@ -210,7 +252,6 @@ def _apply(
     force: bool,
 ) -> tuple[Metadata, list[Change]]:  # fmt: skip
     """The new metadata, keys in their old order, and what differs. Raises OptionError."""
-    _check_names(old, values, types, remove, rename)
     new, changes = Metadata(), []
     architecture = architecture_of(old)
     for key in old:
@@ -303,14 +344,18 @@ def _check(
     for change in changes:
         if change.new is None:
             continue
-        for problem in problems(change.key, change.old, new, tensors):
+        strange = strange_choice(change.key, change.new, architecture_of(new))
+        found = [strange] if strange else ((each, None) for each in problems(change.key, change.old, new, tensors))
+        for problem, hint in found:
             if not force:
-                raise OptionError(problem, hint="pass --force to store it anyway")
+                raise OptionError(problem, f"{hint} {FORCE}" if hint else FORCE)
             warnings.append(problem)
         text = warning(change.key, change.old, new)
         if text is not None:
             warnings.append(text)
         if is_chat_template(change.key) and isinstance(change.new.data, str):
+            if names_file(change.new.data):
+                raise OptionError(f"{change.new.data!r} names a file", f"@{change.new.data} takes its text")
             preview = _try_template(change.new.data, new, force, warnings)
     return preview
 
@@ -322,7 +367,7 @@ def _try_template(template: str, metadata: Metadata, force: bool, warnings: list
         renderings = try_template(template, metadata)
     except VocabularyError as error:
         if not force:
-            raise VocabularyError(str(error), hint="pass --force to store it anyway") from error
+            raise VocabularyError(str(error), FORCE) from error
         warnings.append(str(error))
         return None
     warnings.extend(remarks(renderings, metadata))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
-from gguf.constants import Keys
+import numpy as np
+from gguf.constants import MODEL_ARCH_NAMES, GGUFType, Keys, LlamaFileType, PoolingType, TokenType
 
-from archs.keys import COUNT, ELSEWHERE, F32, FLAG, MODEL, STRINGS, TEXT, U32, Rule
+from archs.keys import COUNT, ELSEWHERE, F32, FLAG, I32, MODEL, NUMBER, STRINGS, TEXT, U32, Rule
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
+from quants.errors import OptionError
+from quants.spelling import did_you_mean
 
 from .files.gguf_writer import RESERVE_KEY
 from .files.strings import quote
@@ -24,7 +29,29 @@ GENERAL: dict[str, Rule] = {
          "source.url", "source.doi", "source.uuid", "source.repo_url"), TEXT),
     **dict.fromkeys(("tags", "languages"), STRINGS),
     **dict.fromkeys(("file_type", "quantization_version", "base_model.count", "dataset.count"), COUNT),
-    "alignment": Rule(U32, 1),
+    "alignment": Rule(U32, 1), "sampling.sequence": TEXT,
+    **dict.fromkeys(("sampling.top_k", "sampling.penalty_last_n", "sampling.mirostat"), Rule(I32)),
+    **{f"sampling.{each}": NUMBER for each in (
+        "top_p", "min_p", "xtc_probability", "xtc_threshold", "temp", "penalty_repeat", "mirostat_tau",
+        "mirostat_eta")},
+}  # fmt: skip
+OTHER_PROGRAMS: dict[str, Rule] = {  # of models, read by llama.cpp and not by the runtime here
+    **dict.fromkeys(
+        ("embedding_length_out", "features_length", "expert_chunk_feed_forward_length", "experts_per_group",
+         "moe_every_n_layers", "rescale_every_n_layers", "time_mix_extra_dim", "time_decay_extra_dim",
+         "token_shift_count", "attention.group_norm_groups", "attention.decay_lora_rank", "attention.iclr_lora_rank",
+         "attention.value_residual_mix_lora_rank", "attention.gate_lora_rank", "attention.indexer.head_count",
+         "attention.indexer.key_length", "attention.indexer.top_k", "kda.head_dim", "wkv.head_size",
+         "posnet.embedding_length", "posnet.block_count", "convnext.embedding_length", "convnext.block_count",
+         *(f"dense_{number}_feat_{side}" for number in (2, 3) for side in ("in", "out"))), COUNT),
+    **dict.fromkeys(("expert_group_scale", "rope.scaling.alpha"), NUMBER),
+    **dict.fromkeys(("swiglu_clamp_exp", "swiglu_clamp_shexp"), Rule(F32, array=True, per_layer=True)),
+}  # fmt: skip
+OTHER_FILES: dict[str, Rule] = {
+    Keys.Adapter.TYPE: TEXT, Keys.Adapter.LORA_ALPHA: NUMBER, Keys.Adapter.LORA_TASK_NAME: TEXT,
+    Keys.Adapter.LORA_PROMPT_PREFIX: TEXT, Keys.Adapter.ALORA_INVOCATION_TOKENS: Rule(U32, array=True),
+    Keys.IMatrix.CHUNK_COUNT: COUNT, Keys.IMatrix.CHUNK_SIZE: COUNT, Keys.IMatrix.DATASETS: STRINGS,
+    Keys.Diffusion.SHIFT_LOGITS: FLAG,
 }  # fmt: skip
 TOKENIZER: dict[str, Rule] = {
     Keys.Tokenizer.MODEL: TEXT, Keys.Tokenizer.PRE: TEXT, Keys.Tokenizer.CHAT_TEMPLATE: TEXT,
@@ -33,8 +60,11 @@ TOKENIZER: dict[str, Rule] = {
     Keys.Tokenizer.SCORES: Rule(F32, array=True), Keys.Tokenizer.TOKEN_TYPE_COUNT: Rule(U32, 1),
     **dict.fromkeys(
         (Keys.Tokenizer.ADD_BOS, Keys.Tokenizer.ADD_EOS, Keys.Tokenizer.ADD_SEP, Keys.Tokenizer.ADD_PREFIX,
-         Keys.Tokenizer.REMOVE_EXTRA_WS), FLAG),
+         Keys.Tokenizer.REMOVE_EXTRA_WS, "tokenizer.ggml.normalizer.nfc", "tokenizer.ggml.normalizer.lowercase",
+         "tokenizer.ggml.normalizer.strip_accents", "tokenizer.huggingface.ignore_merges"), FLAG),
+    "tokenizer.huggingface.added_tokens": TEXT, "tokenizer.huggingface.normalizer": TEXT, Keys.Tokenizer.RWKV: TEXT,
 }  # fmt: skip
+TOKENIZER_MODELS = ("llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "none", "no_vocab")  # llama.cpp's
 SPECIAL_TOKENS = {  # the roles of --special-token
     "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
     "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
@@ -58,8 +88,91 @@ def rule_of(key: str, architecture: str) -> Rule | None:
     if is_chat_template(key):
         return TEXT
     if architecture and key.startswith(f"{architecture}."):
-        return MODEL.get(key.removeprefix(f"{architecture}."))
-    return TOKENIZER.get(key) or ELSEWHERE.get(key)
+        name = key.removeprefix(f"{architecture}.")
+        return MODEL.get(name) or OTHER_PROGRAMS.get(name)
+    return TOKENIZER.get(key) or ELSEWHERE.get(key) or OTHER_FILES.get(key)
+
+
+def is_known(key: str, architectures: Iterable[str]) -> bool:
+    """Whether any program reads the key in a model of one of these architectures."""
+    if key in (RESERVE_KEY, *_constants()) or key.startswith(("split.", "quantize.imatrix.")):
+        return True
+    return any(rule_of(key, name) is not None for name in architectures)
+
+
+@cache
+def _constants() -> tuple[str, ...]:
+    """The keys that the `gguf` package names without a place for something else."""
+    classes, found = [Keys], []
+    for each in classes:
+        members = [value for name, value in vars(each).items() if not name.startswith("_")]
+        classes += [member for member in members if isinstance(member, type)]
+        found += [member for member in members if isinstance(member, str) and "{" not in member]
+    return tuple(found)
+
+
+def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, new: bool) -> None:
+    """Raise OptionError for a key that the file does not have and nobody reads. new: such are wanted.
+
+    architecture: the one that the file will have, where that changes.
+    """
+    architectures = [name for name in (architecture_of(metadata), architecture) if isinstance(name, str) and name]
+    for key in keys:
+        if not key or key in metadata:
+            continue
+        if not re.fullmatch(r"[!-~]+", key):
+            problem = f"{key!r} cannot be a key: it has spaces or is not printable ASCII"
+            raise OptionError(problem, "keys look like general.name")
+        if not new and not is_known(key, architectures):
+            hint = _similar_keys(key, metadata, architectures)
+            raise OptionError(f"no program is known to read {key!r}", f"{hint}--new adds it all the same")
+
+
+def _similar_keys(key: str, metadata: Metadata, architectures: Collection[str]) -> str:
+    models = (f"{name}.{each}" for name in architectures for each in (*MODEL, *OTHER_PROGRAMS))
+    general = (f"general.{each}" for each in GENERAL)
+    known = dict.fromkeys((*metadata, *general, *models, *TOKENIZER, *SPECIAL_TOKENS.values(), *_constants()))
+    near = did_you_mean(key, known)
+    return f"{near} " if near else ""
+
+
+def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str | None] | None:
+    """What is wrong with a value that is none of those that mean something, and what may be meant."""
+    rule = rule_of(key, architecture)
+    if rule is None or not rule.allows(value):
+        return None
+    known = _choices(key, rule)
+    items = np.unique(value.data).tolist() if isinstance(value.data, np.ndarray) else [value.data]
+    for item in items if known else ():
+        if item not in known:
+            shown = ", ".join(map(repr, known)) if len(known) < 20 else f"those that llama.cpp has ({len(known)})"
+            near = did_you_mean(item, map(str, known)) if isinstance(item, str) else None
+            return f"{key!r} {'has' if value.type is ValueType.ARRAY else 'is'} {item!r}; known are {shown}", near
+    return None
+
+
+def _choices(key: str, rule: Rule) -> Collection[str | int]:
+    """All values of a key that mean something; none where they are numbers or free text."""
+    if key == "general.architecture":
+        from archs.registry import architectures
+
+        return dict.fromkeys((*(each.name for each in architectures()), *MODEL_ARCH_NAMES.values()))
+    if key == Keys.General.FILE_TYPE:
+        from quants.recipes import RECIPES
+
+        types = {int(each) for each in LlamaFileType} | {each.file_type for each in RECIPES.values()}
+        return sorted(each for each in types if each is not None)
+    if key == Keys.Tokenizer.PRE:
+        from archs.vocab.pretokenizer import table
+
+        return table()
+    if key.endswith(".pooling_type"):
+        return [int(each) for each in PoolingType]
+    return {
+        Keys.General.TYPE: [value for name, value in vars(GGUFType).items() if not name.startswith("_")],
+        Keys.Tokenizer.MODEL: TOKENIZER_MODELS, Keys.Adapter.TYPE: ("lora",),
+        Keys.Tokenizer.TOKEN_TYPE: [int(each) for each in TokenType],
+    }.get(key, rule.choices)  # fmt: skip
 
 
 def kind_of_rule(rule: Rule) -> Kind:

@@ -16,6 +16,7 @@ from quants.recipes import RECIPES, Choice, ModelFacts, Options, Recipe, choose,
 from .files.gguf_reader import INTEGERS
 from .imatrix import ImportanceMatrix, importance_for
 from .inputs import Input
+from .known_keys import architecture_of, check_new_keys, problems, strange_choice
 from .pipeline import FilePlan, Floats, Item
 
 QUANTIZATION_VERSION = 2
@@ -102,6 +103,20 @@ class Planner:
     def facts(self) -> ModelFacts:
         """Of the whole model, without layers left out: the reference counts so."""
         return model_facts(_overridden(self.input.metadata, self.overrides))
+
+    def check_overrides(self, new: bool) -> None:
+        """Raise OptionError for keys that nothing reads (unless `new` ones are wanted) or values they cannot have."""
+        before = self.input.metadata
+        after = _overridden(before, self.overrides)
+        architecture = architecture_of(after)
+        check_new_keys(self.overrides, before, architecture, new)
+        for key in self.overrides:
+            strange = strange_choice(key, after.value(key), architecture)
+            old = before.value(key) if key in before else None
+            wrong = strange[0] if strange else next(problems(key, old, after, self.input.tensors), None)
+            if wrong:
+                meant = strange[1] if strange else None
+                raise OptionError(wrong, meant or "`gguftools set-metadata --force` stores it in a file")
 
     def _item(self, choice: Choice) -> Item:
         tensor = self.layers.tensors[choice.name]

@@ -39,6 +39,7 @@ def quantize(
     options: Options | None = None,
     prune_layers: Sequence[int] = (),
     override_kv: Mapping[str, Value] | None = None,
+    new: bool = False,
     keep_split: bool = False,
     split_max_size: int | None = None,
     split_max_tensors: int | None = None,
@@ -59,7 +60,8 @@ def quantize(
     source: a GGUF file, a shard of a split set, or a Hugging Face folder. output: a file (for one recipe) or a folder;
     default MODEL-RECIPE.gguf beside the source. imatrix: an importance matrix or its file.
     include_weights, exclude_weights: parts of names, whose entries of the matrix alone, or not, are used.
-    prune_layers: layers to leave out; the rest is renumbered. override_kv: metadata to set.
+    prune_layers: layers to leave out; the rest is renumbered. override_kv: metadata to set; new: also keys that no
+    program is known to read.
     keep_split: a shard for each of the source's. split_max_size: bytes of tensor data of a shard.
     reserve: bytes of slack in the header. check_tensors: look for NaN everywhere before anything is written.
     resume: go on from what an interrupted run left. statistics: measure errors. memory: bytes tasks may hold.
@@ -79,6 +81,7 @@ def quantize(
         override_kv or {}, Splitting(keep_split, split_max_size, split_max_tensors), reserve, allow_missing_experts,
         allow_requantize, no_fallback, dry_run, warnings,
     )  # fmt: skip
+    planner.check_overrides(new)
     planned = [planner.plan(recipe, path) for recipe, path in zip(chosen, paths, strict=True)]
     free = check_outputs(planned, opened)
     tensors = planner.layers.tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archs.keys import FLAG, TEXT, Rule
+from archs.keys import Rule
 from archs.metadata import Metadata, Value, ValueType
 from archs.small_files import parse_json
 from archs.vocab import ADDED_TOKENS
@@ -16,13 +16,7 @@ from .files.gguf_reader import INTEGERS
 from .known_keys import architecture_of, rule_of
 
 FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
-MORE = {
-    ADDED_TOKENS: TEXT, "tokenizer.huggingface.normalizer": TEXT, "tokenizer.huggingface.ignore_merges": FLAG,
-    "tokenizer.ggml.precompiled_charsmap": Rule(ValueType.UINT8, array=True),
-    **dict.fromkeys(
-        ("tokenizer.ggml.normalizer.nfc", "tokenizer.ggml.normalizer.lowercase",
-         "tokenizer.ggml.normalizer.strip_accents"), FLAG),
-}  # fmt: skip
+BYTES = {"tokenizer.ggml.precompiled_charsmap": Rule(ValueType.UINT8, array=True)}  # or INT8
 
 
 def wrong_kinds(metadata: Metadata, start: str) -> Iterator[tuple[str, str]]:
@@ -32,7 +26,7 @@ def wrong_kinds(metadata: Metadata, start: str) -> Iterator[tuple[str, str]]:
     """
     name = architecture_of(metadata)
     for key in metadata:
-        rule = MORE.get(key) or rule_of(key, name)
+        rule = BYTES.get(key) or rule_of(key, name)
         if key.startswith(start) and rule is not None and not _is_kind(rule, metadata.value(key)):
             wanted = f"an array of {rule.type.name}" if rule.array else rule.type.name
             yield key, f"{key!r} is {type_name(metadata.value(key))}; {wanted} is expected"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,11 @@ FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 TRUTH = {"true": True, "false": False}
 INTEGER = re.compile(r"[+-]?\d+")
 FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+TEMPLATE_SUFFIXES = (".jinja", ".jinja2", ".j2", ".txt", ".json")
+LONGEST_NAME = 255  # of files
 INTEGER_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)  # the first that fits
+
+T = TypeVar("T")
 
 
 class Typed(str):
@@ -74,6 +78,16 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
     return key, value
 
 
+def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """The pairs by their first parts. Raises OptionError for one that is given twice."""
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise OptionError(f"{name!r} is given twice: {quote(found[name])} and {quote(value)}")
+        found[name] = value
+    return found
+
+
 def parse_assignment(text: str) -> tuple[str, Typed]:
     """KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises OptionError, FileError."""
     key, value = split_pair(text, "KEY=VALUE")
@@ -87,11 +101,11 @@ def text_or_file(value: str) -> str:
     return read_text_file(Path(value[1:])) if value.startswith("@") else value
 
 
-def template_text(value: str) -> str:
-    """A chat template given as text or as `@file`. Raises OptionError for the name of a file without its @."""
-    if "{" not in value and not value.startswith("@") and Path(value).is_file():
-        raise OptionError(f"{value!r} is a file, not a chat template", hint=f"@{value} takes its text")
-    return text_or_file(value)
+def names_file(template: str) -> bool:
+    """Whether what should be a chat template is the name of one: its @ was forgotten."""
+    if "{" in template or "\n" in template or "\0" in template or len(template) > LONGEST_NAME:
+        return False
+    return template.endswith(TEMPLATE_SUFFIXES) or Path(template).is_file()
 
 
 def read_text_file(path: Path) -> str:

@@ -15,6 +15,7 @@ from ..metadata import Metadata, ValueType
 from .byte_bpe import is_bpe, write_bpe, write_gemma4, write_lost_structure
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
+from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
 from .tokens import plain_text
@@ -82,6 +83,8 @@ def _vocabulary(
 ) -> Metadata:
     files, kind = _files(folder, kinds)
     metadata = Metadata()
+    if pre is not None and pre_tokenizer(pre) and kind not in ("wordpiece", "bpe"):
+        raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
     if kind == "wordpiece":
         write_token_types(metadata, config.get("type_vocab_size") or 1)
         write_wordpiece(metadata, files, rows, pre)

@@ -90,7 +90,8 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     """What `tokenizer.ggml.pre` = name means. Raises VocabularyError for an unknown name."""
     if found := table().get(name):
         return found
-    raise VocabularyError(f"unknown pre-tokenizer {name!r}", did_you_mean(name, table(), cutoff=0.0))
+    known = f"llama.cpp knows {', '.join(sorted(table()))}"
+    raise VocabularyError(f"unknown pre-tokenizer {name!r}", did_you_mean(name, table(), known))
 
 
 def byte_characters() -> dict[int, str]:

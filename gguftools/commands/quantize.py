@@ -52,6 +52,7 @@ def quantize(
     override_kv: Annotated[
         list[str] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
     ] = None,
+    new: Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")] = False,
     keep_split: Annotated[bool, Option("--keep-split", help="As many shards as the source.")] = False,
     split_max_size: Annotated[
         str | None, Option("--split-max-size", help="Split the output: size of a shard, as 2G.")
@@ -88,6 +89,7 @@ def quantize(
     from ..sizes import parse_size
     from ..ui import print_report, print_table, resumable_note, usage
     from ..usage import misplaced_recipes
+    from ..values import once
 
     if list_recipes:
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
@@ -107,7 +109,7 @@ def quantize(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
             prune_layers=parse_layers(prune_layers) if prune_layers else (),
-            override_kv=dict(map(parse_override, override_kv or ())), keep_split=keep_split,
+            override_kv=once(map(parse_override, override_kv or ())), new=new, keep_split=keep_split,
             split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
             reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
             check_tensors=check_tensors, dry_run=dry_run, resume=resume, statistics=statistics or json,

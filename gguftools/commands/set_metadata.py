@@ -15,7 +15,8 @@ EXAMPLES = (
 def set_metadata(
     file: Annotated[Path, Argument(help="GGUF file to edit (of a split set, any shard).")],
     assignments: Annotated[
-        list[str] | None, Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE takes the text of a file.")
+        list[str] | None,
+        Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE: a file's text; KEY[INDEX]=VALUE: one item."),
     ] = None,
     from_json: Annotated[
         Path | None, Option("--from-json", help="More values, from a JSON object of keys and values.")
@@ -34,6 +35,7 @@ def set_metadata(
     output: Annotated[Path | None, Option("--output", "-o", help="Write a copy here, leave FILE alone.")] = None,
     reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
     force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
+    new: Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
     recover: Annotated[bool, Option("--recover", help="First complete an edit that was interrupted.")] = False,
     roll_back: Annotated[bool, Option("--roll-back", help="First undo an edit that was interrupted.")] = False,
@@ -45,7 +47,7 @@ def set_metadata(
     from ..progress import bytes_progress
     from ..ui import print_edit, usage
     from ..usage import misplaced_words
-    from ..values import parse_assignment, read_json_values, split_pair, template_text
+    from ..values import once, parse_assignment, read_json_values, split_pair, text_or_file
 
     if mistake := misplaced_words(assignments or (), remove or ()):
         usage(*mistake)
@@ -55,15 +57,15 @@ def set_metadata(
 
         slack = parse_size(reserve)
     values, types = read_json_values(from_json) if from_json else ({}, {})
-    values |= dict(map(parse_assignment, assignments or ()))
-    types |= dict(split_pair(text, "KEY=TYPE") for text in type or ())
+    values = once([*values.items(), *map(parse_assignment, assignments or ())])
+    types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])
     with bytes_progress(f"edit {file.name}") as progress:
         report = run(
             file, values, types=types, remove=remove or (),
-            rename=dict(split_pair(text, "OLD=NEW") for text in rename or ()),
-            chat_template=template_text(chat_template) if chat_template is not None else None,
-            special_tokens=dict(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
-            reserve=slack, force=force, overwrite=overwrite, recover=recover,
+            rename=once(split_pair(text, "OLD=NEW") for text in rename or ()),
+            chat_template=text_or_file(chat_template) if chat_template is not None else None,
+            special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
+            reserve=slack, force=force, new=new, overwrite=overwrite, recover=recover,
             roll_back=roll_back, dry_run=dry_run, progress=lambda done, total: progress(done, total, ""),
         )  # fmt: skip
     print_edit(report, json)

@@ -78,7 +78,7 @@ SCALARS = {
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_type_from_text_and_data(path, name):
     text, data = SCALARS[name]
-    gguftools.set_metadata(path, {"k": Typed(text), "d": data}, types={"k": name, "d": name})
+    gguftools.set_metadata(path, {"k": Typed(text), "d": data}, types={"k": name, "d": name}, new=True)
     assert stored(path, "k") == stored(path, "d") == (ValueType[name], None, data)
     report = gguftools.set_metadata(path, {"k": Typed(text), "d": data})
     assert (report.changes, report.bytes_written) == ([], 0)
@@ -92,7 +92,7 @@ def test_every_type_from_text_and_data(path, name):
 
 
 def test_nested_arrays(path):
-    gguftools.set_metadata(path, {"n": Typed("[[1, 2], []]")}, types={"n": "ARRAY/ARRAY/INT8"})
+    gguftools.set_metadata(path, {"n": Typed("[[1, 2], []]")}, types={"n": "ARRAY/ARRAY/INT8"}, new=True)
     gguftools.set_metadata(path, {"n": [[3], [-4, 5]]})
     value = open_gguf(path).metadata.value("n")
     assert [(item.element, item.data.tolist()) for item in value.data] == [
@@ -104,7 +104,7 @@ def test_nested_arrays(path):
 def test_type_from_the_text_where_nothing_else_says(path):
     texts = {"a": "true", "b": "12", "c": "-12", "d": "1.5", "e": "[1, -2]", "f": '["x"]', "g": "1.5.2", "h": "[x"}
     texts["i"] = str(2**40)
-    gguftools.set_metadata(path, {key: Typed(text) for key, text in texts.items()})
+    gguftools.set_metadata(path, {key: Typed(text) for key, text in texts.items()}, new=True)
     kinds = {key: (v := open_gguf(path).metadata.value(key)).element or v.type for key in texts}
     names = ["BOOL", "UINT32", "INT32", "FLOAT32", "INT32", "STRING", "STRING", "STRING", "INT64"]
     assert [kind.name for kind in kinds.values()] == names
@@ -114,7 +114,7 @@ def test_type_from_the_text_where_nothing_else_says(path):
 
 
 def test_plain_strings_are_not_parsed(path):
-    gguftools.set_metadata(path, {"general.name": "true", "other": "5"})
+    gguftools.set_metadata(path, {"general.name": "true", "other": "5"}, new=True)
     assert (stored(path, "general.name")[2], stored(path, "other")) == ("true", (ValueType.STRING, None, "5"))
 
 
@@ -136,7 +136,7 @@ def test_values_that_the_type_cannot_hold(path, text):
     kind, message = BAD_VALUES[text]
     before = path.read_bytes()
     with pytest.raises(OptionError, match=message) as caught:
-        gguftools.set_metadata(path, {"k": Typed(text)}, types={"k": kind})
+        gguftools.set_metadata(path, {"k": Typed(text)}, types={"k": kind}, new=True)
     assert "'k' is " in str(caught.value)
     assert path.read_bytes() == before
 
@@ -307,7 +307,7 @@ def test_dry_run_changes_nothing_and_tells_how(path):
 
 
 def test_changes_are_told_after_the_file_was_overwritten(path):
-    gguftools.set_metadata(path, {"k": list(range(50)), "s": [f"text {i}" for i in range(50)]})
+    gguftools.set_metadata(path, {"k": list(range(50)), "s": [f"text {i}" for i in range(50)]}, new=True)
     report = gguftools.set_metadata(path, {"k": [*range(49), 7], "s": ["other", *(f"text {i}" for i in range(1, 50))]})
     assert report.in_place
     assert [line for change in report.changes for line in change.lines()] == [
@@ -426,7 +426,7 @@ def test_command_line(path, tmp_path):
     done = run_gguftools(
         "set-metadata", path, "general.name=New", "k=[1,2]", "--type", "k=ARRAY/INT16", "--from-json", "v.json",
         "--rename", "llama.rope.freq_base=other", "--remove", "llama.attention.head_count_kv",
-        "--chat-template", "@t.jinja", "--special-token", "eos=<|im_end|>", cwd=tmp_path,
+        "--chat-template", "@t.jinja", "--special-token", "eos=<|im_end|>", "--new", cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     for text in ('- general.name  STRING  "old"', "+ k  ARRAY/INT16  [1, 2]", "+ i8  ARRAY/INT8  [-1]",
@@ -453,7 +453,8 @@ def test_the_command_starts_without_what_it_does_not_need(path):
 
 def test_other_readers_open_edited_files(path):
     gguf = pytest.importorskip("gguf")
-    gguftools.set_metadata(path, {"general.name": "n" * 3000, "i8": Value([-1, 2], ValueType.ARRAY, ValueType.INT8)})
+    values = {"general.name": "n" * 3000, "i8": Value([-1, 2], ValueType.ARRAY, ValueType.INT8)}
+    gguftools.set_metadata(path, values, new=True)
     reader = gguf.GGUFReader(path)
     assert reader.fields["general.name"].contents() == "n" * 3000
     assert reader.fields["i8"].types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT8]
