@@ -83,7 +83,7 @@ def test_every_type_from_text_and_data(path, name):
     report = gguftools.set_metadata(path, {"k": Typed(text), "d": data})
     assert (report.changes, report.bytes_written) == ([], 0)
     array = json.dumps([data, data])
-    gguftools.set_metadata(path, {"a": Typed(array)}, types={"a": f"ARRAY/{name}"})
+    gguftools.set_metadata(path, {"a": Typed(array)}, types={"a": f"ARRAY/{name}"}, new=True)
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data, data])
     gguftools.set_metadata(path, {"a": [data]})
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data])
