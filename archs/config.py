@@ -103,8 +103,10 @@ def normalized(
     """
     read = typed(raw, keys, limits_of(tensors) if tensors else {})
     read.pop("rope_scaling_local", None)  # a name of our own
+    if read.get("rope_scaling"):
+        read.pop("rope_parameters", None)  # which transformers does not read then
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
-    _one_rope_spelling(config)
+    _one_rope_spelling(config, defaults)
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
     _check_layers(config, keys_with(keys or {}))
@@ -130,11 +132,15 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
 
 
-def _one_rope_spelling(config: dict[str, Any]) -> None:
+def _one_rope_spelling(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
     """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
 
-    `rope_scaling_local` is that of windowed layers, where the config says it for them apart.
+    `rope_scaling_local` is that of windowed layers, where the config says it for them apart. GPT-NeoX has names of its
+    own, beside which `rope_theta` and `partial_rotary_factor` mean nothing.
     """
+    for own, key in (("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")):
+        if own in defaults:
+            config[key] = config[own]
     given = config.pop("rope_parameters", None)
     parameters = given or config.get("rope_scaling")
     if not isinstance(parameters, Mapping):

@@ -153,10 +153,8 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
     block = architecture.block
     windowed = _windowed(keys, block, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
-    rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block.rope_period, i)
+    rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block, i, windowed)
     rotates = rotates and (not block.rope_key or bool(keys.get(block.rope_key, True)))
-    if block.rope_windowed_only and keys.get("attention.sliding_window"):
-        rotates = rotates and windowed
     heads = int(keys.of_layer("attention.head_count", i, 0))
 
     def width(key: str, default: int) -> int:
@@ -224,10 +222,15 @@ def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     return every == 0 or (layer if block.windows_last else layer + 1) % every != 0
 
 
-def _has_rope(keys: Keys, period: int, layer: int) -> bool:
+def _has_rope(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
     # an array of 1 for layers with rope; ours is named as in SmolLM3's config
     said = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
-    return bool(said[layer]) if said is not None else not period or (layer + 1) % period != 0
+    if said is not None:
+        return bool(said[layer])
+    if block.rope_layers != "all" and keys.get("attention.sliding_window"):
+        first = int(keys.get("leading_dense_block_count", 0)) if block.rope_layers == "windowed or dense" else 0
+        return windowed or layer < first
+    return not block.rope_period or (layer + 1) % block.rope_period != 0
 
 
 def _alibi(keys: Keys, alibi: bool | str) -> float:

@@ -99,7 +99,7 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
     factor = np.float32(rope_scaling(config, "factor") or 8)
     low = np.float32(rope_scaling(config, "low_freq_factor") or 1)
     high = np.float32(rope_scaling(config, "high_freq_factor") or 4)
-    context = np.float32(rope_scaling(config, "original_max_position_embeddings") or 8192)
+    context = np.float32(_trained_context(config))
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     powers = np.power(float(config["rope_theta"]), exponents.astype(np.float64)).astype(np.float32)
     # As torch divides a number by a tensor: by its reciprocal, which is rounded first.
@@ -113,7 +113,11 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
 
 def rotated_width(config: Config) -> int:
     """How many values of each head rotate."""
-    return int(head_dim(config) * (lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0))
+    share = lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0
+    width = int(head_dim(config) * share)
+    if width % 2:
+        raise ModelError(f"config.json lets {width} of {head_dim(config)} values of a head rotate, but pairs rotate")
+    return width
 
 
 def unusual_base(config: Config) -> float | None:

@@ -25,6 +25,7 @@ Restored = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Mapping[str, Any]
 Norm = Literal["rms", "layer"]
 Rope = Literal["none", "adjacent", "halves"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai"]
+RopeLayers = Literal["all", "windowed", "windowed or dense"]
 Temperature = Literal["none", "all", "unrotated"]
 Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer"]
 
@@ -72,8 +73,9 @@ class Block:
     scale_windowed: the rope scaling holds for windowed layers too.
     chunks: tokens see only those of their own chunk of so many (Llama 4) in layers with rope, unless the file has
         `attention.chunk_length` or a window of 0; 0: there are no chunks.
-    rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`;
-        rope_windowed_only: layers without a window have none.
+    rope_period: every `rope_period`-th layer has no rope (0: all have it), unless the file has `no_rope_layers`.
+    rope_layers: with a sliding window, which layers have rope, unless the file has `attention.rope_pattern`: all, the
+        windowed ones, or those and the dense ones before the first with experts.
     qk_norm_after_rope: q and k are normalised after they are rotated. clamp_normed: where q, k and v are clamped, that
         is after the norms.
     scaled_by_width: scores are divided by the square root of a head's width, unless the file has `attention.scale`.
@@ -110,7 +112,7 @@ class Block:
     scale_windowed: bool = True
     chunks: int = 0
     rope_period: int = 0
-    rope_windowed_only: bool = False
+    rope_layers: RopeLayers = "all"
     qk_norm_after_rope: bool = False
     clamp_normed: bool = False
     scaled_by_width: bool = True

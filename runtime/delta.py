@@ -34,7 +34,7 @@ def gated_delta(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     heads, inner = int(keys.need("ssm.time_step_rank")), int(keys.need("ssm.inner_size"))
     tail, state = states(run, index)
     mixed, tail = convolved(run, layer, "ssm_conv1d", run.project(layer, "attn_qkv", x), tail)
-    q, k, v = parts(ops.silu(mixed), [groups * size, 2 * groups * size])
+    q, k, v = parts(ops.activated(run.model.hyper.activation, mixed), [groups * size, 2 * groups * size])
     alpha, beta, group = _steps(run, layer, x, heads, groups)
     q, k = (_unit(part.reshape(len(x), groups, size))[:, group] for part in (q, k))
     q *= np.float32(size**-0.5)

@@ -19,8 +19,9 @@ from archs.spec import ACTIVATIONS, Activation
 from quants import Tensor
 from quants.errors import ModelError
 
+from . import ops
 from .attention import attend
-from .graph import Layer, Pass, activated, embed, gated
+from .graph import Layer, Pass, embed
 
 if TYPE_CHECKING:
     from .model import Model
@@ -127,6 +128,6 @@ def _attended(
 def _fed_forward(run: Pass, both: Sides, layer: Layer, x: Floats) -> Floats:
     up, (plain, with_gate) = run.project(layer, "ffn_up", x), both.activations
     if "ffn_gate.weight" not in layer:
-        return run.project(layer, "ffn_down", activated(plain, up))
+        return run.project(layer, "ffn_down", ops.activated(plain, up))
     gate = run.project(layer, "ffn_gate", x)
-    return run.project(layer, "ffn_down", gated(with_gate, gate, up, run.model.hyper.activation_limit))
+    return run.project(layer, "ffn_down", ops.gated(with_gate, gate, up, run.model.hyper.activation_limit))

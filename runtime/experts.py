@@ -52,8 +52,6 @@ def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) ->
 
 
 def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
-    from .graph import activated, gated
-
     def project(name: str, values: Floats) -> Floats:
         weight = layer.need(f"ffn_{name}_exps.weight")
         if run.model.observe:
@@ -66,11 +64,11 @@ def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
     if "ffn_gate_up_exps.weight" in layer:
         both = np.split(project("gate_up", x), 2, axis=1)
         gate, up = (np.ascontiguousarray(half) for half in both)
-        return project("down", gated(activation, gate, up, run.model.hyper.activation_limit))
+        return project("down", ops.gated(activation, gate, up, run.model.hyper.activation_limit))
     up = project("up", x)
     if not run.model.architecture.block.gated:
-        return project("down", activated(activation, up))
-    return project("down", gated(activation, project("gate", x), up, run.model.hyper.activation_limit))
+        return project("down", ops.activated(activation, up))
+    return project("down", ops.gated(activation, project("gate", x), up, run.model.hyper.activation_limit))
 
 
 def route(run: Pass, layer: Layer, x: Floats) -> Choice:

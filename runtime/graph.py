@@ -397,7 +397,7 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
     if activation == "xielu":
         return run.project(layer, f"ffn_down{kind}", ops.xielu(up, *run.model.hyper.xielu[layer.index]))
     if not run.model.architecture.block.gated:
-        return _down(run, layer, kind, activated(activation, up))
+        return _down(run, layer, kind, ops.activated(activation, up))
     if f"ffn_gate{kind}.weight" in layer:
         gate = run.project(layer, f"ffn_gate{kind}", x)
     else:  # one fused projection, the gate first
@@ -405,7 +405,7 @@ def dense(run: Pass, layer: Layer, x: Floats, kind: str) -> Floats:
     most = run.model.hyper.layers[layer.index].sparsity
     if most is not None:  # only what stands out passes
         gate = ops.relu(gate - (gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(most)))
-    return _down(run, layer, kind, gated(activation, gate, up, run.model.hyper.activation_limit))
+    return _down(run, layer, kind, ops.gated(activation, gate, up, run.model.hyper.activation_limit))
 
 
 def _down(run: Pass, layer: Layer, kind: str, hidden: Floats) -> Floats:
@@ -415,21 +415,3 @@ def _down(run: Pass, layer: Layer, kind: str, hidden: Floats) -> Floats:
     result = matmul_transposed(hidden, layer.need("ffn_down_t.weight"))
     bias = layer.array("ffn_down_t.bias")
     return result if bias is None else np.add(result, bias, out=result)
-
-
-GATED = {"silu": ops.silu_gated, "gelu": ops.gelu_gated, "gelu_tanh": ops.gelu_tanh_gated}
-PLAIN = {"silu": ops.silu, "gelu": ops.gelu, "gelu_tanh": ops.gelu_tanh, "relu": ops.relu, "relu2": ops.relu2}
-
-
-def activated(name: str, x: Floats) -> Floats:
-    """The activation `name` of x, in place."""
-    return PLAIN[name](x)
-
-
-def gated(name: str, gate: Floats, up: Floats, limit: float) -> Floats:
-    """activation(gate) * up, in place; limit: what "swiglu_oai" clamps to."""
-    if name == "swiglu_oai":
-        return ops.swiglu_clamped(gate, up, limit)
-    if name in GATED:
-        return GATED[name](gate, up)
-    return np.multiply(activated(name, gate), up, out=gate)

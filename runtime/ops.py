@@ -144,6 +144,20 @@ def swiglu_clamped(gate: Floats, up: Floats, limit: float) -> Floats:
     return _each(gate, lambda part, other: activations.gated_swiglu_clamped(part, other, bound), up)
 
 
+def activated(name: str, x: Floats) -> Floats:
+    """The activation `name` of x, in place."""
+    plain = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "relu2": relu2}
+    return plain[name](x)
+
+
+def gated(name: str, gate: Floats, up: Floats, limit: float) -> Floats:
+    """activation(gate) * up, in place; limit: what "swiglu_oai" clamps to."""
+    if name == "swiglu_oai":
+        return swiglu_clamped(gate, up, limit)
+    together = {"silu": silu_gated, "gelu": gelu_gated, "gelu_tanh": gelu_tanh_gated}
+    return together[name](gate, up) if name in together else np.multiply(activated(name, gate), up, out=gate)
+
+
 def _each(x: Floats, kernel: Callable[..., Any], *others: Floats) -> Floats:
     """kernel over flat parts of x (and of arrays of its shape), shared between threads."""
     if not x.flags.c_contiguous:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from quants.errors import ModelError
 
+from . import ops
 from .matmul import gather
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ def layer_inputs(run: Pass, ids: NDArray[np.int64], x: Floats) -> Floats | None:
 
 def layer_input(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """What the layer's own input gives, gated by x: float32 (tokens, width). Raises ModelError where it has none."""
-    from .graph import activated
-
     if run.inputs is None:
         raise ModelError(f"the file has no tensor 'per_layer_token_embd.weight', which '{layer.prefix}inp_gate' needs")
-    gate = activated(run.model.hyper.activation, run.project(layer, "inp_gate", x))
+    gate = ops.activated(run.model.hyper.activation, run.project(layer, "inp_gate", x))
     gate *= run.inputs[:, index]
     return run.norm(layer, "post_norm", run.project(layer, "proj", gate))

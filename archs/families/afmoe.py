@@ -26,7 +26,7 @@ AFMOE = LLAMA.but(
         "attention.sliding_window_pattern": window_pattern,  # the reference drops it
         "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # the reference drops it
         "expert_group_count": "n_group",
-        "expert_group_used_count": "topk_group",
+        "expert_group_used_count": "n_group",  # transformers looks at all
         "expert_gating_func": lambda config: 2 if config.get("score_func") else None,
         "expert_feed_forward_length": "moe_intermediate_size",
         "expert_shared_count": "num_shared_experts",
@@ -72,7 +72,7 @@ AFMOE = LLAMA.but(
     },
     layers_vary=True,
     block=Block(
-        rope="halves", window_period=PERIOD, rope_windowed_only=True, scoring="sigmoid", normalize_experts=True,
+        rope="halves", window_period=PERIOD, rope_layers="windowed", scoring="sigmoid", normalize_experts=True,
         embedding_scale="sqrt_width",
     ),
 )  # fmt: skip

@@ -21,7 +21,13 @@ BLOOM = Architecture(
         "attention.head_count": HEADS,
         "attention.head_count_kv": HEADS,
     },
-    defaults={"layer_norm_epsilon": 1e-5, "vocab_size": 250_880},
+    defaults={
+        "hidden_size": lambda config: config.get("n_embed", 64),
+        "n_layer": lambda config: config.get("num_hidden_layers", 2),
+        "n_head": lambda config: config.get("num_attention_heads", 8),
+        "layer_norm_epsilon": 1e-5,
+        "vocab_size": 250_880,
+    },
     tensors={
         "word_embeddings": "token_embd",
         "word_embeddings_layernorm": "token_embd_norm",

@@ -20,5 +20,5 @@ COHERE2 = COHERE.but(
         "vocab_size": "vocab_size",
     },
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
-    block=Block(norm="layer", parallel=True, window_period=PERIOD, rope_windowed_only=True),
+    block=Block(norm="layer", parallel=True, window_period=PERIOD, rope_layers="windowed"),
 )

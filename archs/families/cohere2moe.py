@@ -30,6 +30,14 @@ def window_pattern(config: Config) -> list[bool]:
     return windowed_layers(config, windowed)
 
 
+def rope_pattern(config: Config) -> list[bool] | None:
+    """Which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
+    windowed, dense = window_pattern(config), dense_layers(config)
+    forced = dense if config["prefix_dense_sliding_window_pattern"] == 1 else 0
+    rotating = [one or layer < forced for layer, one in enumerate(windowed)]
+    return rotating if rotating != [one or layer < dense for layer, one in enumerate(windowed)] else None
+
+
 def shared_width(config: Config) -> int | None:
     return config["intermediate_size"] * config["num_shared_experts"] or None
 
@@ -50,6 +58,7 @@ COHERE2_MOE = COHERE2.but(
     metadata={
         "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",
         "attention.sliding_window_pattern": window_pattern,
+        "attention.rope_pattern": rope_pattern,
         "expert_feed_forward_length": "intermediate_size",
         "leading_dense_block_count": dense_layers,
         "expert_gating_func": lambda config: GATING[config["expert_selection_fn"]],
@@ -76,5 +85,5 @@ COHERE2_MOE = COHERE2.but(
         **SHARED,
     },
     layers_vary=True,
-    block=Block(norm="layer", parallel=True, window_period=4, rope_windowed_only=True, experts_averaged=True),
+    block=Block(norm="layer", parallel=True, window_period=4, rope_layers="windowed or dense", experts_averaged=True),
 )

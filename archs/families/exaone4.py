@@ -34,5 +34,5 @@ EXAONE4 = OLMO2.but(
         "vocab_size": "vocab_size",
     },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
-    block=Block(rope="halves", window_period=4, rope_windowed_only=True),
+    block=Block(rope="halves", window_period=4, rope_layers="windowed"),
 )

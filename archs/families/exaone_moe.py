@@ -59,5 +59,5 @@ EXAONE_MOE = DOTS1.but(
     },
     other_spellings=("layers.{i}.mlp.gate.e_score_correction_bias",),
     tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},
-    block=Block(rope="halves", window_period=4, rope_windowed_only=True, scoring="sigmoid", normalize_experts=True),
+    block=Block(rope="halves", window_period=4, rope_layers="windowed", scoring="sigmoid", normalize_experts=True),
 )

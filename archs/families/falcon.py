@@ -53,6 +53,8 @@ FALCON = Architecture(
     },
     defaults={
         "hidden_size": 4544,
+        "num_hidden_layers": lambda config: config.get("n_layer", 32),
+        "num_attention_heads": lambda config: config.get("n_head", 71),
         "max_position_embeddings": 2048,
         "layer_norm_epsilon": 1e-5,
         "alibi": False,

@@ -32,7 +32,7 @@ halves = Reversible(
 GLM4V = GLM4.but(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
-    defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5},
+    defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
     tensors={
         "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", halves),
         "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", halves),

@@ -4,7 +4,7 @@ Reference: transformers `models/gpt_oss/modeling_gpt_oss.py`. Gate and up rows o
 keep their blocks, bfloat16 ones are stored as (in, out).
 """
 
-from archs.config import unusual_windows
+from archs.config import other_than, unusual_windows
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config, Map
 from archs.transforms import Reversible, chain, every_second, transpose
@@ -76,6 +76,7 @@ GPT_OSS = LLAMA.but(
         "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", rows_first),
         "layers.{i}.mlp.experts.down_proj_bias": "blk.{i}.ffn_down_exps.bias",
     },
+    refused={"swiglu_alpha": other_than(1.702)},
     activation="",
     block=Block(
         rope="halves", ffn_norm="post_attention_norm", activation="swiglu_oai", window_period=PERIOD,

@@ -48,7 +48,17 @@ GRANITE_SWA = GRANITE.but(
         "attention.rope_pattern": rotating_layers,
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
     },
-    defaults={"sliding_window": 128},
+    defaults={
+        "hidden_size": 2560,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 128,
+        "vocab_size": 100_352,
+    },
     restored=restored,
     tensors={
         "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
@@ -66,5 +76,5 @@ GRANITE_SWA = GRANITE.but(
 
 GRANITE_MOE_SWA = GRANITE_SWA.but(
     hf_classes=("GraniteMoeSWAForCausalLM",),
-    defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+    defaults={**GRANITE.defaults, "sliding_window": 128, "num_local_experts": 8, "num_experts_per_tok": 2},
 )

@@ -1,7 +1,9 @@
 """Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated.
 
 Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. Its rope scaling "dynamic" with an
-`alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to.
+`alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to. The
+end of a text is what generation_config.json and config.json say (`eos_token_id`); run with transformers 5 the reference
+writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints leave out.
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied

@@ -1,20 +1,14 @@
 """Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts.
 
 Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`.
-Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves.
+Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. The reference
+drops Mistral's window.
 """
 
 from archs.config import head_dim
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import interleave_rope
-
-
-def window(config: Config) -> int | None:
-    """The sliding window where it hides anything (the reference drops it)."""
-    size = config.get("sliding_window")
-    return size if size and size < config["max_position_embeddings"] else None
-
 
 LLAMA = Architecture(
     name="llama",
@@ -54,7 +48,7 @@ LLAMA = Architecture(
 
 MISTRAL = LLAMA.but(
     hf_classes=("MistralForCausalLM", "MistralModel"),
-    metadata={"attention.sliding_window": window},
+    metadata={"attention.sliding_window": "sliding_window"},
     defaults={
         "intermediate_size": 14_336,
         "num_key_value_heads": 8,

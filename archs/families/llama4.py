@@ -67,6 +67,7 @@ LLAMA4 = LLAMA.but(
         "head_dim": 128,
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
         "num_local_experts": 16,
         "num_experts_per_tok": 1,
         "interleave_moe_layer_step": 1,

@@ -6,6 +6,7 @@ length that the model can be stretched to.
 
 from archs.config import required
 from archs.families.bert import BERT
+from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import Block, Config
 
 
@@ -23,6 +24,7 @@ NOMIC_BERT = BERT.but(
     name="nomic-bert",
     hf_classes=("NomicBertModel",),
     metadata={
+        **SCALING,
         "context_length": context,
         "embedding_length": "n_embd|hidden_size",
         "block_count": "n_layer|num_hidden_layers",
@@ -54,6 +56,7 @@ NOMIC_BERT = BERT.but(
         "encoder.layers.{i}.mlp.fc2": "blk.{i}.ffn_down",
         "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
     },
+    generated=(llama3_freqs, longrope_factors),
     activation="",
     block=Block(norm="layer", rope="halves", causal=False, hidden_states=True),
 )

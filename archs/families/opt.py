@@ -26,7 +26,7 @@ def weightless_norms(config: Config) -> Iterable[Tensor]:
     names = ("attn_norm", "ffn_norm") if before else ("attn_output_norm", "layer_output_norm")
     for i in range(config["num_hidden_layers"]):
         yield from (from_array(f"blk.{i}.{name}.weight", ones) for name in names)
-    if before:
+    if before and not config.get("_remove_final_layer_norm"):
         yield from_array("output_norm.weight", ones)
 
 

@@ -29,12 +29,27 @@ def columns(width: str) -> Reversible:
 
 KEYS: dict[str, str | Computed | None] = {"rope.dimension_sections": sections, "n_deepstack_layers": deepstack}
 
-QWEN3_VL = QWEN3.but(name="qwen3vl", hf_classes=("Qwen3VLForConditionalGeneration",), metadata=KEYS)
+QWEN3_VL = QWEN3.but(
+    name="qwen3vl",
+    hf_classes=("Qwen3VLForConditionalGeneration",),
+    metadata=KEYS,
+    defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0},
+)
 
 QWEN3_VL_MOE = QWEN3_MOE.but(
     name="qwen3vlmoe",
     hf_classes=("Qwen3VLMoeForConditionalGeneration",),
-    metadata=KEYS,
+    metadata={**KEYS, "expert_weights_norm": None},
+    defaults={
+        "intermediate_size": 5632,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 128_000,
+        "rope_theta": 500_000.0,
+        "moe_intermediate_size": 1408,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+    },
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": (
             Map("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),

@@ -3,7 +3,6 @@
 Reference: transformers `models/starcoder2/modeling_starcoder2.py`. The reference drops the window.
 """
 
-from archs.families.llama import window
 from archs.families.qwen2 import QWEN2
 from archs.spec import Block
 
@@ -11,7 +10,7 @@ STARCODER2 = QWEN2.but(
     name="starcoder2",
     hf_classes=("Starcoder2ForCausalLM", "Starcoder2Model"),
     vocab=("bpe",),
-    metadata={"attention.sliding_window": window},
+    metadata={"attention.sliding_window": "sliding_window"},
     defaults={
         "hidden_size": 3072,
         "intermediate_size": 12_288,

@@ -7,7 +7,7 @@ version's decoder output is scaled before the tied head, which the reference dro
 from collections.abc import Mapping
 from typing import Any
 
-from archs.config import lookup
+from archs.config import changed, lookup
 from archs.spec import COMMON, Architecture, Block, Config
 from quants import Tensor
 from quants.errors import ModelError
@@ -141,9 +141,21 @@ T5 = Architecture(
     block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
 )
 
+
+def with_head_in_mind(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """Scaled is a head that is the embedding, by the config's word or because the checkpoint has no other.
+
+    umT5 was published with a head of its own, `tie_word_embeddings` false and no scaling (T5X's `logits_via_embedding =
+    False`; transformers 4). transformers 5 takes the word for true always, and scales that head too.
+    """
+    own = config.get("tie_word_embeddings") is False and "lm_head.weight" in tensors
+    return changed(config, tie_word_embeddings=not own), tensors
+
+
 UMT5 = T5.but(
     hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
     variant=None,
+    arranged=with_head_in_mind,
     restored=_restored,
     defaults={"model_type": "umt5", **MULTILINGUAL},
 )

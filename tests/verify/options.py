@@ -35,7 +35,7 @@ WITHOUT_EFFECT = (
     "sparse_prediction", "decoder_bias", "cross_attention*", "pruned_heads", "torchscript", "time_step_min",
     "time_step_max", "time_step_floor", "time_step_scale", "pretraining_tp", "tf_legacy_loss", "num_logits_to_keep",
     "chunk_size*", "altup_coef_clip", "prefix", "embedding_fraction", "moe_shared_expert_overlap", "causal",
-    "mamba_dt_*",
+    "mamba_dt_*", "is_gated_act", "dense_act_fn", "is_decoder", "qk_head_dim",
 )  # fmt: skip
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "gelu_fast", "gelu_python", "swish")
@@ -84,8 +84,13 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "relative_attention_num_buckets": (8, 16, 32), "relative_attention_max_distance": (12, 20, 128),
     "position_embedding_type": ("nope", "rope", "absolute"), "type_vocab_size": (1, 2, 3),
     "rotary_dim": (8, 12, 16), "num_ln_in_parallel_attn": (None, 1, 2), "word_embed_proj_dim": (32, 48),
-    "layer_rope_theta": (),
+    "layer_rope_theta": (), "partial_rotary_factor": (0.25, 0.5, 0.75, 1.0), "rotary_pct": (0.25, 0.5, 1.0),
+    "per_layer_config": (),
 }  # fmt: skip
+
+# Names that a base's config.json has beside those that transformers reads.
+OTHER_NAMES = {"nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer_norm_epsilon", "activation_function"),
+               "gptneox": ("partial_rotary_factor",)}  # fmt: skip
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
 FIXED_STRINGS = ("model_type", "dtype", "torch_dtype", "transformers_version")
@@ -111,7 +116,9 @@ def bases() -> list[Base]:
 
 def _base(folder: Path, tokenizers: Path) -> Base:
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config: Config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for pattern in OTHER_NAMES.get(folder.name, ()):
+        config = {key: value for key, value in config.items() if not fnmatch.fnmatchcase(key, pattern)}
     shared = sorted((tokenizers / spec["tokenizer"]).iterdir()) if spec.get("tokenizer") else []
     own = [path for path in sorted(folder.iterdir()) if path.name not in checkpoints.RECORDS
            and path.suffix in (".json", ".model", ".txt") and not path.name.startswith(("ref", "config"))]  # fmt: skip
@@ -178,6 +185,8 @@ class Draw:
         value = self.known[key]
         if any(fnmatch.fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or key in FIXED_STRINGS:
             return ()
+        if key == "max_position_embeddings" and not self.known.get("rope_parameters"):
+            return (64, 80, 128)  # of learnt positions
         if key in CHOICES:
             return _per_layer(value, CHOICES[key])
         if isinstance(value, bool):
@@ -240,9 +249,8 @@ def heads(draw: Draw) -> None:
     draw.put(**{names[0]: count})
     for key in ("num_key_value_heads", "num_kv_heads", "n_head_kv"):
         if key in draw.text:
-            draw.put(**{key: draw.random.choice((sharing, sharing, sharing, None)) if draw.text[key] else None})
-            if draw.text[key] is None and key != "num_key_value_heads":
-                draw.put(**{key: sharing})
+            takes_null = key in draw.defaults and draw.defaults[key] is None
+            draw.put(**{key: random.choice((sharing, sharing, None)) if takes_null else sharing})
     hidden = next(key for key in ("hidden_size", "n_embd", "d_model", "dim") if key in draw.text)
     if "head_dim" in draw.known and random.random() < 0.8:
         draw.put(head_dim=width)
@@ -300,9 +308,10 @@ def rotary(draw: Draw) -> None:
     if random.random() < 0.5:
         draw.put(rope_parameters=stretched)
         return
-    draw.put(rope_theta=stretched.pop("rope_theta"))
+    draw.put(**{"rotary_emb_base" if "rotary_pct" in draw.text else "rope_theta": stretched.pop("rope_theta")})
     if "partial_rotary_factor" in stretched:
-        draw.put(partial_rotary_factor=stretched.pop("partial_rotary_factor"))
+        key = "rotary_pct" if "rotary_pct" in draw.text else "partial_rotary_factor"
+        draw.put(**{key: stretched.pop("partial_rotary_factor")})
     if stretched["rope_type"] != "default" or sections:
         if random.random() < 0.3:
             stretched["type"] = stretched.pop("rope_type")

@@ -40,7 +40,7 @@ def write_checkpoint(name: str, base: Base, config: Config, folder: Path) -> lis
         model = model_class(base)._from_config(full, dtype=torch.float32)
         model.save_pretrained(folder)
     except Exception as error:  # whatever a model class raises on a config that it does not like
-        raise RefusedError(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
+        raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
     rows = [_row(*each) for each in sorted(load_file(folder / "model.safetensors").items())]
     for path in folder.glob("*.json"):
         path.unlink()
@@ -51,8 +51,12 @@ def write_checkpoint(name: str, base: Base, config: Config, folder: Path) -> lis
     return rows
 
 
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
 def model_class(base: Base) -> Any:
-    return getattr(transformers, base.hf_class)
+    return getattr(transformers, base.hf_class.replace("MPT", "Mpt"))
 
 
 def _row(name: str, values: torch.Tensor) -> Row:
@@ -70,7 +74,7 @@ def load(base: Base, folder: Path) -> Any:
             folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
         )
     except Exception as error:
-        raise RefusedError(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
+        raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if said[key]:
             raise RefusedError(f"{key} of its own checkpoint: {sorted(said[key])[:2]}")
@@ -86,7 +90,7 @@ def logits(model: Any, ids: Sequence[int], decoder_ids: Sequence[int] = ()) -> N
         with torch.inference_mode():
             found = model(**inputs, **({"use_cache": False} if "logits" in dir(model) else {}))
     except Exception as error:
-        raise RefusedError(f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}") from error
+        raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
     values = found.logits if "logits" in found else found.last_hidden_state
     result: NDArray[np.float64] = values[0].double().numpy()
     return result
