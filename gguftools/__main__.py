@@ -22,9 +22,11 @@ def main() -> None:
     """Run the command line, and exit."""
     take_interruptions()
     from . import terminal
+    from .files.bus_errors import take_bus_errors
     from .startup import keep_numba_from_scipy, load_constants_alone
 
     terminal.prepare_streams()
+    take_bus_errors()
     load_constants_alone()
     keep_numba_from_scipy()
     try:

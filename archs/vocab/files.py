@@ -75,6 +75,11 @@ class TokenizerFiles:
             )
             return replace(self, tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()))
         except Exception as error:  # whatever a tokenizer class raises on files it does not like
+            if "trust_remote_code" in str(error):
+                raise VocabularyError(
+                    f"{self.folder}: the tokenizer is Python code of the checkpoint, which is never run",
+                    "a version of it with tokenizer.json can be read",
+                ) from error
             raise VocabularyError(
                 f"{self.folder} has no tokenizer that can be read: {str(error).splitlines()[0]}",
                 "it should hold tokenizer.json, tokenizer.model, or vocab.json and merges.txt",

@@ -30,6 +30,7 @@ from archs.small_files import check_not_pointer
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
 
+from .bus_errors import MAPPED
 from .endian import swap_rows
 from .journal import journal_path
 from .naming import hint_for_absent, hint_for_folder
@@ -134,6 +135,7 @@ def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
             raise FileError(f"{path} is empty, not a {kind}")
         with path.open("rb") as file:
             check_not_pointer(path, file.read(64))
+            MAPPED[path] = info.st_size
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except FileNotFoundError:
         raise FileError(f"there is no file {path}", hint_for_absent(path)) from None

@@ -1,0 +1,46 @@
+"""A mapped file that is cut short while it is read: one line, where the system would end the process without a word.
+
+What is behind the new end of a file, or on a disk that fails, raises SIGBUS in whatever thread touches it. Python's own
+signal handlers never get to run then: they wait for the instruction to end. For a process of our own command line only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+MAPPED: dict[Path, int] = {}  # files that were mapped, and how many bytes they had
+HINT = "leave the file alone while it is read; if nobody wrote to it, check the disk"
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+
+
+def take_bus_errors() -> None:
+    """Have SIGBUS end the process with a line and exit code 1."""
+    set_handler = ctypes.CDLL(None).signal
+    set_handler.argtypes, set_handler.restype = (ctypes.c_int, _HANDLER), ctypes.c_void_p
+    set_handler(signal.SIGBUS, _CALLED)
+
+
+def _end(number: int) -> None:
+    # Only instructions that read from a map come here, none of the interpreter's own: Python code may run.
+    without_bar = "\r\x1b[K\x1b[?25h" if sys.stderr.isatty() else ""
+    os.write(2, f"{without_bar}error: {_what_happened()}\nhint: {HINT}\n".encode("utf-8", "backslashreplace"))
+    os._exit(1)
+
+
+_CALLED = _HANDLER(_end)  # kept, as the system keeps no reference
+
+
+def _what_happened() -> str:
+    for path, size in MAPPED.items():
+        try:
+            left = path.stat().st_size
+        except OSError:
+            continue
+        if left < size:
+            name = str(path).encode("unicode_escape").decode()
+            return f"{name} was cut short while it was read: it had {size} bytes, and has {left}"
+    return "a file cannot be read any more"
