@@ -200,10 +200,11 @@ def _shared(keys: Keys, block: Block, layer: int) -> int | None:
     first = _count(keys) - int(keys.get("attention.shared_kv_layers", 0))
     if layer < first:
         return None
-    alike = [i for i in range(first) if _windowed(keys, block, i) == _windowed(keys, block, layer)]
-    if not alike:
+    windowed = _windowed(keys, block, layer)
+    found = next((i for i in reversed(range(first)) if _windowed(keys, block, i) == windowed), None)
+    if found is None:
         raise ModelError(f"layer {layer} shares keys and values, but none of the first {first} layers is of its kind")
-    return alike[-1]
+    return found
 
 
 def _window(keys: Keys, causal: bool) -> int:

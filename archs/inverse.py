@@ -22,6 +22,7 @@ from .experts import GATING
 from .metadata import Value
 from .plan import architecture_metadata, layer_count, map_tensors
 from .registry import architectures
+from .shapes import check_model
 from .spec import Architecture, Config, Map, Numbers
 from .transforms import Reversible, computed, concatenated, reshape, take
 
@@ -71,6 +72,7 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
     if f"{name}.rope.dimension_sections" in metadata:
         raise ModelError("the file is the text part of a model of pictures; it cannot become a checkpoint of its own")
+    check_model(family[0], metadata, tensors)
     reasons, found = [], []
     for architecture in family:
         try:

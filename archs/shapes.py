@@ -1,76 +1,493 @@
-"""Shapes that follow from the metadata: a checkpoint whose tensors contradict its config is refused before any work."""
+"""Whether a model's keys and tensors belong together: what conversion, `validate`, export and the runtime ask first.
+
+Keys are looked at before anything is counted by them, layers before any is computed with, so that no number of a file
+is believed further than its tensors bear it out.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
+from quants.format import has_codec
 
-from .spec import Architecture
+from . import parts
+from .hyper import Hyper, Keys, LayerHyper, hyper
+from .keys import ELSEWHERE, MODEL
+from .parts import Alternatives, Part, evaluated, full_name, unknown
+from .registry import architectures
+from .spec import Architecture, Map
+
+LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]{1,9})\.(.+)")
+SUFFIX = re.compile(r"\.(weight|bias|scale)$")
+TOKENS = "tokenizer.ggml.tokens"
+INTEGERS = ("I8", "I16", "I32", "I64")
+# Sizes that keys give. A tensor shows those that are missing or 0.
+SIZES = {
+    "experts": "expert_count", "expert_ffn": "expert_feed_forward_length",
+    "shared_ffn": "expert_shared_feed_forward_length", "steps": "ssm.time_step_rank", "inner": "ssm.inner_size",
+    "state": "ssm.state_size", "taps": "ssm.conv_kernel", "cached": "shortconv.l_cache",
+    "latent": "attention.kv_lora_rank", "q_rank": "attention.q_lora_rank", "key_mla": "attention.key_length_mla",
+    "value_mla": "attention.value_length_mla", "per_layer": "embedding_length_per_layer_input",
+    "copies": "altup.num_inputs", "buckets": "attention.relative_buckets_count", "groups": "ssm.group_count",
+    "routed": "moe_latent_size",
+}  # fmt: skip
+# Of each group, every layer has one where all families of the name write any of them.
+NEEDED = ("attn_norm", "attn_q attn_qkv", "attn_k attn_qkv", "attn_v attn_qkv", "attn_output",
+          "ffn_up ffn_up_exps ffn_gate_up_exps", "ffn_down ffn_down_exps ffn_down_t")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """where: a key, a tensor or a layer ("model": all of it). problem: what was found there and what is expected."""
+
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem if self.where == "model" else f"{self.where!r} {self.problem}"
+
+
+Roles = dict[str, Tensor]
+Sizes = dict[str, int]
+Grouped = dict[str, Roles]
+
+
+def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Raises ModelError naming the first key or tensor that does not belong to the others."""
+    found = faults(architecture, metadata, tensors)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
 
 
 def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Compare what can be known. Raises ModelError naming the tensor, its shape and the expected one."""
-    for name, expected in wrong_shapes(architecture, metadata, tensors):
-        tensor = tensors[name]
-        raise ModelError(
-            f"{tensor.origin or name} has shape {list(tensor.shape)}; config.json means {expected} ({name})",
-            hint="config.json and weights belong to different models, or a shard is damaged",
+    """The same of a checkpoint: ModelError naming its tensor, or what config.json makes of a key."""
+    for fault in faults(architecture, metadata, tensors):
+        origin = tensors[fault.where].origin if fault.where in tensors else ""
+        hint = "config.json and weights belong to different models, or a shard is damaged"
+        raise ModelError(f"{origin} {fault.problem} ({fault.where})" if origin else str(fault), hint=hint)
+
+
+def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Fault]:
+    """All that contradicts itself. Later steps need that earlier ones found nothing."""
+    grouped = by_layer(tensors)
+    model = _Model(architecture, Keys(architecture.name, metadata), grouped)
+    for step in (_key_faults, _count_faults):
+        if found := list(dict.fromkeys(step(model))):
+            return found
+    try:
+        numbers = hyper(architecture, metadata)
+    except ModelError as error:
+        return [Fault("model", str(error))]
+    found = [*_model_faults(model, numbers), *_outside_faults(model, numbers), *_alike_faults(model)]
+    return list(dict.fromkeys([*found, *_layer_faults(model, numbers)]))
+
+
+def by_layer(tensors: Mapping[str, Tensor]) -> Grouped:
+    """Tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their names."""
+    found: Grouped = {"": {}}
+    for name, tensor in tensors.items():
+        match = LAYER.fullmatch(name)
+        prefix, role = (f"{match[1]}{match[2]}.", match[3]) if match else ("", name)
+        found.setdefault(prefix, {})[role] = tensor
+    return found
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is looked at."""
+
+    architecture: Architecture
+    keys: Keys
+    grouped: Grouped
+
+    @property
+    def outside(self) -> Roles:
+        return self.grouped[""]
+
+    @property
+    def two_sides(self) -> bool:
+        """An encoder and a decoder."""
+        return any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped) or (
+            "dec.output_norm.weight" in self.outside
         )
 
+    @property
+    def attends(self) -> bool:
+        return any(role.startswith("attn_q") for roles in self.grouped.values() for role in roles)
 
-def wrong_shapes(
-    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> Iterator[tuple[str, str]]:
-    """Tensors whose shape contradicts the metadata, each with what is expected ("256 in columns")."""
-    expected = _expected(architecture, metadata)
-    for name, tensor in tensors.items():
-        role = re.sub(r"^blk\.\d+\.", "", name)
-        for axis, size in expected.get(role, {}).items():
-            if size is not None and (len(tensor.shape) < abs(axis) or tensor.shape[axis] != size):
-                yield name, f"{size} in {'columns' if axis == -1 else 'rows'}"
+    def layer_counts(self) -> Iterator[tuple[str, str, int]]:
+        """For each kind of layer its prefix, the key that counts it, and how many have to be there."""
+        count = self.keys.need("block_count")
+        if not self.two_sides:
+            yield "blk.", "block_count", count - self.keys.get("nextn_predict_layers", 0)
+            return
+        yield "enc.blk.", "block_count", count
+        yield "dec.blk.", "decoder_block_count", self.keys.get("decoder_block_count", count)
+
+    def fault(self, key: str, problem: str) -> Fault:
+        name = f"{self.keys.architecture}.{key}"
+        return Fault(name, problem)
 
 
-def _expected(architecture: Architecture, metadata: Mapping[str, Any]) -> dict[str, dict[int, int | None]]:
-    """Role → {axis: size}; -1 counts columns, 0 rows."""
+# Keys
 
-    def number(key: str) -> int | None:
-        """A value, or what all layers that have one agree on."""
-        value = metadata.get(f"{architecture.name}.{key}")
-        items = value if isinstance(value, list) else value.tolist() if isinstance(value, np.ndarray) else [value]
-        found = {each for each in items if isinstance(each, int) and each}
-        return found.pop() if len(found) == 1 else None
 
-    width, heads = number("embedding_length"), number("attention.head_count")
-    if width is None:
-        return {}
-    grouped = f"{architecture.name}.attention.head_count_kv" in metadata
-    kv_heads = number("attention.head_count_kv") if grouped else heads
-    head = number("attention.key_length") or (width // heads if heads else None)
-    value = number("attention.value_length") or head
-    if number("attention.key_length_swa") not in (None, head):
-        head = value = None  # differs by layer
-    gates = architecture.block.query_gates
-    latent = number("attention.kv_lora_rank") is not None
+def _key_faults(model: _Model) -> Iterator[Fault]:
+    """Types and values, each key for itself."""
+    start = f"{model.keys.architecture}."
+    layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers", 0)
+    running = layers - further if isinstance(layers, int) and isinstance(further, int) else None
+    for name, data in model.keys.metadata.items():
+        rule = MODEL.get(name.removeprefix(start)) if name.startswith(start) else ELSEWHERE.get(name)
+        if rule is None or data is None:
+            continue
+        if name == f"{start}attention.head_count" and not model.attends and np.size(data) and not np.max(data):
+            continue  # models without attention say so
+        listed = not isinstance(data, str) and hasattr(data, "__len__")
+        if rule.per_layer and listed and len(data) not in (layers, running):
+            yield Fault(name, f"has {len(data)} items; the model has {layers} layers")
+        elif wrong := rule.wrong(data):
+            yield Fault(name, wrong)
+    for key in ("block_count", "embedding_length"):
+        if model.keys.get(key) is None:
+            yield model.fault(key, "is missing; its architecture needs it")
+    if model.architecture.block.logit_scale == "divide" and model.keys.get("logit_scale") == 0:
+        yield model.fault("logit_scale", "is 0; logits are divided by it")
 
-    def rows(count: int | None, each: int | None) -> int | None:
-        return None if latent or count is None or each is None else count * each
 
-    return {
-        "token_embd.weight": {},
-        "output_norm.weight": {-1: width},
-        "attn_norm.weight": {-1: width},
-        "ffn_norm.weight": {-1: width},
-        "attn_q.weight": {-1: width, 0: rows(heads, 2 * head if head and gates else head)},
-        "attn_k.weight": {-1: width, 0: rows(kv_heads, head)},
-        "attn_v.weight": {-1: width, 0: rows(kv_heads, value)},
-        "attn_output.weight": {-1: rows(heads, value), 0: width},
-        "ffn_gate.weight": {-1: width},
-        "ffn_up.weight": {-1: width},
-        "ffn_down.weight": {0: width},
-    }
+def _count_faults(model: _Model) -> Iterator[Fault]:
+    """Layers that are counted and not there, or there and not counted."""
+    for prefix, key, count in model.layer_counts():
+        there = {int(name[len(prefix) : -1]) for name in model.grouped if name.startswith(prefix)}
+        first = next(i for i in range(len(there) + 1) if i not in there or f"{prefix}{i}." not in model.grouped)
+        said = model.keys.get(key, count)
+        if count < 1:
+            yield model.fault(key, f"is {said}, which leaves {count} layers that run; 1 or more is expected")
+        elif first < count:
+            yield Fault(f"{prefix}{first}", f"has no tensors; '{model.keys.architecture}.{key}' says {said} layers")
+        beyond = min((number for number in there if number >= max(said, count)), default=None)
+        if beyond is not None:
+            yield Fault(f"{prefix}{beyond}", f"is past the {said} layers of '{model.keys.architecture}.{key}'")
+
+
+# The model as a whole
+
+
+def _model_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
+    """Numbers that fit no computation."""
+    keys, block = model.keys, model.architecture.block
+    layers = numbers.layers
+    rotating = [own for own in layers if own.rotates]
+    kind, factors = keys.get("rope.scaling.type", "none"), [f"rope_factors_{each}.weight" for each in ("long", "short")]
+    if keys.get("rope.scaling.dynamic_factor"):
+        kind = "dynamic"
+    context = keys.get("rope.scaling.original_context_length", keys.get("context_length", 0))
+    if rotating and kind in ("yarn", "dynamic") and context < 1:
+        yield model.fault("rope.scaling.original_context_length", f"is {context}; 1 or more is expected")
+    if kind in ("yarn", "linear") and keys.get("rope.scaling.factor", 1.0) <= 0:
+        yield model.fault("rope.scaling.factor", f"is {keys.get('rope.scaling.factor')}; more than 0 is expected")
+    if kind == "yarn":
+        for key in ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"):
+            if keys.get(key, 1.0) <= 0:
+                yield model.fault(key, f"is {keys.get(key)}; more than 0 is expected")
+    if keys.get("rope.scaling.yarn_log_multiplier", 0.0) < 0:
+        yield model.fault("rope.scaling.yarn_log_multiplier", "is negative; 0 or more is expected")
+    if any(own.rope_base == 1 for own in rotating):
+        yield model.fault("rope.freq_base", "is 1, with which no two pairs turn apart")
+    if kind == "longrope" or any(name in model.outside for name in factors):
+        for name in factors:
+            if name not in model.outside:
+                yield Fault(name, "is missing; longrope needs it")
+    others = model.two_sides or any(_has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
+    if numbers.activation == "xielu" and others:
+        yield model.fault("hidden_activation", "is 'xielu', which only dense nets have")
+    if keys.get("attention.shared_kv_layers") and block.query_gates:
+        yield model.fault("attention.shared_kv_layers", "is not 0, but queries have gates")
+    tokens, table = keys.metadata.get(TOKENS), model.outside.get("token_embd.weight")
+    count = None if tokens is None or not hasattr(tokens, "__len__") else len(tokens)
+    if count is not None and table is not None and count != table.rows:
+        yield Fault(TOKENS, f"has {count} items, but token_embd.weight has {table.rows} rows")
+
+
+def _outside_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
+    """Tensors outside of the layers: shapes, and those that the layers' tensors need."""
+    roles, sizes = model.outside, _sizes(model, numbers, 0)
+    if "token_embd_proj.weight" not in roles:
+        sizes["embedded"] = numbers.width
+    if "output_proj.weight" not in roles:
+        sizes["projected"] = numbers.width
+    elif "output.weight" not in roles and (table := roles.get("token_embd.weight")) is not None:
+        sizes["projected"] = table.width
+    yield from _part_faults(model, "", roles, parts.OUTSIDE, sizes)
+    needed = []
+    if model.two_sides:
+        needed += ["enc.output_norm.weight", "dec.output_norm.weight"]
+    if any(_has(layer, "inp_gate") for layer in model.grouped.values()):
+        needed += ["per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight"]
+    if _has(roles, "altup_unembd_proj") or any(_has(layer, parts.COPIES.marks) for layer in model.grouped.values()):
+        needed.append("altup_proj.weight")
+    if "altup_proj.weight" in roles:
+        needed.append("altup_unembd_proj.weight")
+        active, copies = model.keys.get("altup.active_idx", 0), 1 + roles["altup_proj.weight"].shape[0]
+        if active >= copies:
+            yield model.fault("altup.active_idx", f"is {active}; the file has {copies} copies")
+    yield from (_missing(name) for name in needed if name not in roles)
+    widths = [own.rope_width // 2 for own in numbers.layers if own.rotates and own.rope_scaled]
+    for name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
+        tensor = roles.get(name)
+        if tensor is not None and (len(tensor.shape) != 1 or tensor.shape[0] < max(widths, default=0)):
+            yield Fault(name, f"has shape {list(tensor.shape)}; {max(widths, default=0)} pairs rotate")
+
+
+def _alike_faults(model: _Model) -> Iterator[Fault]:
+    """Tensors that other layers have, or that every file of the name has."""
+    family = [each for each in architectures() if each.name == model.architecture.name] or [model.architecture]
+    written = [written_names(each) for each in family]
+    for name in ("output_norm", *(model.architecture.block.output_norm,)):
+        always = all(name in names for names in written) and not any(each.layers_vary for each in family)
+        if always and not {name, f"{name}.weight"} & set(model.outside):
+            yield _missing(f"{name}.weight")
+    if any(each.layers_vary for each in family):
+        return
+    layers = {prefix: roles for prefix, roles in model.grouped.items() if prefix}
+    union = set().union(*layers.values())
+    for prefix, roles in layers.items():
+        for absent in sorted(union - set(roles)):
+            yield Fault(f"{prefix}{absent}", "is missing; other layers have it")
+    needed = [*NEEDED, *([model.architecture.block.ffn_norm] if model.architecture.block.parallel is False else [])]
+    for group in needed:
+        named = [f"blk.{{i}}.{role}" for role in group.split()]
+        if all(set(named) & names for names in written) and not any(_has(union, role) for role in group.split()):
+            role = group.split()[0]
+            yield Fault(f"blk.*.{role}.weight", "is missing in every layer; its architecture needs it")
+
+
+def written_names(architecture: Architecture) -> set[str]:
+    """GGUF names, with {i}, that the architecture's conversion writes, without suffix; not those a config decides."""
+    return {SUFFIX.sub("", name) for name in target_names(architecture) if isinstance(name, str)}
+
+
+def target_names(architecture: Architecture) -> Iterator[Any]:
+    for target in architecture.tensors.values():
+        for each in target if isinstance(target, tuple) else (target,):
+            yield each.name if isinstance(each, Map) else each
+
+
+# Layers
+
+
+def _layer_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
+    """Of every layer that runs. Those of the same numbers and shapes are as sound as the first of them."""
+    sound: set[Any] = set()
+    for prefix, _, count in model.layer_counts():
+        for index in range(count):
+            start = f"{prefix}{index}."
+            roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
+            shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
+            like = (prefix, own, _of_layer(model.keys, "feed_forward_length", index), shapes)
+            if like in sound:
+                continue
+            found = [*_one_layer(model, numbers, start, index)]
+            yield from found
+            if not found:
+                sound.add(like)
+
+
+def _one_layer(model: _Model, numbers: Hyper, start: str, index: int) -> Iterator[Fault]:
+    roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
+    sizes = _sizes(model, numbers, index)
+    made_of = list(_parts_of(model, start, own))
+    for part in made_of:
+        yield from _part_faults(model, start, roles, part, sizes)
+    if model.two_sides:
+        yield from _two_sided_faults(model, start, own, sizes)
+        return
+    block = model.architecture.block
+    if len(made_of) == 1:
+        yield Fault(start[:-1], "is a layer without attention, a feed-forward net or any other")
+    if numbers.parallel and parts.ATTENTION not in made_of:
+        yield _missing(f"{start}attn_output.weight")
+    if parts.ATTENTION in made_of or parts.BORROWING in made_of or parts.LATENT in made_of:
+        yield from _attention_faults(model, numbers, start, own)
+    if parts.EXPERTS in made_of:
+        yield from _expert_faults(model, numbers, sizes)
+        names = {"ffn_gate_exps.weight", "ffn_gate_up_exps.weight"}
+        if block.gated and not names & set(roles):
+            yield _missing(f"{start}ffn_gate_exps.weight")
+    for key, name, whole in (("time_step_rank", "steps", "inner"), ("group_count", "groups", "steps")):
+        in_heads = parts.HEADS in made_of or parts.DELTA in made_of
+        if in_heads and sizes.get(whole, 0) % sizes.get(name, 1):
+            yield model.fault(f"ssm.{key}", f"is {sizes[name]}, which does not divide {sizes[whole]}")
+
+
+def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
+    """What the layer is made of."""
+    if model.two_sides:
+        yield parts.ENCODER if start.startswith("enc") else parts.DECODER
+        return
+    roles = model.grouped[start]
+    for part in parts.LAYER:
+        if (part.marks and not _has(roles, part.marks)) or _has(roles, part.unless):
+            continue
+        if part is parts.ATTENTION and own.shares is not None:
+            part = parts.BORROWING
+        fused = model.architecture.block.gated
+        if part is parts.DENSE and fused and "ffn_gate.weight" not in roles:
+            part = parts.FUSED_DENSE
+        if part is parts.SHARED_EXPERT and fused and "ffn_gate_shexp.weight" not in roles:
+            part = parts.FUSED_SHARED
+        yield part
+    if "altup_proj.weight" in model.outside and not _has(roles, parts.COPIES.marks):
+        yield parts.COPIES
+
+
+def _sizes(model: _Model, numbers: Hyper, index: int) -> Sizes:
+    """What keys say of a layer."""
+    own = numbers.layers[min(index, len(numbers.layers) - 1)]
+    sizes = {name: value for name, key in SIZES.items() if (value := int(model.keys.get(key, 0)))}
+    if width := int(_of_layer(model.keys, "feed_forward_length", index) or 0):
+        sizes["ffn"] = width
+    heads, groups, inner = own.heads, sizes.setdefault("groups", 1), sizes.get("inner", 0)
+    if "steps" in sizes:
+        sizes["head_inner"] = inner // sizes["steps"]
+    if "key_mla" in sizes:
+        sizes["plain"] = sizes["key_mla"] - own.rope_width
+    if "altup_proj.weight" in model.outside:
+        sizes["others"] = model.outside["altup_proj.weight"].shape[0]
+        sizes["copies"] = sizes["others"] + 1
+    if not _has(model.grouped.get(f"blk.{index}.", {}), "ffn_latent_down"):
+        sizes["routed"] = numbers.width
+    return sizes | {
+        "width": numbers.width, "layers": len(numbers.layers), "heads": heads, "kv_heads": own.kv_heads,
+        "key": own.key_width, "value": own.value_width, "rotated": own.rope_width, "group_inner": inner // groups,
+        "queries": heads * own.key_width * (2 if model.architecture.block.query_gates else 1),
+        "keys": own.kv_heads * own.key_width, "values": own.kv_heads * own.value_width,
+        "mixed": heads * own.value_width,
+    }  # fmt: skip
+
+
+def _part_faults(model: _Model, start: str, roles: Roles, part: Part, sizes: Sizes) -> Iterator[Fault]:
+    """Keys and tensors that a part lacks, and tensors of other shapes or formats than it has."""
+    for key in part.keys.split():
+        if not model.keys.get(key):
+            yield model.fault(key, f"is {model.keys.get(key, 'missing')}; {start}* needs it to be 1 or more")
+    for group in part.needs.split():
+        names = [full_name(name) for name in group.split("|")]
+        if not any(name in roles for name in names):
+            yield _missing(f"{start}{names[0]}")
+    for role, alternatives in part.table.items():
+        tensor = roles.get(role)
+        if tensor is None:
+            continue
+        name = f"{start}{role}"
+        if not _matches(tensor.shape, alternatives, sizes):
+            wanted = " or ".join(_written_shape(each, sizes) for each in alternatives)
+            yield Fault(name, f"has shape {list(tensor.shape)}; the model's keys and other tensors mean {wanted}")
+        elif tensor.format.name in INTEGERS or not has_codec(tensor.format.name):
+            yield Fault(name, f"is {tensor.format.name}; floats or blocks that can be decoded are expected")
+
+
+def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -> bool:
+    """Whether a shape is one of those; sizes that only it tells are added."""
+    for dimensions in alternatives:
+        if len(dimensions) != len(shape) or min(shape, default=0) < 1:
+            continue
+        told: Sizes = {}
+        for size, terms in zip(shape, dimensions, strict=True):
+            known = {**sizes, **told} if told else sizes
+            wanted, open_size = evaluated(terms, known), unknown(terms, known)
+            if open_size is not None and size % open_size[1] == 0:
+                told[open_size[0]] = size // open_size[1]
+            elif open_size is not None or wanted not in (None, size):
+                break
+        else:
+            sizes |= told
+            return True
+    return False
+
+
+def _written_shape(dimensions: tuple[parts.Terms, ...], sizes: Sizes) -> str:
+    """[64 (queries), 32 (width)]"""
+    words = ["+".join("*".join(factors) for factors in terms) for terms in dimensions]
+    numbers = [evaluated(terms, sizes) for terms in dimensions]
+    pairs = zip(numbers, words, strict=True)
+    return f"[{', '.join(word if number is None else f'{number} ({word})' for number, word in pairs)}]"
+
+
+def _attention_faults(model: _Model, numbers: Hyper, start: str, own: LayerHyper) -> Iterator[Fault]:
+    roles, keys = model.grouped[start], model.keys
+    latent = _has(roles, parts.LATENT_MARKS)
+    most = keys.get("attention.key_length_mla", 0) - 1 if latent else own.key_width
+    rotation = "rope.dimension_count"
+    if own.heads < 1:
+        yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")
+        return
+    if (own.rotates or latent) and not (0 < own.rope_width <= most and own.rope_width % 2 == 0):
+        yield model.fault(rotation, f"means {own.rope_width} values of a head; an even number, at most {most}, rotates")
+    if own.rotates and own.rope_width == 2 and keys.get("rope.scaling.dynamic_factor"):
+        yield model.fault(rotation, "is 2; dynamic scaling needs more")
+    if latent:
+        return
+    if own.kv_heads < 1 or own.heads % own.kv_heads:
+        yield model.fault("attention.head_count_kv", f"is {own.kv_heads}: {own.heads} heads cannot share that many")
+    if own.shares is not None:
+        source, lender = numbers.layers[own.shares], model.grouped.get(f"blk.{own.shares}.", {})
+        if (own.key_width, own.value_width) != (source.key_width, source.value_width):
+            yield model.fault("attention.shared_kv_layers", f"lets {start[:-1]} look at keys of another width")
+        if source.kv_heads < 1 or own.heads % source.kv_heads:
+            yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {start[:-1]}")
+        if not _has(lender, "attn_output") or _has(lender, parts.ATTENTION.unless):
+            yield model.fault("attention.shared_kv_layers", f"lets {start[:-1]} look at blk.{own.shares}, without keys")
+        return
+    if not _has(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
+        yield _missing(f"{start}attn_v.weight")
+    if model.architecture.block.query_gates and _has(roles, "attn_qkv"):
+        yield Fault(f"{start}attn_qkv.weight", "is there, but queries have gates")
+
+
+def _expert_faults(model: _Model, numbers: Hyper, sizes: Sizes) -> Iterator[Fault]:
+    count, used = sizes.get("experts", 0), numbers.experts_used
+    groups, best = numbers.expert_groups, numbers.expert_groups_used
+    if not 1 <= used <= count:
+        yield model.fault("expert_used_count", f"is {used}: {used} experts cannot be used of {count}")
+    if groups > 1 and count % groups:
+        yield model.fault("expert_group_count", f"is {groups}, which does not divide {count} experts")
+    elif groups > 1 and not (1 <= best <= groups and used * groups <= best * count):
+        yield model.fault("expert_group_used_count", f"is {best}: {used} experts cannot come from so many of {groups}")
+
+
+def _two_sided_faults(model: _Model, start: str, own: LayerHyper, sizes: Sizes) -> Iterator[Fault]:
+    """Distances: near ones have a bucket each, those up to the farthest share the rest."""
+    roles = model.grouped[start]
+    bias = roles.get("attn_rel_b.weight")
+    if own.heads < 1:
+        yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")
+    if start.endswith(".blk.0.") and bias is None:
+        yield _missing(f"{start}attn_rel_b.weight")
+    if bias is not None:
+        exact = bias.shape[0] // (4 if start.startswith("enc") else 2)
+        if not 0 < exact < model.keys.get("attention.relative_max_distance", 128):
+            yield Fault(f"{start}attn_rel_b.weight", f"has {bias.shape[0]} rows, which are no buckets for distances")
+
+
+def _missing(name: str) -> Fault:
+    return Fault(name, "is missing; its architecture needs it")
+
+
+def _has(roles: Any, names: str) -> bool:
+    """Whether there is a tensor of any of these names, with any suffix."""
+    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", ".weight", ".bias", ".scale"))
+
+
+def _of_layer(keys: Keys, key: str, index: int) -> Any:
+    """A key's value for a layer; None where it has none."""
+    value = keys.get(key)
+    return value if value is None or np.ndim(value) == 0 else value[index] if index < len(value) else None

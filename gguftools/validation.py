@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from archs.metadata import Metadata
 from archs.powerinfer import MAGIC
 from archs.registry import architectures
-from archs.shapes import wrong_shapes
-from archs.spec import Architecture, Map
-from quants.errors import GgufToolsError, ModelError
+from archs.shapes import SUFFIX, faults, target_names, written_names
+from archs.spec import Architecture
+from quants.errors import GgufToolsError
 
 from .block_check import can_check, find_bad_blocks
 from .files.gguf_reader import GgufFile, align, open_gguf
@@ -27,13 +26,6 @@ from .vocabulary_check import ERROR, WARNING, check_vocabulary
 
 NOTE = "note"
 NEEDED_KEYS = ("block_count", "context_length", "embedding_length")
-# Of each group of alternatives, a layer has one if the family's files have any of them.
-LAYER_TENSORS = (
-    ("attn_norm",), ("attn_q", "attn_qkv"), ("attn_k", "attn_qkv"), ("attn_v", "attn_qkv"), ("attn_output",),
-    ("ffn_up", "ffn_up_exps", "ffn_gate_up_exps"), ("ffn_down", "ffn_down_exps", "ffn_down_t"),
-)  # fmt: skip
-LAYER = re.compile(r"(?P<side>(?:enc\.|dec\.)?blk\.)(?P<number>\d+)\.(?P<role>.*)")
-SUFFIX = re.compile(r"\.(weight|bias)$")
 NOT_MODELS = ("imatrix", "mmproj", "adapter", "vocab", "dataset")
 
 
@@ -80,7 +72,9 @@ def validate(
     except GgufToolsError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return Validation(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))
-    found = [*_check_structure(file), *_check_keys(file), *_check_architecture(file)]
+    found = [*_check_structure(file), *_check_keys(file)]
+    told = {problem.where for problem in found if problem.severity == ERROR}
+    found += [problem for problem in _check_architecture(file) if problem.where not in told]
     found += [Problem(*each) for each in check_vocabulary(file.metadata, file.tensors)]
     if data:
         found += _check_data(file)
@@ -153,74 +147,15 @@ def _check_architecture(file: GgufFile) -> Iterator[Problem]:
     for key in NEEDED_KEYS:
         if f"{name}.{key}" not in metadata:
             yield Problem(ERROR, f"{name}.{key}", "is missing; every program needs it")
-    yield from _check_layers(file, family)
+    yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, file.tensors))
     yield from _check_names(file, family)
-    for tensor, expected in wrong_shapes(family[0], metadata, file.tensors):
-        shape = list(file.tensors[tensor].shape)
-        yield Problem(ERROR, tensor, f"has shape {shape}; the metadata means {expected}")
-    yield from _check_running(file)
-
-
-def _check_layers(file: GgufFile, family: list[Architecture]) -> Iterator[Problem]:
-    layers: dict[str, dict[int, set[str]]] = {}
-    for name in file.tensors:
-        if match := LAYER.fullmatch(name):
-            layers.setdefault(match["side"], {}).setdefault(int(match["number"]), set()).add(match["role"])
-    for side, found in layers.items():
-        count = _layer_count(file.metadata, family[0].name, side)
-        if count is None:
-            continue
-        missing = sorted(set(range(min(count, 1 << 16))) - set(found))
-        beyond = sorted(number for number in found if number >= count)
-        if missing:
-            yield Problem(ERROR, f"{side}{missing[0]}", f"the layer has no tensors; block_count says {count} layers")
-        if beyond:
-            yield Problem(ERROR, f"{side}{beyond[0]}", f"the layer is past the {count} layers of block_count")
-        if not any(architecture.layers_vary for architecture in family):
-            yield from _check_alike(side, found, _needed(family))
-
-
-def _check_alike(side: str, layers: Mapping[int, set[str]], needed: list[tuple[str, ...]]) -> Iterator[Problem]:
-    """Every layer has the same tensors, and those that the family cannot do without."""
-    union = set().union(*layers.values())
-    for number, roles in sorted(layers.items()):
-        for absent in sorted(union - roles):
-            yield Problem(ERROR, f"{side}{number}.{absent}", "is missing; other layers have it")
-    for group in needed:
-        if not any(f"{role}.weight" in union for role in group):
-            yield Problem(ERROR, f"{side}*.{group[0]}.weight", "is missing in every layer")
-
-
-def _needed(family: list[Architecture]) -> list[tuple[str, ...]]:
-    """The groups of layer tensors that every architecture of this name writes."""
-    written = [_written(architecture) for architecture in family]
-    return [
-        group for group in LAYER_TENSORS
-        if all(any(f"blk.{{i}}.{role}" in names for role in group) for names in written)
-    ]  # fmt: skip
-
-
-def _written(architecture: Architecture) -> set[str]:
-    """GGUF names, with {i}, that the architecture's conversion writes, without suffix; not those a config decides."""
-    return {SUFFIX.sub("", name) for name in _names(architecture) if isinstance(name, str)}
-
-
-def _names(architecture: Architecture) -> Iterator[Any]:
-    for target in architecture.tensors.values():
-        for each in target if isinstance(target, tuple) else (target,):
-            yield each.name if isinstance(each, Map) else each
-
-
-def _layer_count(metadata: Metadata, name: str, side: str) -> int | None:
-    keys = ("decoder_block_count", "block_count") if side.startswith("dec") else ("block_count",)
-    return next((n for key in keys if isinstance(n := metadata.get(f"{name}.{key}"), int)), None)
 
 
 def _check_names(file: GgufFile, family: list[Architecture]) -> Iterator[Problem]:
-    """Tensors that nobody would look for, and those outside layers that everybody does."""
-    if any(callable(name) for architecture in family for name in _names(architecture)):
+    """Tensors that nobody would look for."""
+    if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
-    known = set().union(*map(_written, family)) | _reference_names(family[0].name)
+    known = set().union(*map(written_names, family)) | _reference_names(family[0].name)
     known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
     if file.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
@@ -228,11 +163,6 @@ def _check_names(file: GgufFile, family: list[Architecture]) -> Iterator[Problem
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
         if general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
-    written = set.intersection(*map(_written, family))
-    for needed in ("token_embd", "output_norm"):
-        absent = needed in written and not {needed, f"{needed}.weight"} & set(file.tensors)
-        if absent and not family[0].layers_vary:
-            yield Problem(ERROR, f"{needed}.weight", "is missing")
 
 
 def _reference_names(architecture: str) -> set[str]:
@@ -241,18 +171,6 @@ def _reference_names(architecture: str) -> set[str]:
 
     numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == architecture]
     return {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
-
-
-def _check_running(file: GgufFile) -> Iterator[Problem]:
-    """Whether the runtime finds all it needs to start."""
-    from runtime.model import Model
-
-    try:
-        Model(file.metadata, file.tensors)
-    except ModelError as error:
-        yield Problem(ERROR, "model", str(error))
-    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:  # of keys reported above
-        yield Problem(ERROR, "model", f"its metadata makes no model: {error}")
 
 
 def _check_data(file: GgufFile) -> Iterator[Problem]:

@@ -29,7 +29,7 @@ def decode(run: Pass, x: Floats) -> Floats:
     copies = np.stack([x, *(_as_long(x, _projected(run, "altup_proj", x, i)) for i in range(_others(run)))])
     active = int(Keys(run.model.architecture.name, run.model.metadata).get("altup.active_idx", 0))
     for index, layer in enumerate(run.model.layers):
-        copies = _through(run, index, layer, copies, active)
+        copies = run.finite(layer.prefix, _through(run, index, layer, copies, active))
     first = copies[0]
     back = [_as_long(first, _projected(run, "altup_unembd_proj", copies[i + 1], i)) for i in range(_others(run))]
     whole: Floats = np.mean(np.stack([first, *back]), axis=0, dtype=np.float32)

@@ -43,14 +43,14 @@ class Sides:
     activations: tuple[Activation, Activation]
 
 
-def sides(keys: Keys, tensors: Mapping[str, Tensor]) -> Sides | None:
-    """Both sides of a model whose file has them, or None."""
-    if "dec.output_norm.weight" not in tensors:
+def sides(keys: Keys, layers: Mapping[str, Layer]) -> Sides | None:
+    """Both sides of a model whose file has them, or None. layers: by prefix."""
+    if "dec.output_norm.weight" not in layers[""]:
         return None
     count, said = int(keys.need("block_count")), keys.get("hidden_activation")
     return Sides(
-        encoder=tuple(Layer.of(i, tensors, "enc.blk") for i in range(count)),
-        decoder=tuple(Layer.of(i, tensors, "dec.blk") for i in range(int(keys.get("decoder_block_count", count)))),
+        encoder=tuple(layers[f"enc.blk.{i}."] for i in range(count)),
+        decoder=tuple(layers[f"dec.blk.{i}."] for i in range(int(keys.get("decoder_block_count", count)))),
         farthest=int(keys.get("attention.relative_max_distance", 128)),
         activations=(ACTIVATIONS[said], ACTIVATIONS[said]) if said else ("relu", "gelu_tanh"),
     )
@@ -66,7 +66,7 @@ def encode(model: Model, both: Sides, ids: NDArray[np.int64]) -> Context:
         normed = run.norm(layer, "attn_norm", x)
         seen = _heads(run, layer, "attn_k", normed), _heads(run, layer, "attn_v", normed)
         x = _attended(run, layer, "attn", normed, seen, bias, causal=False) + x
-        x = _fed_forward(run, both, layer, run.norm(layer, "ffn_norm", x)) + x
+        x = run.finite(layer.prefix, _fed_forward(run, both, layer, run.norm(layer, "ffn_norm", x)) + x)
     x = run.norm(model.whole, "enc.output_norm", x)
     names = "cross_attn_k", "cross_attn_v"
     return tuple((_heads(run, layer, names[0], x), _heads(run, layer, names[1], x)) for layer in both.decoder)
@@ -85,7 +85,7 @@ def decode(run: Pass, both: Sides, x: Floats) -> Floats:
         x = _attended(run, layer, "attn", normed, seen, bias, causal=True) + x
         normed = run.norm(layer, "cross_attn_norm", x)
         x = _attended(run, layer, "cross_attn", normed, run.cache.context[index], None, causal=False) + x
-        x = _fed_forward(run, both, layer, run.norm(layer, "ffn_norm", x)) + x
+        x = run.finite(layer.prefix, _fed_forward(run, both, layer, run.norm(layer, "ffn_norm", x)) + x)
     return x
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
+DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scale may be wrong, too"
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -44,11 +46,6 @@ class Layer:
     prefix: str
     tensors: Mapping[str, Tensor]
     _small: dict[str, Floats] = field(default_factory=dict, compare=False)
-
-    @staticmethod
-    def of(index: int, tensors: Mapping[str, Tensor], prefix: str = "blk") -> Layer:
-        start = f"{prefix}.{index}."
-        return Layer(start, {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)})
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -110,6 +107,12 @@ class Pass:
             return ops.rms_norm(x, weight, eps)
         return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps)
 
+    def finite(self, where: str, x: Floats) -> Floats:
+        """x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
+        if not np.isfinite(x).all():
+            raise ModelError(f"values are no longer finite from '{where.rstrip('.')}' on", hint=DAMAGED)
+        return x
+
     def rope(self, own: LayerHyper) -> tuple[Floats, Floats]:
         """cos and sin of each token's position, computed once for all layers that rotate alike."""
         base, scaled, width = alike = own.rope_base, own.rope_scaled, own.rope_width
@@ -159,6 +162,7 @@ def decode(run: Pass, x: Floats) -> Floats:
         return altup.decode(run, x)
     for index, layer in enumerate(run.model.layers):
         x = _parallel(run, index, layer, x) if run.model.hyper.parallel else _sequential(run, index, layer, x)
+        run.finite(layer.prefix, x)
     return x
 
 

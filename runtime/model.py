@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from archs.hyper import Hyper, Keys, hyper
 from archs.powerinfer import THRESHOLD
 from archs.registry import by_gguf_name
+from archs.shapes import by_layer, check_model
 from quants import Tensor
 from quants.errors import ModelError
 
 from . import encoder_decoder
 from .cache import KVCache
-from .graph import Layer, Pass, decode, embed, head
+from .graph import DAMAGED, Layer, Pass, decode, embed, head
 from .importance import Observe
 from .rope import RopeScaling, attention_factor
 from .scoring import Logits
@@ -34,24 +35,25 @@ class Model:
     """
 
     def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Raises ModelError for an architecture we can't run, or a file that lacks what its architecture needs."""
+        """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model."""
         name = metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError("the file has no 'general.architecture': it is not a model that can run")
         self.architecture = by_gguf_name(name)
         self.metadata = metadata
         self.tensors = tensors
+        check_model(self.architecture, metadata, tensors)
+        _check_finite(tensors)
         self.hyper: Hyper = hyper(self.architecture, metadata)
-        self.layers = tuple(Layer.of(i, tensors) for i in range(len(self.hyper.layers)))
-        self.whole = Layer("", {n: t for n, t in tensors.items() if not n.startswith("blk.")})
+        grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}
+        self.layers = tuple(grouped.get(f"blk.{i}.", Layer(f"blk.{i}.", {})) for i in range(len(self.hyper.layers)))
+        self.whole = grouped[""]
         self.scaling = _scaling(Keys(name, metadata), self.whole)
-        self.sides = encoder_decoder.sides(Keys(name, metadata), tensors)
+        self.sides = encoder_decoder.sides(Keys(name, metadata), grouped)
         self.observe: Observe | None = None
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
         if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
             self.hyper = replace(self.hyper, activation="relu")
-        if "token_embd.weight" not in self.whole:
-            raise ModelError("the file has no tensor 'token_embd.weight': it is not a model that can run")
 
     @property
     def vocabulary_size(self) -> int:
@@ -138,10 +140,17 @@ class Model:
     def _evaluate(self, texts: NDArray[np.int64], cache: KVCache | None, first: int) -> Logits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other."""
         run = Pass(self, len(texts), texts.shape[1], cache)
-        x = embed(run, texts.reshape(-1))
+        x = run.finite("token_embd.weight", embed(run, texts.reshape(-1)))
         x = decode(run, x) if self.sides is None else encoder_decoder.decode(run, self.sides, x)
         wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
         return head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Norms and biases are few enough to be looked at before anything runs; matrices show in what comes out of them."""
+    for name, tensor in tensors.items():
+        if len(tensor.shape) == 1 and not tensor.format.is_quantized and not np.isfinite(tensor.float32()).all():
+            raise ModelError(f"{name!r} has values that are not finite", hint=DAMAGED)
 
 
 def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:

@@ -64,7 +64,7 @@ GRANITE_HYBRID = GRANITE_MOE.but(
         "attention.head_count_kv": kv_heads,
         "rope.scaling.finetuned": rotates,
         "ssm.conv_kernel": "mamba_d_conv",
-        "ssm.inner_size": lambda config: config["mamba_expand"] * config["hidden_size"],
+        "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
         "ssm.state_size": "mamba_d_state",
         "ssm.time_step_rank": "mamba_n_heads",
         "ssm.group_count": "mamba_n_groups",

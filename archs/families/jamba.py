@@ -42,7 +42,7 @@ JAMBA = LLAMA.but(
         "rope.dimension_count": None,
         "vocab_size": None,
         "ssm.conv_kernel": "mamba_d_conv",
-        "ssm.inner_size": lambda config: config["mamba_expand"] * config["hidden_size"],
+        "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
         "ssm.state_size": "mamba_d_state",
         "ssm.time_step_rank": time_step_rank,
     },

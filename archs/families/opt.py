@@ -63,7 +63,7 @@ OPT = Architecture(
         "layers.{i}.final_layer_norm": pre("blk.{i}.ffn_norm", "blk.{i}.layer_output_norm"),
         "layers.{i}.fc1": "blk.{i}.ffn_up",
         "layers.{i}.fc2": "blk.{i}.ffn_down",
-        "final_layer_norm": "output_norm",
+        "final_layer_norm": Map(lambda config: "output_norm"),  # some have none
         "project_out": "output_proj",
         "lm_head": "output",
     },

@@ -83,7 +83,7 @@ def test_bytes_after_the_last_tensor(model, tmp_path):
         ({"llama.block_count": 3}, "blk.3", "past"),
         ({"llama.attention.head_count": 0}, "llama.attention.head_count", "0"),
         ({"llama.attention.head_count": 3}, "llama.attention.head_count", "share"),
-        ({"llama.embedding_length": 128}, "blk.0.attn_q.weight", "128 in columns"),
+        ({"llama.embedding_length": 128}, "blk.0.attn_q.weight", "128 (width)"),
         ({"llama.rope.freq_base": Value("high", ValueType.STRING)}, "llama.rope.freq_base", "read as"),
         ({"general.architecture": None}, "general.architecture", "missing"),
         ({"tokenizer.ggml.eos_token_id": 2048}, "tokenizer.ggml.eos_token_id", "0 to 2047"),
@@ -107,7 +107,7 @@ def test_wrong_metadata(changes, where, message, model, tmp_path):
 @pytest.mark.parametrize(
     ("tensors", "where"),
     [
-        ({"token_embd.weight": None}, "model"),
+        ({"token_embd.weight": None}, "token_embd.weight"),
         ({"output_norm.weight": None}, "output_norm.weight"),
         ({"blk.1.ffn_up.weight": None}, "blk.1.ffn_up.weight"),
         ({f"blk.{i}.attn_v.weight": None for i in range(4)}, "blk.*.attn_v.weight"),

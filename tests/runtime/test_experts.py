@@ -50,8 +50,9 @@ def model_of(name, tensors, **keys):
             "attention.layer_norm_rms_epsilon": 1e-6, **keys,
         }.items()
     }  # fmt: skip
-    named = {f"blk.0.{key}": from_array(f"blk.0.{key}", value) for key, value in tensors.items()}
-    return Model(metadata, named | {"token_embd.weight": from_array("token_embd.weight", array(4, WIDTH))})
+    named = {f"blk.0.{key}": value for key, value in tensors.items()}
+    named |= {"token_embd.weight": array(4, WIDTH), "output_norm.weight": array(WIDTH)}
+    return Model(metadata, {key: from_array(key, value) for key, value in named.items()})
 
 
 def fed(model, x):
@@ -102,7 +103,9 @@ def test_sigmoid_routing_with_correction_groups_and_scale():
 def test_softmax_over_the_chosen_with_biases_and_clamped_units():
     biases = {"ffn_gate_exps.bias": 3 * array(EXPERTS, INNER), "ffn_up_exps.bias": array(EXPERTS, INNER),
               "ffn_down_exps.bias": array(EXPERTS, WIDTH), "ffn_gate_inp.bias": array(EXPERTS)}  # fmt: skip
-    tensors = weights(**biases)
+    attention = {f"attn_{part}.weight": array(WIDTH, WIDTH) for part in ("q", "k", "v", "output")}
+    norms = {f"{part}_norm.weight": array(WIDTH) for part in ("attn", "post_attention")}
+    tensors = weights(**biases, **attention, **norms)
     x = 2 * array(20, WIDTH)
     found = fed(model_of("gpt-oss", tensors, swiglu_limit=0.75), x.copy())
     for token, out in zip(x.astype(np.float64), found, strict=True):
@@ -148,11 +151,8 @@ def test_sparse_mixer_on_negative_logits_measures_by_their_size():
 
 
 def test_a_file_without_router_says_so():
-    model = model_of("qwen3moe", {"ffn_up_exps.weight": array(EXPERTS, INNER, WIDTH)})
-    from runtime.experts import experts
-
     with pytest.raises(ModelError, match="ffn_gate_inp"):
-        experts(Pass(model, 1, 1, None), model.layers[0], array(1, WIDTH))
+        model_of("qwen3moe", {"ffn_up_exps.weight": array(EXPERTS, INNER, WIDTH)})
 
 
 def test_unknown_gating_is_refused():

@@ -33,7 +33,7 @@ def model_of(name, shapes, **keys):
             "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **keys,
         }.items()
     }  # fmt: skip
-    shapes = {"token_embd.weight": (VOCABULARY, WIDTH)} | shapes
+    shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | shapes
     return Model(metadata, {name: from_array(name, array(*shape)) for name, shape in shapes.items()})
 
 
@@ -84,7 +84,9 @@ def test_norm_of_a_single_key_head():
 
 def test_distance_penalties_of_falcon_are_bfloat16_from_the_texts_start():
     heads = {"attention.head_count": 16, "embedding_length": 64, "attention.max_alibi_bias": 8.0}
-    falcon, mpt = (model_of(name, layer(), **heads) for name in ("falcon", "mpt"))
+    wide = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | layer()
+    wide = {name: tuple(64 if size == WIDTH else size for size in shape) for name, shape in wide.items()}
+    falcon, mpt = (model_of(name, wide, **heads) for name in ("falcon", "mpt"))
     found = graph.distance_penalties(falcon, falcon.hyper.layers[0], 2, 301)["bias"]
     assert found.shape == (16, 2, 301)
     # 2^-0.5 is 0.70703125 in bfloat16, 3 times that 2.125; 299 and half of it are 300 and 150; q·k is scaled by 1/2

@@ -68,7 +68,7 @@ MODELS = {
 
 def model_of(kind):
     name, layers, keys = MODELS[kind]
-    tensors = {"token_embd.weight": array(20, WIDTH)}
+    tensors = {"token_embd.weight": array(20, WIDTH), "output_norm.weight": array(WIDTH)}
     for i, shapes in enumerate(layers):
         for key, shape in shapes.items():
             tensors[f"blk.{i}.{key}"] = -positive(*shape) if key == "ssm_a" else 2 * array(*shape)
