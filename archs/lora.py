@@ -20,9 +20,11 @@ from quants import Tensor, format_named, from_array
 from quants.errors import ModelError
 
 from .config import lookup
+from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
 from .plan import NUMBER, Change, is_left_out, targets, without_prefix
 from .spec import COMMON, Architecture, Config, Transform
 from .transforms import computed, stacked, transposed
+from .typed_json import Either, ListOf, MapOf, read_fields
 
 PREFIX = "base_model.model."
 PAIR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
@@ -38,6 +40,11 @@ REFUSED = {
     "target_parameters": "parameters that are no module's weight were adapted",
     "trainable_token_indices": "single rows of the embedding were trained",
 }
+
+SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be there
+    "peft_type": TEXT, "use_rslora": FLAG, "init_lora_weights": Either((FLAG, TEXT)), "alpha_pattern": MapOf(ANYTHING),
+    "alora_invocation_tokens": ListOf(TOKEN),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Adapter:
 
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Adapter:
     """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
+    config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
     _check_kind(origin, config, tensors)
     halves: dict[tuple[str, bool], dict[str, Tensor]] = {}
     whole: dict[str, Tensor] = {}
@@ -101,12 +109,12 @@ def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Ten
     if not pairs and not whole:
         raise ModelError(f"{origin} holds no tensors")
     root = math.sqrt(_number(origin, config, "r")) if config.get("use_rslora") else 1.0
-    tokens = tuple(int(token) for token in config.get("alora_invocation_tokens") or ())
+    tokens = tuple(config.get("alora_invocation_tokens") or ())
     return Adapter(origin, alpha * root, pairs, whole, originals, tokens)
 
 
 def _check_kind(origin: str, config: Mapping[str, Any], tensors: Iterable[str]) -> None:
-    kind = str(config.get("peft_type", "LORA")).upper()
+    kind = (config.get("peft_type") or "LORA").upper()
     if kind != "LORA":
         raise ModelError(f"{origin} is an adapter of type {kind}; LORA is supported")
     for key, why in REFUSED.items():

@@ -15,6 +15,7 @@ from quants import Tensor
 from quants.errors import ModelError
 
 from .config import lookup, normalized, required
+from .config_keys import KEYS
 from .general import general
 from .metadata import Metadata, Value, ValueType
 from .packed import method_of, settings_of, unpacked, with_settings_beside
@@ -23,6 +24,7 @@ from .registry import of_config
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
 from .transforms import stacked, transpose
+from .typed_json import read_fields
 from .vocab import vocabulary
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -54,6 +56,7 @@ FLOATS = frozenset({
 })  # fmt: skip
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
+GENERATION = {"eos_token_id": KEYS["eos_token_id"]}  # what is read of generation_config.json
 NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
 
 # GGUF names of tensors that stay float32 in every output type.
@@ -109,6 +112,12 @@ def plan(
         metadata[f"{architecture.name}.pooling_type"] = pooling
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
+    said = metadata.get(f"{architecture.name}.vocab_size", embedding.shape[0])
+    if said != embedding.shape[0]:
+        raise ModelError(
+            f'config.json: "vocab_size" is {said}; {embedding.origin or embedding.name} has {embedding.shape[0]} rows'
+        )
+    generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
     words = vocabulary(
         folder, architecture.vocab, full, embedding.shape[0], pre, generation_config,
         extra=architecture.vocab_keys, embed=embed_tokenizer,

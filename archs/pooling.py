@@ -6,6 +6,7 @@ from pathlib import Path
 
 from quants.errors import ModelError
 
+from .typed_json import Text, read_fields
 from .vocab.files import read_json, read_json_list
 
 # Values of `pooling_type`, by sentence-transformers' words (older files have a flag for each).
@@ -15,13 +16,18 @@ POOLING = {
 }  # fmt: skip
 
 
+MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a folder beside modules.json
+
+
 def pooling_type(folder: Path) -> int | None:
     """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
-    modules = read_json_list(folder / "modules.json")
-    path = next((module["path"] for module in modules if str(module.get("type", "")).endswith("Pooling")), None)
-    if path is None:
+    file = str(folder / "modules.json")
+    modules = [read_fields(module, MODULE, file) for module in read_json_list(folder / "modules.json")]
+    pooling = next((module for module in modules if (module.get("type") or "").endswith("Pooling")), None)
+    if pooling is None:
         return None
-    settings = read_json(folder / path / "config.json")
+    path = pooling.get("path") or ""
+    settings = read_fields(read_json(folder / path / "config.json"), {"pooling_mode": Text()}, f"{path}/config.json")
     words = [key for key, value in settings.items() if value is True] + [settings.get("pooling_mode")]
     found = [POOLING[word] for word in words if word in POOLING]
     if len(found) != 1:

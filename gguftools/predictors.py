@@ -38,7 +38,7 @@ def open_predictor(folder: PathLike) -> Predictor:
         layers.append((found[LINEAR[0]], found[LINEAR[1]]))
     config = folder / "config.json"
     threshold = read_json_object(config).get("sparse_threshold") if config.exists() else None
-    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, (int, float))):
+    if threshold is not None and not (type(threshold) in (int, float) and abs(threshold) < 1e30):
         raise FileError(f"{config}: sparse_threshold is {threshold!r}; a number was expected")
     return Predictor(tuple(layers), None if threshold is None else float(threshold), tuple(files))
 

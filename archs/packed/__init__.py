@@ -16,7 +16,9 @@ from quants import Tensor
 from quants.errors import GgufToolsError, ModelError
 
 from ..config import changed
+from ..config_keys import QUANTIZATION
 from ..small_files import read_json_object
+from ..typed_json import read_fields
 from .mxfp4 import joined
 from .parts import Settings, Unpacked, refused
 
@@ -63,8 +65,8 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
             continue
         try:
             found = read_json_object(path)
-            settings = dict(found[inside] if inside else found)
-        except (GgufToolsError, ValueError, KeyError, TypeError) as error:
+            settings = read_fields(found.get(inside) if inside else found, QUANTIZATION, str(path))
+        except GgufToolsError as error:
             raise ModelError(f"{path} does not say how the weights are quantized: {error}") from error
         return changed(config, **{KEYS[0]: {"quant_method": method, **settings}})
     return config

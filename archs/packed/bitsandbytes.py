@@ -25,11 +25,13 @@ from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_pairs
 
 from ..small_files import parse_json
+from ..typed_json import Number, Whole, read_fields
 from .parts import Floats, Settings, Unpacked, decoded, part, replaced
 
 Scales = Callable[[int, int], Floats]
 
 STATE = ".quant_state.bitsandbytes__"
+STATE_KEYS = {"blocksize": Whole(2), "nested_blocksize": Whole(1), "nested_offset": Number()}
 STATISTICS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
 BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies with it
 IGNORED = (".weight_format",)  # 0: rows, the only order that files are written in
@@ -52,20 +54,21 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
 
 
 def state_of(tensor: Tensor) -> dict[str, Any]:
-    """The JSON object that a tensor's bytes are."""
+    """The JSON object that a tensor's bytes are. Raises ModelError for any other bytes."""
+    where = tensor.origin or tensor.name
     try:
         state = parse_json(tensor.raw().tobytes())
     except ValueError as error:
-        raise ModelError(f"{tensor.origin or tensor.name} is not valid JSON: {error}") from error
+        raise ModelError(f"{where} is not valid JSON: {error}") from error
     shape = state.get("shape") if isinstance(state, dict) else None
     if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
-        raise ModelError(f"{tensor.origin or tensor.name} says no shape of the weight")
-    return dict(state)
+        raise ModelError(f"{where} says no shape of the weight")
+    return read_fields(state, STATE_KEYS, where)
 
 
 def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str, Any]) -> Tensor:
     """A weight of nf4 or fp4 values."""
-    name, shape, block = packed.name, tuple(state["shape"]), int(state.get("blocksize") or 64)
+    name, shape, block = packed.name, tuple(state["shape"]), state.get("blocksize") or 64
     size = math.prod(shape)
     absmax = part(tensors, f"{name}.absmax", packed)
     if block % 2 or packed.nbytes != -(-size // 2) or absmax.size != -(-size // block):
@@ -98,7 +101,7 @@ def nested(tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state:
     """Scales of blocks start … stop, quantized to 8 bits in blocks of their own."""
     table = part(tensors, f"{packed.name}.nested_quant_map", packed, (256,))
     statistics = part(tensors, f"{packed.name}.nested_absmax", packed)
-    each, offset = int(state.get("nested_blocksize") or 256), np.float32(state.get("nested_offset") or 0)
+    each, offset = state.get("nested_blocksize") or 256, np.float32(state.get("nested_offset") or 0)
     if statistics.size != -(-absmax.size // each):
         raise ModelError(
             f"{statistics.origin or statistics.name} has {statistics.size} values; {absmax.size} scales in blocks of "
