@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from quants import Tensor
+
 from .config import lookup
 from .spec import Computed, Config, Map, Target
 from .transforms import part
@@ -56,6 +61,12 @@ SHARED: dict[str, Target] = {
     f"layers.{{i}}.mlp.shared_experts.{matrix}_proj": f"blk.{{i}}.ffn_{matrix}_shexp"
     for matrix in ("gate", "up", "down")
 }
+
+def dense_layers(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Config keys for which layers have one net instead of experts, for the way back to a checkpoint."""
+    dense = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" not in tensors]
+    return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
+
 
 # As DeepSeek V3 and its relatives write them.
 ROUTING: dict[str, str | Computed | None] = {

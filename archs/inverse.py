@@ -6,6 +6,7 @@ file has them.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,9 @@ from quants.errors import FormatError, ModelError
 from .config import head_dim, normalized
 from .experts import GATING
 from .metadata import Value
+from .model_type import filled_in, with_types
 from .plan import architecture_metadata, layer_count, map_tensors
-from .registry import architectures
+from .registry import architectures, of_config
 from .shapes import check_model
 from .spec import Architecture, Config, Map, Numbers
 from .transforms import Reversible, computed, concatenated, reshape, take
@@ -30,7 +32,7 @@ LAYER, EXPERT = "{i}", "{e}"
 SUFFIX = re.compile(r"\.(weight|bias)$")
 TRANSFORMER = re.compile(r"^(h|blocks|wte|wpe|ln_f|norm_f|word_embeddings|word_embeddings_layernorm)(\.|$)")
 OUTSIDE = {"output", "output_norm_head", "cls"}  # GGUF names of what stands outside of the base model
-BARE = {"bert", "modern-bert", "t5"}  # published without a wrapper before the names
+BARE = {"bert", "modern-bert", "nomic-bert", "t5"}  # published without a wrapper before the names
 MODEL_TYPES = {
     # where it is not just the class in lower case
     "GPTNeoX": "gpt_neox", "GPTBigCode": "gpt_bigcode", "GptOss": "gpt_oss", "Qwen2Moe": "qwen2_moe",
@@ -87,6 +89,18 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
     return min(found, key=lambda each: (len(each.differing), _rules_of_the_base(each.architecture)))
 
 
+def _implied(architecture: Architecture, config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that say nothing new, which a conversion writes where the config says what it would mean without."""
+    def known(key: str) -> Any:
+        return keys.get(f"{architecture.name}.{key}")
+
+    values, heads = {"rope.freq_base_swa": config.get("rope_theta")}, known("attention.head_count")
+    if isinstance(heads, int) and heads:
+        shared = known("embedding_length") // heads
+        values |= dict.fromkeys(("attention.key_length", "attention.value_length"), shared)
+    return {f"{architecture.name}.{key}": value for key, value in values.items()}
+
+
 def _rules_of_the_base(architecture: Architecture) -> int:
     """How many rules there are, but for what stands outside of the base model and is often not there."""
     targets = [target.name if isinstance(target, Map) else target for target in architecture.tensors.values()]
@@ -94,7 +108,7 @@ def _rules_of_the_base(architecture: Architecture) -> int:
 
 
 def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebuilt:
-    config = rebuilt_config(architecture, metadata, tensors)
+    config = with_types(rebuilt_config(architecture, metadata, tensors))
     full = normalized(config, architecture.defaults, architecture.keys)
     source = unmap(architecture, full, metadata, tensors)
     again = map_tensors(architecture, full, source)
@@ -106,7 +120,28 @@ def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: M
     if extra := [name for name in again.tensors if name not in tensors]:
         raise ModelError(f"the file has no {extra[0]!r}, which a conversion would write")
     written = architecture_metadata(architecture, full) | again.metadata(architecture)
+    _check_meaning(architecture, config, full)
+    if architecture.published:
+        source = dict(architecture.published(full, source))
     return Rebuilt(architecture, config, source, dict(_differing(architecture, metadata, written)))
+
+
+def _check_meaning(architecture: Architecture, config: Config, full: Config) -> None:
+    """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
+    it must give the same keys.
+    """
+    found = of_config(config)
+    if found.name != architecture.name:
+        raise ModelError(f"its config would be read as one of {found.name!r}")
+    meant = filled_in(config)
+    if meant is None:
+        return
+    filled = {**meant, "architectures": config["architectures"]}
+    filled = normalized(filled, architecture.defaults, architecture.keys)
+    ours, theirs = architecture_metadata(architecture, full), architecture_metadata(architecture, filled)
+    wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs} | ours
+    for key, after in _differing(architecture, wanted, theirs):
+        raise ModelError(f"transformers would read its config as {key} = {plain(after)}, not {plain(wanted.get(key))}")
 
 
 def _differing(
@@ -114,9 +149,13 @@ def _differing(
 ) -> Iterator[tuple[str, Any]]:
     own = [key for key in metadata if key.startswith((f"{architecture.name}.", "xielu."))]
     for key in dict.fromkeys([*own, *written]):
-        after = written.get(key)
-        if not _same(metadata.get(key), after.data if isinstance(after, Value) else after):
-            yield key, after
+        if not _same(plain(metadata.get(key)), plain(written.get(key))):
+            yield key, written.get(key)
+
+
+def plain(value: Any) -> Any:
+    """A metadata value without its type."""
+    return value.data if isinstance(value, Value) else value
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -277,7 +316,7 @@ def rebuilt_config(
     for key, solve in SOLVED.items():
         if key in architecture.metadata or key in ALWAYS:
             solve(known, number(metadata.get(f"{architecture.name}.{key}")))
-    config |= {key: name in tensors for key, name in architecture.switches.items()}
+    config |= {key: bool(fnmatch.filter(tensors, name)) for key, name in architecture.switches.items()}
     if architecture.restored:
         start = f"{architecture.name}."
         keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
@@ -418,7 +457,19 @@ def _scaling(known: _Known, value: Any) -> None:
         scaling = _longrope(known)
     elif "rope_freqs.weight" in known.tensors:
         scaling = _llama3(known)
-    known.config["rope_scaling"] = scaling
+    if not known.architecture.rope_parameters:
+        known.config["rope_scaling"] = scaling
+        return
+    base, local = known.get("rope.freq_base"), known.get("rope.freq_base_swa")
+    settings = {"rope_type": "default", "rope_theta": base, **(scaling or {})}
+    if known.architecture.rope_parameters == "by kind":
+        plain = {"rope_type": "default", "rope_theta": base if local is None else local}
+        of_kinds = {"full_attention": settings, "sliding_attention": plain}
+        if local is None and base == known.architecture.defaults["rope_theta"]:
+            del of_kinds["sliding_attention"]  # what the model type means by none
+        kinds = known.config.get("layer_types") or ("full_attention",)
+        settings = {kind: of_kinds[kind] for kind in kinds if kind in of_kinds}
+    known.config["rope_parameters"] = settings
 
 
 def _longrope(known: _Known) -> dict[str, Any]:
@@ -468,7 +519,6 @@ SOLVED: dict[str, Callable[[_Known, Any], None]] = {
     "hidden_activation": _activation,
     "rope.freq_base": lambda known, value: None if known.copied("rope.freq_base") else _base(known, value),
     "rope.dimension_count": _head_width,
-    "rope.scaling.type": _scaling,
     "attention.sliding_window": lambda known, value: (
         None if known.copied("attention.sliding_window") else _window(known, value)
     ),
@@ -480,5 +530,6 @@ SOLVED: dict[str, Callable[[_Known, Any], None]] = {
         None if known.copied("expert_weights_norm") else _normalized_experts(known, value)
     ),
     "expert_gating_func": _gating,
+    "rope.scaling.type": _scaling,
     "feed_forward_length": lambda known, value: None if known.copied("feed_forward_length") else _inner(known, value),
 }

@@ -153,9 +153,12 @@ class Architecture:
     variant: the architecture that configs of these classes mean instead, where they do. by_variant: this one is found
         so alone; its classes are another's.
     arranged: what is done to a checkpoint's config and tensors before anything else, where names depend on both.
-    switches: config keys that are true where a file has the tensor, for its way back to a checkpoint.
+    switches: config keys that are true where a file has such a tensor (a glob), for its way back to a checkpoint.
     restored: config keys that follow from a file otherwise than by the keys copied from them, for its way back to a
         checkpoint: a function of the file's keys without "NAME." and its tensors.
+    published: `arranged` undone: the tensors by the names that checkpoints have.
+    rope_parameters: transformers reads rotary settings only in its newest spelling, or means other ones by none: for
+        all layers or by their kind.
     other_spellings: source names that some versions of a checkpoint have and an export does not write (of two rules for
         one GGUF name it writes the later); a function of the file's tensors where they decide.
     prefixes: wrappers that published checkpoints put before tensor names.
@@ -180,6 +183,8 @@ class Architecture:
     arranged: Arranged | None = None
     switches: Mapping[str, str] = field(default_factory=dict)
     restored: Restored | None = None
+    published: Callable[[Config, Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
+    rope_parameters: Literal["", "one", "by kind"] = ""
     other_spellings: tuple[str, ...] | Callable[[Mapping[str, Tensor]], tuple[str, ...]] = ()
     prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")
     activation: str = "hidden_activation|hidden_act|activation_function"

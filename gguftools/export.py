@@ -221,11 +221,11 @@ def _vocabulary_differences(folder: Path, rebuilt: Rebuilt, metadata: Metadata) 
     if "tokenizer.ggml.model" not in metadata:
         return []
     architecture, rows = rebuilt.architecture, metadata["tokenizer.ggml.tokens"]
+    pre = metadata.get("tokenizer.ggml.pre") if metadata["tokenizer.ggml.model"] == "gpt2" else None
     try:
         again = vocabulary(
-            folder, architecture.vocab, _read_config(folder), len(rows), metadata.get("tokenizer.ggml.pre"),
-            extra=architecture.vocab_keys,
-        )  # fmt: skip
+            folder, architecture.vocab, _read_config(folder), len(rows), pre, extra=architecture.vocab_keys
+        )
     except VocabularyError:
         return ["tokenizer.ggml.tokens"]
     own = Metadata()

@@ -39,5 +39,6 @@ APERTUS = QWEN2.but(
         "layers.{i}.mlp.act_fn.beta": Numbers("xielu.beta", ()),
         "layers.{i}.mlp.act_fn.eps": Numbers("xielu.eps", ()),
     },
+    rope_parameters="one",
     block=Block(rope="halves", activation="xielu", gated=False),
 )

@@ -13,6 +13,7 @@ import numpy as np
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.transforms import Reversible, take, with_zero_rows
 from quants import Tensor
+from quants.errors import ModelError
 
 
 def first_position(config: Config) -> int:
@@ -34,10 +35,10 @@ from_first = Reversible(
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    types = tensors.get("token_types.weight")
-    return {
-        "max_position_embeddings": keys["context_length"], "type_vocab_size": 0 if types is None else types.shape[0],
-    }  # fmt: skip
+    if "token_types.weight" not in tensors:
+        raise ModelError("BERT has token types")
+    types = tensors["token_types.weight"].shape[0]
+    return {"max_position_embeddings": keys["context_length"], "type_vocab_size": types}
 
 
 BERT = Architecture(
@@ -124,5 +125,6 @@ DISTILBERT = BERT.but(
         "pre_classifier": "cls",
         "classifier": "cls.output",
     },
+    restored=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",
 )

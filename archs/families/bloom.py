@@ -40,6 +40,7 @@ BLOOM = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
+    restored=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},
     activation="",
     block=Block(norm="layer", rope="none", alibi=True, activation="gelu_tanh", gated=False),

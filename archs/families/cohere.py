@@ -35,6 +35,6 @@ COHERE = QWEN2.but(
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
         "layers.{i}.post_attention_layernorm": None,
     },
-    switches={**QWEN2.switches, "use_qk_norm": "blk.0.attn_q_norm.weight"},
+    switches={**QWEN2.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
     block=Block(norm="layer", parallel=True),
 )

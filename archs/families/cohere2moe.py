@@ -78,6 +78,7 @@ COHERE2_MOE = COHERE2.but(
         "norm_topk_prob": True,
     },
     restored=restored,
+    rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",

@@ -107,6 +107,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "vocab_size": 102_400,
     },
     restored=restored,
+    switches={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
     refused={"rope_interleave": False},
     other_spellings=tuple(TOGETHER),
     tensors={

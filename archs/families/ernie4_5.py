@@ -22,5 +22,6 @@ ERNIE4_5 = QWEN2.but(
         "rope_theta": 500_000.0,
         "vocab_size": 103_424,
     },
+    switches={"use_bias": "blk.*.attn_q.bias"},
     block=Block(rope="adjacent"),
 )

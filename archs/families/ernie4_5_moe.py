@@ -3,11 +3,23 @@
 Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent pairs rotate, as in ggml.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import other_than
 from archs.experts import TOGETHER, shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import LLAMA
 from archs.spec import Block
+from quants import Tensor
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Which layers have experts: those that are a multiple of the interval, from the first to the last."""
+    sparse = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
+    every = keys["interleave_moe_layer_step"]
+    return {"moe_layer_start_index": sparse[0], "moe_layer_end_index": sparse[-1], "moe_layer_interval": every}
+
 
 ERNIE45_MOE = LLAMA.but(
     name="ernie4_5-moe",
@@ -40,6 +52,8 @@ ERNIE45_MOE = LLAMA.but(
         "moe_layer_start_index": 1,
         "vocab_size": 103_424,
     },
+    restored=restored,
+    switches={"use_bias": "blk.*.attn_q.bias"},
     refused={"moe_norm_min": other_than(1e-12)},
     other_spellings=(*TOGETHER, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
     tensors={

@@ -4,13 +4,16 @@ windows in three of four layers, and rope in those alone.
 Reference: transformers `models/exaone4/modeling_exaone4.py`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import windowed_layers
-from archs.config_keys import PERIOD
 from archs.families.olmo2 import OLMO2
 from archs.spec import Block, Config
-from archs.typed_json import Either, Text
+from archs.typed_json import Either, Text, Whole
+from quants import Tensor
 
-PATTERN = {"sliding_window_pattern": Either((PERIOD, Text(form="[LG]+")))}
+PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
 
 
 def window_pattern(config: Config) -> list[bool] | None:
@@ -23,11 +26,16 @@ def window_pattern(config: Config) -> list[bool] | None:
     return windowed_layers(config, lambda layer: (layer + 1) % int(said) != 0)
 
 
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Without a window transformers must be told the kind of each layer."""
+    return {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
+
+
 EXAONE4 = OLMO2.but(
     name="exaone4",
     hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
-    restored=None,
     keys=PATTERN,
+    restored=restored,
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,

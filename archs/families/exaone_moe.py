@@ -9,7 +9,7 @@ from archs.experts import shared_width
 from archs.families.dots1 import DOTS1
 from archs.families.exaone4 import PATTERN, window_pattern
 from archs.families.glm4moe import NEXT_TOKENS
-from archs.families.qwen3next import predicting_further
+from archs.families.qwen3next import predicting_further, published
 from archs.rope import scaling_type
 from archs.spec import Block
 
@@ -18,6 +18,7 @@ EXAONE_MOE = DOTS1.but(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     arranged=predicting_further,
     keys=PATTERN,
+    published=published,
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
         "vocab_size": "vocab_size",

@@ -98,6 +98,10 @@ FALCON_H1 = LLAMA.but(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
+    switches={
+        **LLAMA.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+        "projectors_bias": "blk.*.ssm_out.bias",
+    },
     tensors={
         "embed_tokens": Map("token_embd", scaled("embedding_multiplier")),
         "layers.{i}.mamba.in_proj": Map(

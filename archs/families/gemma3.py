@@ -69,6 +69,6 @@ GEMMA3 = Architecture(
     },
     generated=(llama3_freqs, longrope_factors),
     refused={"use_bidirectional_attention": True},
-    switches={"attention_bias": "blk.0.attn_q.bias"},
+    switches={"attention_bias": "blk.*.attn_q.bias"},
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
 )

@@ -55,6 +55,7 @@ GLM4_MOE = DOTS1.but(
         "vocab_size": 151_552,
     },
     restored=lambda keys, tensors: {"num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)},
+    switches={**DOTS1.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
     tensors={
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         **NEXT_TOKENS,

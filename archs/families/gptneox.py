@@ -60,7 +60,7 @@ GPTNEOX = Architecture(
     prefixes=("gpt_neox",),
     generated=(llama3_freqs, longrope_factors),
     restored=restored,
-    switches={"attention_bias": "blk.0.attn_qkv.bias"},
+    switches={"attention_bias": "blk.*.attn_qkv.bias"},
     other_spellings=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

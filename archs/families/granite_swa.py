@@ -77,4 +77,7 @@ GRANITE_SWA = GRANITE.but(
 GRANITE_MOE_SWA = GRANITE_SWA.but(
     hf_classes=("GraniteMoeSWAForCausalLM",),
     defaults={**GRANITE.defaults, "sliding_window": 128, "num_local_experts": 8, "num_experts_per_tok": 2},
+    other_spellings=tuple(
+        f"layers.{{i}}.block_sparse_moe.{older}" for older in ("router.layer", "input_linear", "output_linear")
+    ),
 )

@@ -83,6 +83,9 @@ GRANITE_HYBRID = GRANITE_MOE.but(
     refused={"hidden_act": other_than("silu", "swish")},
     variant=without_state_space,
     restored=restored,
+    switches={
+        **GRANITE_MOE.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+    },
     tensors={
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
         "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),

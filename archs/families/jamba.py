@@ -63,6 +63,9 @@ JAMBA = LLAMA.but(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
+    switches={
+        **LLAMA.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+    },
     other_spellings=tuple(together("feed_forward")),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",

@@ -64,6 +64,7 @@ LFM2 = LLAMA.but(
         "vocab_size": 65_536,
     },
     restored=restored,
+    switches={"conv_bias": "blk.*.shortconv.in_proj.bias"},
     tensors={
         "layers.{i}.operator_norm": "blk.{i}.attn_norm",
         "layers.{i}.conv.in_proj": "blk.{i}.shortconv.in_proj",

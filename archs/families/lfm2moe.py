@@ -35,6 +35,7 @@ LFM2_MOE = LFM2.but(
         "num_experts_per_tok": 4,
         "routed_scaling_factor": 1.0,
     },
+    switches={**LFM2.switches, "use_expert_bias": "blk.*.exp_probs_b.bias"},
     refused={"conv_bias": True},
     tensors={
         "layers.{i}.feed_forward.gate": "blk.{i}.ffn_gate_inp",

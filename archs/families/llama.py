@@ -41,7 +41,7 @@ LLAMA = Architecture(
         "norm": "output_norm",
         "lm_head": "output",
     },
-    switches={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
+    switches={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
     block=Block(rope="adjacent", normalize_experts=True),
 )

@@ -71,6 +71,7 @@ MAMBA = Architecture(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     restored=restored,
+    switches={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
     other_spellings=("embedding",),
     tensors={
         "embeddings": "token_embd",

@@ -35,5 +35,6 @@ MELLUM = QWEN3_MOE.but(
         "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
+    rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
 )

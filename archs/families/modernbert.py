@@ -84,6 +84,10 @@ MODERNBERT = Architecture(
         "head.norm": of_classifier("cls.norm"),
         "classifier": "cls.output",
     },
+    switches={
+        "attention_bias": "blk.*.attn_qkv.bias", "mlp_bias": "blk.*.ffn_up.bias", "norm_bias": "output_norm.bias",
+        "classifier_bias": "cls.bias",
+    },
     ignored=("decoder.*",),
     layers_vary=True,
     block=Block(

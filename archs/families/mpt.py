@@ -17,7 +17,7 @@ def largest_bias(config: Config) -> float:
 
 MPT = Architecture(
     name="mpt",
-    hf_classes=("MPTForCausalLM", "MptForCausalLM", "MptModel"),
+    hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
     metadata={
         **COMMON,
         "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],

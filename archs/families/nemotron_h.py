@@ -76,6 +76,19 @@ def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[C
     return config, renamed
 
 
+def published(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The layer after the last as the two that it was: attention, experts."""
+    last, before = len(layer_kinds(config)), {after: before for before, after in FURTHER.items()}
+    start, found = f"backbone.layers.{last}.", {}
+    for name, tensor in tensors.items():
+        if name.startswith(start):
+            part, _, kind = name.removeprefix(start).rpartition(".")
+            attention = re.match(r"(eh_proj|enorm|hnorm|norm|mixer\.[qkvo]_proj)$", part)
+            name = f"mtp.layers.{before.get(part, f'{int(not attention)}.{part}')}.{kind}"
+        found[name] = tensor.renamed(name)
+    return found
+
+
 def with_experts(config: Config) -> Architecture | None:
     return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
 
@@ -138,6 +151,7 @@ NEMOTRON_H = MAMBA2.but(
     keys={"layers_block_type": KIND, "layer_types": KIND},
     refused={"mamba_hidden_act": other_than("silu", "swish")},
     restored=restored,
+    switches={**MAMBA2.switches, "attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
     variant=with_experts,
     tensors={
         "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
@@ -157,6 +171,7 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
     variant=None,
     by_variant=True,
     arranged=predicting_further,
+    published=published,
     other_spellings=("embedding", *(f"layers.{{i}}.mixer.experts.{matrix}_proj" for matrix in ("up", "down"))),
     ignored=("mtp.*",),
     metadata={

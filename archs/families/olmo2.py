@@ -50,6 +50,7 @@ def window_pattern(config: Config) -> list[bool]:
 OLMO3 = OLMO2.but(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
     restored=None,
+    rope_parameters="by kind",
     metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
     defaults={"sliding_window": 4096, "rope_theta": 500_000.0},
 )

@@ -27,5 +27,6 @@ OLMOE = QWEN3_MOE.but(
         "num_experts": 64,
         "vocab_size": 50_304,
     },
+    restored=None,
     block=Block(rope="halves", clamp_normed=True),
 )

@@ -4,7 +4,8 @@ Reference: transformers `models/opt/modeling_opt.py`. No other converter takes i
 each part (the 350m variant) follow BERT's. The 350m variant also projects between a narrow embedding and the layers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,17 @@ def weightless_norms(config: Config) -> Iterable[Tensor]:
         yield from (from_array(f"blk.{i}.{name}.weight", ones) for name in names)
     if before and not config.get("_remove_final_layer_norm"):
         yield from_array("output_norm.weight", ones)
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Where norms stand, whether they have weights, and how wide the embedding is."""
+    before = "blk.0.attn_norm.weight" in tensors
+    return {
+        "do_layer_norm_before": before,
+        "layer_norm_elementwise_affine": f"blk.0.{'attn_norm' if before else 'attn_output_norm'}.bias" in tensors,
+        "_remove_final_layer_norm": before and "output_norm.weight" not in tensors,
+        "word_embed_proj_dim": tensors["token_embd.weight"].shape[1],
+    }
 
 
 OPT = Architecture(
@@ -68,8 +80,8 @@ OPT = Architecture(
         "lm_head": "output",
     },
     generated=(weightless_norms,),
-    switches={"enable_bias": "blk.0.attn_q.bias"},
-    restored=lambda keys, tensors: {"do_layer_norm_before": "blk.0.attn_norm.weight" in tensors},
+    switches={"enable_bias": "blk.*.attn_q.bias"},
+    restored=restored,
     prefixes=("model", "decoder"),
     block=Block(norm="layer", rope="none", activation="relu", gated=False),
 )

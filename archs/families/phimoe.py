@@ -27,7 +27,7 @@ def attention_factor(config: Config) -> float | None:
 
 PHIMOE = MIXTRAL.but(
     name="phimoe",
-    hf_classes=("PhiMoEForCausalLM", "PhimoeForCausalLM", "PhimoeModel"),
+    hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
         "vocab_size": None,
         "rope.dimension_count": head_dim,

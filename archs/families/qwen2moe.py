@@ -4,7 +4,7 @@ Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's w
 """
 
 from archs.config import windows
-from archs.experts import APART, TOGETHER, renormalized
+from archs.experts import APART, TOGETHER, dense_layers, renormalized
 from archs.families.qwen2 import QWEN2
 
 QWEN2_MOE = QWEN2.but(
@@ -37,6 +37,7 @@ QWEN2_MOE = QWEN2.but(
         "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
     },
     other_spellings=tuple(TOGETHER),
-    switches={**QWEN2.switches, "qkv_bias": "blk.0.attn_q.bias"},
+    restored=dense_layers,
+    switches={**QWEN2.switches, "qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.experts import renormalized
+from archs.experts import dense_layers, renormalized
 from archs.families.qwen3moe import QWEN3_MOE
 from archs.rope import rotated_width
 from archs.spec import Block, Computed, Config, Map
@@ -44,6 +44,19 @@ def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[C
             name = f"model.layers.{last + number}.{place}{found[3]}"
         renamed[name] = tensor
     return {**config, "num_nextn_predict_layers": count}, renamed
+
+
+def published(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What predicts further tokens under its own names again."""
+    last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
+    outside, found = {after: before for before, after in FURTHER.items()}, {}
+    for name, tensor in tensors.items():
+        part = re.fullmatch(r"model\.layers\.(\d+)\.(.*?)(\.weight|\.bias|)", name)
+        if part and last <= int(part[1]) < last + count:
+            layer = f"layers.{int(part[1]) - last}.{part[2]}"
+            name = f"mtp.{outside.get(part[2], layer)}{part[3]}"
+        found[name] = tensor.renamed(name)
+    return found
 
 
 def recurrent(config: Config) -> list[bool]:
@@ -80,6 +93,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
         "layer_types": kinds[: keys["block_count"] - further],
         "partial_rotary_factor": rotated / keys["attention.key_length"],
+        **dense_layers({**keys, "block_count": keys["block_count"] - further}, tensors),
     }  # fmt: skip
 
 
@@ -88,6 +102,7 @@ QWEN3_NEXT = QWEN3_MOE.but(
     hf_classes=("Qwen3NextForCausalLM",),
     vocab=("bpe",),
     arranged=predicting_further,
+    published=published,
     restored=restored,
     metadata={
         **LINEAR,

@@ -20,6 +20,6 @@ SEED_OSS = QWEN2.but(
         "vocab_size": 155_136,
     },
     tensors={"layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
-    switches={**QWEN2.switches, "attention_out_bias": "blk.0.attn_output.bias"},
+    switches={**QWEN2.switches, "attention_out_bias": "blk.*.attn_output.bias"},
     block=Block(rope="halves", ffn_norm="post_attention_norm"),
 )

@@ -33,6 +33,6 @@ STABLELM = QWEN2.but(
         "layers.{i}.self_attn.q_layernorm.norms.{e}": Map("blk.{i}.attn_q_norm", stack=True),
         "layers.{i}.self_attn.k_layernorm.norms.{e}": Map("blk.{i}.attn_k_norm", stack=True),
     },
-    switches={"use_qkv_bias": "blk.0.attn_q.bias", "qk_layernorm": "blk.0.attn_q_norm.weight"},
+    switches={"use_qkv_bias": "blk.*.attn_q.bias", "qk_layernorm": "blk.*.attn_q_norm.weight"},
     block=Block(norm="layer", rope="halves", parallel="use_parallel_residual"),
 )

@@ -30,6 +30,6 @@ STARCODER2 = QWEN2.but(
         "layers.{i}.mlp.c_fc": "blk.{i}.ffn_up",
         "layers.{i}.mlp.c_proj": "blk.{i}.ffn_down",
     },
-    switches={"use_bias": "blk.0.attn_q.bias"},
+    switches={"use_bias": "blk.*.attn_q.bias"},
     block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False),
 )

@@ -1,13 +1,14 @@
 """The way back: the tokenizer files of a Hugging Face folder from GGUF metadata.
 
-Byte-level BPE becomes tokenizer.json, SentencePiece tokenizer.model (spiece.model for unigram), WordPiece vocab.txt.
+Byte-level BPE becomes tokenizer.json, SentencePiece's BPE tokenizer.model and mostly tokenizer.json (all that
+transformers reads for most model types), its unigram spiece.model, WordPiece vocab.txt.
 Beside each stands tokenizer_config.json with special tokens, added tokens and chat templates.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,12 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "bert":
         return files | {"vocab.txt": "".join(f"{_word(found, i)}\n" for i in range(len(found.texts))).encode()}
-    return files | {"spiece.model" if kind == "t5" else "tokenizer.model": _sentencepiece(found, unigram=kind == "t5")}
+    if kind == "t5":
+        return files | {"spiece.model": _sentencepiece(found, unigram=True)}
+    files |= {"tokenizer.model": _sentencepiece(found, unigram=False)}
+    if metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
+        return files  # a conversion writes that key where there is a tokenizer.json with a token in front
+    return files | {"tokenizer.json": _json(_sentencepiece_bpe(found))}
 
 
 def _json(content: Any) -> bytes:
@@ -146,18 +152,36 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
-    plain = {text: row for row, text in enumerate(found.texts) if found.types[row] == TokenType.NORMAL}
     merges = [_as_text(merge) for merge in found.metadata[Keys.Tokenizer.MERGES]]
+    adds = [found.flag(key, default) for key, default in (
+        (Keys.Tokenizer.ADD_BOS, kind.add_bos), (Keys.Tokenizer.ADD_EOS, False), (Keys.Tokenizer.ADD_SEP, kind.add_sep)
+    )]  # fmt: skip
+    return _tokenizer_json(
+        found, {TokenType.NORMAL}, merges,
+        normalizer=_normalizer(found, kind), pre_tokenizer=_cutting(found, kind),
+        post_processor=_around(found, *adds) or (None if kind.bare else _byte_level(False, True)),
+        decoder=_byte_level(False, True),
+        ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
+    )  # fmt: skip
+
+
+def _tokenizer_json(
+    found: _Vocabulary, kinds: Collection[int], merges: Sequence[Any], *, normalizer: Any, pre_tokenizer: Any,
+    post_processor: Any, decoder: Any, ignore_merges: bool = False, unknown: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
+    numbers are kept only there.
+    """
+    rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in found.added}
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.added.items())],
-        "normalizer": _normalizer(found, kind), "pre_tokenizer": _cutting(found, kind),
-        "post_processor": _around(found, kind), "decoder": _byte_level(False, True),
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": decoder,
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-            "ignore_merges": found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
-            "vocab": plain, "merges": merges,
+            "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": unknown is not None, "byte_fallback": unknown is not None,
+            "ignore_merges": ignore_merges,
+            "vocab": rows | {token.content: row for row, token in found.added.items()}, "merges": merges,
         },
     }  # fmt: skip
 
@@ -178,7 +202,11 @@ def _cutting(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any]:
     *first, last = kind.steps or ("",)
     if last == GPT2 and not first:
         return _byte_level(prefix, True)
-    steps = [step if isinstance(step, Mapping) else _split(step) for step in kind.steps]
+    steps = [dict(step) if isinstance(step, Mapping) else _split(step) for step in kind.steps]
+    for step in steps:
+        if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
+            step["add_prefix_space"] = prefix
+            return {"type": "Sequence", "pretokenizers": steps}
     return {"type": "Sequence", "pretokenizers": [*steps, _byte_level(prefix, False)]}
 
 
@@ -190,15 +218,14 @@ def _byte_level(prefix: bool, use_regex: bool) -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": use_regex}
 
 
-def _around(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any] | None:
+def _around(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
-    first = found.text("bos") if found.flag(Keys.Tokenizer.ADD_BOS, kind.add_bos) else None
-    last = found.text("eos") if found.flag(Keys.Tokenizer.ADD_EOS, False) else None
-    if first and last and found.flag(Keys.Tokenizer.ADD_SEP, kind.add_sep):
+    first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
+    if first and last and sep:
         begin, end = [first, found.metadata[ROLES["bos"]]], [last, found.metadata[ROLES["eos"]]]
         return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
     if not first and not last:
-        return None if kind.bare else _byte_level(False, True)
+        return None
     special = {text: {"id": text, "ids": [found.metadata[ROLES[role]]], "tokens": [text]}
                for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
     template = _template(first, last)
@@ -215,6 +242,37 @@ def _template(first: str | None, last: str | None) -> dict[str, Any]:
 
 
 # The others
+
+
+def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
+    prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
+    first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]  # fmt: skip
+    unknown = next((found.texts[row] for row, kind in enumerate(found.types) if kind == TokenType.UNKNOWN), "<unk>")
+    adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
+    return _tokenizer_json(
+        found, {kind for kind in TokenType if kind != TokenType.UNUSED}, _merges(found),
+        normalizer=None if prefix else spaces, pre_tokenizer=first if prefix else None,
+        post_processor=_around(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
+        unknown=unknown,
+    )  # fmt: skip
+
+
+def _merges(found: _Vocabulary) -> list[list[str]]:
+    """Every way to make a piece of two others, those of the best pieces first."""
+    rows = [row for row, kind in enumerate(found.types) if kind == TokenType.NORMAL]
+    scores = {found.texts[row]: found.scores[row] for row in rows}
+    found_merges = [
+        (-score, text[:cut], text[cut:])
+        for text, score in scores.items() for cut in range(1, len(text))
+        if text[:cut] in scores and text[cut:] in scores
+    ]  # fmt: skip
+    return [[left, right] for _, left, right in sorted(found_merges, key=lambda each: each[0])]
 
 
 def _word(found: _Vocabulary, row: int) -> str:
