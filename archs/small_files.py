@@ -13,6 +13,7 @@ GIT_LFS_POINTER = b"version https://git-lfs"
 MAX_BYTES = 256 << 20  # more than any tokenizer has
 MAX_VALUES = 6_000_000  # of a JSON text: Gemma's tokenizer.json has two million
 MAX_DEPTH = 64
+MAX_WORDS = 4_000_000
 
 
 def read_file(path: Path) -> bytes:
@@ -35,9 +36,17 @@ def read_file(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """A file of UTF-8 text. Raises FileError."""
     try:
-        return read_file(path).decode()
+        return read_vocabulary(path).decode()
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def read_vocabulary(path: Path) -> bytes:
+    """A file that has a line for each word, or (SentencePiece) a tag that is the same byte. Raises FileError."""
+    content = read_file(path)
+    if content.count(b"\n") > MAX_WORDS:
+        raise FileError(f"{path} has more than {MAX_WORDS:,} words, which no vocabulary has")
+    return content
 
 
 def read_json(path: Path) -> Any:
@@ -62,10 +71,10 @@ def parse_json(text: bytes | str, unique: bool = False) -> Any:
     unique: refuse objects that have a key twice.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # at least as many as there are
+    values = raw.count(b",") + raw.count(b"[") + 4 * raw.count(b"{")  # objects take most memory
     hook = _unique if unique else None
     if values > MAX_VALUES:
-        raise ValueError(f"it has up to {values:,} values, more than {MAX_VALUES:,}")
+        raise ValueError(f"it has about {values:,} values, more than any file needs ({MAX_VALUES:,})")
     try:
         found = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=hook)
     except RecursionError:

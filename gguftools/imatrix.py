@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata, ValueType
+from archs.small_files import check_not_pointer
 from quants import Tensor, format_named, from_array
 from quants.errors import FileError, OptionError
 from quants.recipes import layer_of
@@ -94,8 +95,9 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            magic = file.read(4)
-        return _from_gguf(open_gguf(path)) if magic == b"GGUF" else _from_dat(path, path.read_bytes())
+            beginning = file.read(64)
+        check_not_pointer(path, beginning)
+        return _from_gguf(open_gguf(path)) if beginning[:4] == b"GGUF" else _from_dat(path, path.read_bytes())
     except FileNotFoundError:
         raise FileError(f"there is no file {path}") from None
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
-from ..small_files import read_file
+from ..small_files import read_vocabulary
 from .pretokenizer import byte_characters, pre_tokenizer
 
 __all__ = ["from_ranked_files"]
@@ -69,7 +69,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
 def _read_tiktoken(path: Path) -> dict[bytes, int]:
     """Lines of a base64 byte string and its rank. Empty for a file of another kind."""
     ranks: dict[bytes, int] = {}
-    for number, line in enumerate(read_file(path).splitlines()):
+    for number, line in enumerate(read_vocabulary(path).splitlines()):
         text, _, rank = line.partition(b" ")
         try:
             ranks[base64.b64decode(text, validate=True)] = int(rank)

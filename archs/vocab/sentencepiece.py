@@ -20,7 +20,7 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
-from ..small_files import check_not_pointer, read_file
+from ..small_files import check_not_pointer, read_vocabulary
 from .files import TokenizerFiles
 from .pretokenizer import parts
 from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
@@ -185,7 +185,7 @@ def _parse(path: Path) -> Any:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        return _parsed(read_file(path))
+        return _parsed(read_vocabulary(path))
     except DecodeError as error:
         raise VocabularyError(f"{path} is not a SentencePiece model: {error}") from error
 

@@ -30,6 +30,10 @@ from .strings import quote
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 MAX_DEPTH = 4  # of dictionaries in dictionaries
+MAX_PICKLE = 64 << 20  # bytes; a tensor takes two or three hundred
+MAX_INSTRUCTIONS = 2_000_000  # a tensor takes thirty
+MAX_STACK = 1 << 18  # some writers put all tensors of a dictionary there at once
+MAX_DIRECTORY = 16 << 20  # bytes of a zip archive's list of members
 MAX_KEY = 512
 MAX_DIMENSIONS = 64
 MAX_EXPANDED = 1 << 24  # values a tensor may have beyond those stored (strides of zero)
@@ -201,6 +205,7 @@ def _read_zip(path: Path, buffer: NDArray[np.uint8]) -> tuple[Any, Callable[[_St
 
 def _zip_members(path: Path, buffer: NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
     """The bytes of every member by its name, as they lie in the file."""
+    _check_directory(path, buffer)
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
@@ -223,6 +228,16 @@ def _zip_members(path: Path, buffer: NDArray[np.uint8]) -> dict[str, NDArray[np.
             raise FileError(f"{path} is cut short: member {quote(name)} ends at byte {begin + info.file_size}")
         members[name] = buffer[begin : begin + info.file_size]
     return members
+
+
+def _check_directory(path: Path, buffer: NDArray[np.uint8]) -> None:
+    """Refuse a list of members that would fill memory: an object of Python's for each."""
+    tail = buffer[-(1 << 16) - 512 :].tobytes()
+    for signature, place, size in ((b"PK\x05\x06", 12, 4), (b"PK\x06\x06", 40, 8)):  # zip, zip64
+        begin = tail.rfind(signature) + place
+        claimed = int.from_bytes(tail[begin : begin + size], "little") if begin >= place else 0
+        if claimed > MAX_DIRECTORY and claimed != 0xFFFFFFFF:  # which refers to zip64
+            raise FileError(f"{path}: the zip archive lists its members in {claimed:,} bytes; no weights need as many")
 
 
 def _read_legacy(path: Path, buffer: NDArray[np.uint8]) -> tuple[Any, Callable[[_Storage], NDArray[np.uint8]]]:
@@ -273,6 +288,7 @@ class _Machine:
     path: Path
     data: bytes | memoryview
     position: int = 0
+    end: int = 0
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
     storage_formats: dict[str, Format] = field(default_factory=dict)
@@ -283,7 +299,8 @@ class _Machine:
     def run(self, position: int) -> tuple[Any, int]:
         """Run the pickle at `position`: its value, and where the next one begins."""
         self.position, self.stack, self.memo = position, [], {}
-        while True:
+        self.end = min(len(self.data), position + MAX_PICKLE)
+        for _ in range(MAX_INSTRUCTIONS):
             code = self.take(1)[0]
             if code == STOP:
                 return self.pop(), self.position
@@ -291,11 +308,15 @@ class _Machine:
             if step is None:
                 raise self.error(f"instruction {bytes([code])!r} is not one that weights need")
             step(self)
+            if len(self.stack) > MAX_STACK:
+                raise self.error(f"it piles up {MAX_STACK:,} values, more than weights need")
+        raise self.error(f"it goes on after {MAX_INSTRUCTIONS:,} instructions, more than weights need")
 
     def take(self, size: int) -> bytes | memoryview:
         begin = self.position
-        if size > len(self.data) - begin:
-            raise self.error(f"{size} bytes expected, {len(self.data) - begin} left")
+        if size > self.end - begin:
+            most = " of what weights need" if self.end < len(self.data) else ""
+            raise self.error(f"{size} bytes expected, {self.end - begin} left{most}")
         self.position = begin + size
         return self.data[begin : self.position]
 
