@@ -24,7 +24,7 @@ from .parts import Alternatives, Part, evaluated, full_name, unknown
 from .registry import architectures
 from .spec import Architecture, Map
 
-LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]{1,9})\.(.+)")
+LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]+)\.(.+)")
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 TOKENS = "tokenizer.ggml.tokens"
 INTEGERS = ("I8", "I16", "I32", "I64")
@@ -165,13 +165,15 @@ def _key_faults(model: _Model) -> Iterator[Fault]:
 
 def _count_faults(model: _Model) -> Iterator[Fault]:
     """Layers that are counted and not there, or there and not counted."""
+    count, further = model.keys.need("block_count"), model.keys.get("nextn_predict_layers", 0)
+    if further >= count:
+        yield model.fault("nextn_predict_layers", f"is {further}, which leaves none of {count} layers")
+        return
     for prefix, key, count in model.layer_counts():
         there = {int(name[len(prefix) : -1]) for name in model.grouped if name.startswith(prefix)}
         first = next(i for i in range(len(there) + 1) if i not in there or f"{prefix}{i}." not in model.grouped)
         said = model.keys.get(key, count)
-        if count < 1:
-            yield model.fault(key, f"is {said}, which leaves {count} layers that run; 1 or more is expected")
-        elif first < count:
+        if first < count:
             yield Fault(f"{prefix}{first}", f"has no tensors; '{model.keys.architecture}.{key}' says {said} layers")
         beyond = min((number for number in there if number >= max(said, count)), default=None)
         if beyond is not None:

@@ -42,6 +42,9 @@ class OpenFile:
         """Built from the metadata alone. Raises VocabularyError where there is no vocabulary, or one we can't run."""
         from runtime.tokenizer import tokenizer_from_metadata
 
+        from .typed import check_kinds
+
+        check_kinds(self.metadata, "tokenizer.")
         return tokenizer_from_metadata(self.metadata)
 
 
