@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,9 +45,12 @@ def parse_merge(text: str) -> tuple[Path, float]:
     if not path or Path(text).is_dir():
         return Path(text), 1.0
     try:
-        return Path(path), float(scale)
+        number = float(scale)
     except ValueError:
-        raise OptionError(f"{scale!r} in {text!r} is not a number", hint="for example my-adapter=0.5") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise OptionError(f"{scale!r} in {text!r} is not a finite number", hint="for example my-adapter=0.5")
+    return Path(path), number
 
 
 def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Change | None:

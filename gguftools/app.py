@@ -16,6 +16,7 @@ import typer
 from typer.models import OptionInfo
 
 from . import __version__, commands, completion, interruption, terminal
+from .contradictions import refuse_contradictions
 from .help import Command
 from .usage import Commands
 
@@ -77,6 +78,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         terminal.quiet |= quiet
         try:
             with interruption.working(), _told() if verbose or _verbose else nullcontext():
+                refuse_contradictions(command, {**options, "quiet": quiet, "verbose": verbose})
                 command(**options)
         except (KeyboardInterrupt, Exception) as error:
             if debug or _debug or isinstance(error, typer.Exit) or not _show(error):

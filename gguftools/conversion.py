@@ -230,6 +230,8 @@ def convert(
     path = target_path(output, source.checkpoint.folder, wanted)
     if source.checkpoint.remote and threads is None:
         threads = max(default_threads(), REMOTE_THREADS)
+    if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
+        raise OptionError(f"{wanted} is written without importance", "leave out --imatrix, or name a recipe: Q4_K_M")
     if wanted not in FILE_TYPES or quantizing:
         return quantize(
             converted_input(source), wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory,

@@ -377,7 +377,8 @@ def _try_template(template: str, metadata: Metadata, force: bool, warnings: list
 def special_key(role: str) -> str:
     """The key with the id of a special token. Raises OptionError."""
     if role not in SPECIAL_TOKENS:
-        raise OptionError(f"there is no special token {role!r}", hint=f"they are {', '.join(SPECIAL_TOKENS)}")
+        known = f"they are {', '.join(SPECIAL_TOKENS)}"
+        raise OptionError(f"there is no special token {role!r}", did_you_mean(role, SPECIAL_TOKENS, known))
     return str(SPECIAL_TOKENS[role])
 
 

@@ -20,6 +20,7 @@ from archs.small_files import check_not_pointer
 from quants import Tensor, format_named, from_array
 from quants.errors import FileError, OptionError
 from quants.recipes import layer_of
+from quants.spelling import did_you_mean
 
 from .files.atomic import atomic_output
 from .files.gguf_reader import GgufFile, open_gguf
@@ -245,6 +246,10 @@ def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequenc
     """
     if include and exclude:
         raise OptionError("weights can be included or excluded, not both")
+    for part in (*include, *exclude):
+        if not any(part in name for name in matrix.entries):
+            problem = f"none of the {len(matrix.entries)} entries of {matrix.path} has {part!r} in its name"
+            raise OptionError(problem, did_you_mean(part, matrix.entries))
     entries = {
         name: entry
         for name, entry in matrix.entries.items()

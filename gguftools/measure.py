@@ -118,6 +118,15 @@ def perplexity(
     )
 
 
+def context_warning(model: str | os.PathLike[str] | OpenFile, n_ctx: int) -> str | None:
+    """What to say of windows that are longer than what the model was made for."""
+    metadata = (model if isinstance(model, OpenFile) else open(model)).metadata
+    longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    if not isinstance(longest, int) or not 0 < longest < n_ctx:
+        return None
+    return f"windows of {n_ctx} tokens are longer than the context of {longest} that the model was made for"
+
+
 def _warm_up(net: Any, tokens: list[int]) -> float:
     """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
     start = time.perf_counter()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata
 from quants import Format, Tensor
 from quants.compilation import Codec, compile_codecs
-from quants.errors import FileError, FormatError
+from quants.errors import FileError, FormatError, OptionError
 
 from .files.gguf_reader import DEFAULT_ALIGNMENT
 from .files.gguf_writer import Layout, OpenGguf, TensorInfo, create_gguf, plan_file
@@ -179,6 +179,13 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def thread_count(threads: int | None) -> int:
+    """How many threads there shall be; None: as many as processors. Raises OptionError."""
+    if threads is not None and threads < 1:
+        raise OptionError(f"{threads} threads cannot work; 1 or more are needed")
+    return threads or default_threads()
+
+
 def write_files(
     files: Sequence[FilePlan],
     *,
@@ -199,7 +206,7 @@ def write_files(
     Raises FileError or FormatError, naming tensor, row and column for NaN and infinities in a source.
     """
     started = time.perf_counter()
-    threads = max(1, threads or default_threads())
+    threads = thread_count(threads)
     tasks = [
         task
         for tensor, wanted in _by_tensor(files)
@@ -468,7 +475,7 @@ def scan(
     progress: Progress | None = None,
 ) -> None:
     """Read and decode every value of every tensor. Raises FormatError for the first NaN or infinity."""
-    threads = max(1, threads or default_threads())
+    threads = thread_count(threads)
     tasks = [
         Task(tensor, start, min(start + rows, tensor.rows), ())
         for tensor in tensors

@@ -87,6 +87,7 @@ class Planner:
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
         choices = choose(recipe, triples, self.facts, self.matrix is not None, self.options)
         self._warn_of_idle_rules(recipe, choices)
+        self._warn_of_idle_options(tensors)
         encoded = [choice for choice in choices if choice.format != tensors[choice.name].format]
         self._check_sources(encoded)
         self._check_fallbacks(recipe, encoded)
@@ -94,6 +95,8 @@ class Planner:
         bare = {item.tensor.name for item in items if item.importance is None}
         bare_and_encoded = [choice for choice in encoded if choice.format.is_quantized and choice.name in bare]
         self._check_importance(recipe, [choice for choice in bare_and_encoded if choice.needs_importance])
+        if self.matrix is not None and not any(i.importance is not None and i.format.uses_importance for i in items):
+            self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
         groups = shard(items, self.input, self.layers, self.splitting)
         files = _files(path, self.metadata(recipe), groups, self.input, self.reserve)
@@ -140,6 +143,16 @@ class Planner:
         for pattern, name in self.options.rules:
             if pattern not in used:
                 self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
+
+    def _warn_of_idle_options(self, tensors: Mapping[str, Tensor]) -> None:
+        options = self.options
+        if "output.weight" not in tensors:
+            if options.leave_output:
+                self.warnings.append("there is no output.weight to leave as it is: the token embedding is the head")
+            if options.output_type and options.token_embedding_type:
+                self.warnings.append("there is no output.weight: its format is not used")
+        if options.token_embedding_type and "token_embd.weight" not in tensors:
+            self.warnings.append("there is no token_embd.weight: its format is not used")
 
     def _refuse(self, error: OptionError) -> None:
         if not self.dry_run:
@@ -291,6 +304,8 @@ def shard(items: Sequence[Item], source: Input, layers: Layers, splitting: Split
     """Items of each file. Raises OptionError where the ways to split contradict each other."""
     if splitting.keep and (splitting.max_bytes or splitting.max_tensors):
         raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
+    if splitting.keep and not source.shards:
+        raise OptionError(f"{source.path} has no GGUF shards to keep", "--split-max-size splits the output")
     return _shards_of_source(items, source, layers) if splitting.keep else _filled_shards(items, splitting)
 
 

@@ -25,6 +25,11 @@ from .resume import identity, partial_path
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
+NO_MODELS = {  # by general.type: what such a file is, and what to do with it
+    "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
+    "mmproj": ("a tower for pictures or sounds", "such files are used in F16 or BF16, beside a quantized model"),
+    "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
+}
 
 
 def quantize(
@@ -73,11 +78,15 @@ def quantize(
     if not chosen:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     opened = source if isinstance(source, Input) else open_input(Path(source))
+    options = options or Options()
+    _refuse_other_files(opened)
+    if options != Options() and all(recipe.default is None for recipe in chosen):
+        raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
     resumable = Resumable(opened.files, identity(opened.files, opened.origin), resume)
     paths = output_paths(opened.path, chosen, None if output is None else Path(output))
     matrix, warnings = _matrix(imatrix, include_weights, exclude_weights)
     planner = Planner(
-        opened, without_layers(opened.metadata, opened.tensors, prune_layers), matrix, options or Options(),
+        opened, without_layers(opened.metadata, opened.tensors, prune_layers), matrix, options,
         override_kv or {}, Splitting(keep_split, split_max_size, split_max_tensors), reserve, allow_missing_experts,
         allow_requantize, no_fallback, dry_run, warnings,
     )  # fmt: skip
@@ -96,6 +105,14 @@ def quantize(
         progress=progress, executor=executor, resumable=resumable,
     )  # fmt: skip
     return _report(planned, outcome, source_bytes, free, warnings)
+
+
+def _refuse_other_files(source: Input) -> None:
+    """Raise FileError for GGUF files that hold no model."""
+    kind = source.metadata.get("general.type")
+    if isinstance(kind, str) and kind in NO_MODELS:
+        what, hint = NO_MODELS[kind]
+        raise FileError(f"{source.path} is {what}, not a model", hint)
 
 
 def _matrix(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from quants import Tensor
 
-from .pipeline import BLOCK_VALUES, Progress, default_threads
+from .pipeline import BLOCK_VALUES, Progress, thread_count
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def over_rows(
     progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
     """
     tensors = list(tensors)
-    threads = max(1, threads or default_threads())
+    threads = thread_count(threads)
     total, done = sum(tensor.nbytes for tensor in tensors), 0
     running: deque[tuple[Tensor, int, int, Future[T]]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -130,6 +130,9 @@ class Commands(OwnHelp, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of that name, and its words without old spellings."""
         name, command, rest = super().resolve_command(ctx, args)
+        for before, word in zip(("", *rest), rest, strict=False):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                ctx.fail(f"{word or before or 'an argument'} is given without a value")
         return name, command, [_current(word, ALIASES.get(str(name), {})) for word in rest]
 
     @contextmanager

@@ -83,7 +83,7 @@ def _vocabulary(
 ) -> Metadata:
     files, kind = _files(folder, kinds)
     metadata = Metadata()
-    if pre is not None and pre_tokenizer(pre) and kind not in ("wordpiece", "bpe"):
+    if pre is not None and pre_tokenizer(pre).name != "default" and kind not in ("wordpiece", "bpe"):
         raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
     if kind == "wordpiece":
         write_token_types(metadata, config.get("type_vocab_size") or 1)
@@ -102,7 +102,9 @@ def _vocabulary(
     write_templates(metadata, files)
     _write_rest(metadata, files, config, kind, extra)
     _write_lost_tokens(metadata, files)
-    if embed and files.tokenizer:
+    if embed and not files.tokenizer:
+        raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
+    if embed:
         metadata.set(Keys.Tokenizer.HF_JSON, json.dumps(files.tokenizer, ensure_ascii=False), ValueType.STRING)
     return metadata
 

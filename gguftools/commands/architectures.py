@@ -1,8 +1,8 @@
 """`gguftools architectures`."""
 
-from typing import Annotated
 
-from typer import Option
+
+from ..options import Json, Markdown
 
 EXAMPLES = (
     "gguftools architectures",
@@ -11,8 +11,8 @@ EXAMPLES = (
 
 
 def architectures(
-    json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False,
-    markdown: Annotated[bool, Option("--markdown", help="Print the table as Markdown.")] = False,
+    json: Json = False,
+    markdown: Markdown = False,
 ) -> None:
     """List the model architectures that are converted and run."""
     from archs.registry import architectures as known

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json, Threads
+
 EXAMPLES = (
     "gguftools audit model.gguf",
     "gguftools audit model.gguf --against checkpoint/",
@@ -23,8 +25,8 @@ def audit(
     fail_on: Annotated[
         str, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
     ] = "medium",
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
+    threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
     from ..audit import audit as look

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json, Memory, Reserve, Resume, Threads
+
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
     "gguftools convert hf://org/model --outtype f16",
@@ -39,15 +41,15 @@ def convert(
         Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")
     ] = None,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
-    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
+    reserve: Reserve = None,
+    resume: Resume = False,
+    threads: Threads = None,
+    memory: Memory = "512M",
     check_logits: Annotated[
         int,
         Option("--check-logits", metavar="N", min=0, help="Then compare logits of N random prompts with transformers."),
     ] = 0,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..adapters import parse_merge

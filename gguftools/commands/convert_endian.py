@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Json
+
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 
 
@@ -15,7 +17,7 @@ def convert_endian(
         Path | None, Option("--output", "-o", help="File to write; NAME-ORDER.gguf if not given.")
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..endianness import convert_endian as run

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json, Threads
+
 if TYPE_CHECKING:
     from ..compare import Comparison, TensorDifference
     from ..drafting import Drafting
@@ -23,8 +25,8 @@ def diff(
     b: Annotated[Path, Argument(help="What it is compared with.")],
     vocab: Annotated[bool, Option("--vocab", help="Can B draft for A in speculative decoding?")] = False,
     all_tensors: Annotated[bool, Option("--all-tensors", help="List tensors that are the same, too.")] = False,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
     from ..progress import bytes_progress

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Json, ShardSize, Threads
+
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
     "gguftools export model.gguf -o norms.safetensors --tensors norm",
@@ -22,29 +24,30 @@ def export(
     outtype: Annotated[
         str | None, Option("--outtype", help="f32, f16 or bf16; default: floats as they are, blocks as f32.")
     ] = None,
-    split_max_size: Annotated[
-        str, Option("--split-max-size", help="Tensor bytes of a shard, as 2G; of a checkpoint.")
-    ] = "5G",
+    split_max_size: ShardSize = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    json: Annotated[bool, Option("--json", help="Print what was written as JSON.")] = False,
+    threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
-    from ..export import export_checkpoint, export_tensors, outtype_named
+    from ..export import DEFAULT_SHARD, export_checkpoint, export_tensors, outtype_named
     from ..progress import bytes_progress
     from ..sizes import parse_size
-    from ..ui import note, print_json, print_line, size
+    from ..ui import note, print_json, print_line, size, usage
 
     form = outtype_named(outtype)
+    of_tensors = tensors is not None or output.suffix in (".safetensors", ".npy")
+    if of_tensors and split_max_size is not None:
+        usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     with bytes_progress(f"export {source.name}") as progress:
-        if tensors is not None or output.suffix in (".safetensors", ".npy"):
+        if of_tensors:
             found = export_tensors(
                 source, output, pattern=tensors, outtype=form, overwrite=overwrite, threads=threads, progress=progress
             )
         else:
             found = export_checkpoint(
-                source, output, outtype=form, max_shard=parse_size(split_max_size), overwrite=overwrite,
-                threads=threads, progress=progress,
+                source, output, outtype=form, overwrite=overwrite, threads=threads, progress=progress,
+                max_shard=parse_size(split_max_size) if split_max_size else DEFAULT_SHARD,
             )  # fmt: skip
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")

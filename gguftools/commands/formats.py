@@ -1,8 +1,8 @@
 """`gguftools formats`."""
 
-from typing import Annotated
 
-from typer import Option
+
+from ..options import Json
 
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
@@ -12,7 +12,7 @@ EXAMPLES = (
 )
 
 
-def formats(json: Annotated[bool, Option("--json", help="Print the table as JSON.")] = False) -> None:
+def formats(json: Json = False) -> None:
     """List the formats a tensor can be stored in: size, block, use of importance weights."""
     from quants.format import formats as known
     from quants.format import has_codec

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Json
+
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
 
 
@@ -15,9 +17,9 @@ def gpu_split(
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Default MODEL.generated.gpuidx.")] = None,
-    batch: Annotated[int, Option("--batch", help="Neurons that are placed together.")] = 256,
-    least: Annotated[int, Option("--least", help="Neurons that a layer gets if it gets any.")] = 0,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    batch: Annotated[int, Option("--batch", min=1, help="Neurons that are placed together.")] = 256,
+    least: Annotated[int, Option("--least", min=0, help="Neurons that a layer gets if it gets any.")] = 0,
+    json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
     from ..placement import gpu_split as run

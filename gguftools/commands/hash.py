@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json
+
 EXAMPLES = (
     "gguftools hash model.gguf",
     "gguftools hash model.gguf --sha256 -o model.manifest",
@@ -22,7 +24,7 @@ def hash(
     no_tensors: Annotated[bool, Option("--no-tensors", help="Of each file as a whole only.")] = False,
     check: Annotated[Path | None, Option("--check", help="Manifest to compare the files with.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Write the manifest here.")] = None,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
     from ..hashing import check_file, hash_file, write_manifest
@@ -40,10 +42,11 @@ def hash(
         print_checks(reports, json)
         if any(report.mismatches for report in reports):
             raise Exit(1)
-    elif output is not None:
+        return
+    if output is not None:
         write_manifest(output, digests)
-    elif json:
+    if json:
         print_json([digest.as_dict() for digest in digests])
-    else:
+    elif output is None:
         for digest in digests:
             print_line(digest.line())

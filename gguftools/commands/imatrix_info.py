@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json
+
 EXAMPLES = (
     "gguftools imatrix-info imatrix.gguf",
     "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
@@ -16,7 +18,7 @@ def imatrix_info(
     merge: Annotated[
         Path | None, Option("--merge", help="Write them as one matrix; .dat for the legacy form (also converts one).")
     ] = None,
-    json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
     from ..imatrix import as_dict, problems, read_imatrix, write_imatrix

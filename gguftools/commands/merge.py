@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import DryRun, Json
+
 EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
     "gguftools merge model-00001-of-00003.gguf -o whole.gguf --free",
@@ -20,8 +22,8 @@ def merge(
         bool, Option("--free", help="Delete each shard once its bytes are safe; if interrupted, run it again.")
     ] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:
     """Put a split set together: the file that was split, byte for byte."""
     from ..progress import bytes_progress

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Chunks, Context, Json, Threads
+
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
@@ -14,10 +16,10 @@ EXAMPLES = (
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
     file: Annotated[Path, Option("--file", "-f", help="Text to measure it on.")],
-    ctx: Annotated[int, Option("--ctx", "-c", help="Tokens of a window.")] = 512,
-    chunks: Annotated[int | None, Option("--chunks", help="Measure the first so many windows only.")] = None,
-    stride: Annotated[int, Option("--stride", help="Let windows overlap, each so many tokens on.")] = 0,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
+    ctx: Context = 512,
+    chunks: Chunks = None,
+    stride: Annotated[int, Option("--stride", min=0, help="Let windows overlap, each so many tokens on.")] = 0,
+    threads: Threads = None,
     round_activations: Annotated[
         bool, Option("--round-activations", help="Round activations as llama.cpp does, to compare with its figures.")
     ] = False,
@@ -26,13 +28,16 @@ def perplexity(
     ] = False,
     no_dense: Annotated[bool, Option("--no-dense", help="With --sparse: leave out the comparison.")] = False,
     running: Annotated[bool, Option("--running", help="Print the value after every window.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
+    from ..measure import context_warning
     from ..measure import perplexity as measure
     from ..progress import window_progress
-    from ..ui import bold, print_json
+    from ..ui import bold, note, print_json
 
+    if warning := context_warning(model, ctx):
+        note(f"warning: {warning}")
     with window_progress(f"measure {model.name}", "PPL") as progress:
         result = measure(
             model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import DryRun, Json, Memory, New, Reserve, Resume, ShardSize, ShardTensors, Threads
+
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
     "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
@@ -52,15 +54,11 @@ def quantize(
     override_kv: Annotated[
         list[str] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
     ] = None,
-    new: Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")] = False,
+    new: New = False,
     keep_split: Annotated[bool, Option("--keep-split", help="As many shards as the source.")] = False,
-    split_max_size: Annotated[
-        str | None, Option("--split-max-size", help="Split the output: size of a shard, as 2G.")
-    ] = None,
-    split_max_tensors: Annotated[
-        int | None, Option("--split-max-tensors", help="Split the output: tensors of a shard.")
-    ] = None,
-    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    split_max_size: ShardSize = None,
+    split_max_tensors: ShardTensors = None,
+    reserve: Reserve = None,
     allow_requantize: Annotated[
         bool, Option("--allow-requantize", help="Quantize tensors that are quantized already; quality suffers.")
     ] = False,
@@ -70,15 +68,15 @@ def quantize(
     check_tensors: Annotated[
         bool, Option("--check-tensors", help="Look for NaN and infinity everywhere before writing.")
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say exactly what would be written; write nothing.")] = False,
-    resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
+    dry_run: DryRun = False,
+    resume: Resume = False,
     statistics: Annotated[
-        bool, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
-    ] = False,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    memory: Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")] = "512M",
+        bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
+    ] = None,
+    threads: Threads = None,
+    memory: Memory = "512M",
     list_recipes: Annotated[bool, Option("--list-recipes", help="List the recipes and leave.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from quants.recipes import RECIPES, Options
@@ -87,10 +85,16 @@ def quantize(
     from ..quantization import parse_layers, parse_override, parse_rule, read_rules
     from ..quantization import quantize as run
     from ..sizes import parse_size
-    from ..ui import print_report, print_table, resumable_note, usage
+    from ..ui import print_json, print_report, print_table, resumable_note, usage
     from ..usage import misplaced_recipes
     from ..values import once
 
+    if list_recipes and json:
+        print_json([
+            {"name": r.name, "bits_per_weight": r.typical_bits, "format": r.default, "description": r.description}
+            for r in RECIPES.values()
+        ])  # fmt: skip
+        return
     if list_recipes:
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
         print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
@@ -112,7 +116,7 @@ def quantize(
             override_kv=once(map(parse_override, override_kv or ())), new=new, keep_split=keep_split,
             split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
             reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
-            check_tensors=check_tensors, dry_run=dry_run, resume=resume, statistics=statistics or json,
-            threads=threads, memory=parse_size(memory), progress=progress,
+            check_tensors=check_tensors, dry_run=dry_run, resume=resume, threads=threads, memory=parse_size(memory),
+            statistics=json if statistics is None else statistics, progress=progress,
         )  # fmt: skip
     print_report(report, json)

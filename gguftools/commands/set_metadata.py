@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import DryRun, Json, New, Reserve
+
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
     "gguftools set-metadata model.gguf --chat-template @template.jinja --dry-run",
@@ -33,14 +35,14 @@ def set_metadata(
         list[str] | None, Option("--special-token", help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")
     ] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="Write a copy here, leave FILE alone.")] = None,
-    reserve: Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")] = None,
+    reserve: Reserve = None,
     force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
-    new: Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")] = False,
+    new: New = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
     recover: Annotated[bool, Option("--recover", help="First complete an edit that was interrupted.")] = False,
     roll_back: Annotated[bool, Option("--roll-back", help="First undo an edit that was interrupted.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the changes as JSON.")] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..edit import set_metadata as run
@@ -51,6 +53,9 @@ def set_metadata(
 
     if mistake := misplaced_words(assignments or (), remove or ()):
         usage(*mistake)
+    wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
+    if not any((*wanted, recover, roll_back)):
+        usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     slack = 0
     if reserve is not None:
         from ..sizes import parse_size

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Json, Markdown
+
 EXAMPLES = (
     "gguftools show model.gguf",
     "gguftools show model.gguf --tensors 'blk.0.'",
@@ -14,10 +16,10 @@ EXAMPLES = (
 
 def show(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
-    key: Annotated[str | None, Option("--key", help="Print the whole value of one key, arrays too.")] = None,
+    key: Annotated[list[str] | None, Option("--key", help="Print the whole value of one key, arrays too.")] = None,
     tensors: Annotated[str | None, Option("--tensors", help="List tensors whose names match this expression.")] = None,
-    json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
-    markdown: Annotated[bool, Option("--markdown", help="Print tables as Markdown.")] = False,
+    json: Json = False,
+    markdown: Markdown = False,
     text: Annotated[bool, Option("--text", help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,
 ) -> None:
     """Show what GGUF files hold: a summary, metadata, tensors."""
@@ -26,14 +28,21 @@ def show(
     from ..ui import print_json, print_line, print_markdown, print_table, print_value, size
 
     opened = [open(path) for path in files]
-    if json and key is None:
+    if json and not key:
         documents = [describe.as_json(each, describe.selected(each.tensors, tensors)) for each in opened]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
     table = print_markdown if markdown else print_table
     for each in opened:
-        if key is not None:
-            print_value(describe.full_value(each.metadata, key), json)
+        if key:
+            values = [describe.full_value(each.metadata, name) for name in key]
+            if json and len(key) > 1:
+                print_json(dict(zip(key, values, strict=True)))
+                continue
+            for name, value in zip(key, values, strict=True):
+                if len(key) > 1:
+                    print_line(f"{name}:")
+                print_value(value, json)
         elif text:
             for line in describe.as_text(each):
                 print_line(line, keep="\t")
@@ -41,8 +50,8 @@ def show(
             if tensors is None:
                 facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
                 table(str(each.path), ("", ""), facts)
-                values = {k: each.metadata.value(k) for k in each.metadata}
-                rows = [(k, describe.type_name(v), describe.brief(v)) for k, v in values.items()]
+                pairs = {k: each.metadata.value(k) for k in each.metadata}
+                rows = [(k, describe.type_name(v), describe.brief(v)) for k, v in pairs.items()]
                 table("metadata", ("key", "type", "value"), rows)
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))

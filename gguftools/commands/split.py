@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import DryRun, Json, ShardSize, ShardTensors
+
 EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
     "gguftools split model.gguf --split-max-tensors 100 --dry-run",
@@ -16,20 +18,16 @@ def split(
     output: Annotated[
         Path | None, Option("--output", "-o", help="PREFIX of the shards' names; the file's own if not given.")
     ] = None,
-    split_max_size: Annotated[
-        str | None, Option("--split-max-size", help="Tensor bytes of a shard, as 2G.")
-    ] = None,
-    split_max_tensors: Annotated[
-        int | None, Option("--split-max-tensors", help="Tensors of a shard; 128 if neither is given.")
-    ] = None,
+    split_max_size: ShardSize = None,
+    split_max_tensors: ShardTensors = None,
     no_tensor_first_split: Annotated[
         bool, Option("--no-tensor-first-split", help="The first shard has the metadata alone.")
     ] = False,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace shards that exist.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:
-    """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, named and marked as everyone reads them."""
+    """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
     from ..progress import bytes_progress
     from ..shards import split as run
     from ..sizes import parse_size

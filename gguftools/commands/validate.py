@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from ..options import Json, Threads
+
 EXAMPLES = (
     "gguftools validate model.gguf",
     "gguftools validate *.gguf --header",
@@ -14,8 +16,8 @@ EXAMPLES = (
 def validate(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
     header: Annotated[bool, Option("--header", help="Check the header alone, not every block of the data.")] = False,
-    threads: Annotated[int | None, Option("--threads", "-j", help="Threads; all processors if not given.")] = None,
-    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
     from ..progress import bytes_progress

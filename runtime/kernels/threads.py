@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
+from quants.errors import OptionError
+
 from .blas import one_thread
 
 Span = tuple[int, int]
@@ -19,9 +21,11 @@ _count = 0
 
 
 def set_threads(count: int | None) -> None:
-    """How many threads later calls use; None: as many as there are processors for this process."""
+    """How many threads later calls use; None: as many as there are processors for this process. Raises OptionError."""
     global _count
-    _count = max(1, count) if count else 0
+    if count is not None and count < 1:
+        raise OptionError(f"{count} threads cannot work; 1 or more are needed")
+    _count = count or 0
 
 
 def threads() -> int:
