@@ -46,7 +46,9 @@ def _kind(config: Config) -> str | None:
 
 
 def _trained_length(config: Config) -> int | None:
-    """`rope.scaling.original_context_length` of kinds that need it."""
+    """`rope.scaling.original_context_length` of kinds that need it; "dynamic" does where the context is another."""
+    if rope_scaling(config, "rope_type") == "dynamic" and config.get("model_max_length"):
+        return int(config["max_position_embeddings"])
     return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
 
 

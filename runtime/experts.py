@@ -88,8 +88,10 @@ def route(run: Pass, layer: Layer, x: Floats) -> Choice:
     scores = _scores(logits, hyper.scoring)
     correction = layer.array("exp_probs_b.bias")
     ranked = scores if correction is None else scores + correction
-    if hyper.expert_groups > 1:
+    if hyper.expert_groups > hyper.expert_groups_used:
         ranked = within_best_groups(ranked, hyper.expert_groups, hyper.expert_groups_used, correction is not None)
+        if correction is None:  # where the best groups have too few experts, others weigh nothing
+            scores = np.maximum(ranked, 0)
     chosen = np.argsort(-ranked, axis=1, kind="stable")[:, : hyper.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=1)
     if hyper.scoring == "softmax_of_top":

@@ -3,14 +3,16 @@
 Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
-from archs.config import head_dim, lookup
 from archs.experts import TOGETHER, always
 from archs.families.mixtral import MIXTRAL
+from archs.rope import rotated_width
 from archs.spec import Block, Config
 
 
-def rotated_width(config: Config) -> int:
-    return int(config.get("rotary_dim") or head_dim(config) * (lookup(config, "partial_rotary_factor") or 1.0))
+def width(config: Config) -> int:
+    """How many values of each head rotate: a share of them, or so many."""
+    by_share = config.get("partial_rotary_factor") or not config.get("rotary_dim")
+    return rotated_width(config) if by_share else config["rotary_dim"]
 
 
 MINIMAX_M2 = MIXTRAL.but(
@@ -19,7 +21,7 @@ MINIMAX_M2 = MIXTRAL.but(
     vocab=("bpe",),
     metadata={
         "vocab_size": None,
-        "rope.dimension_count": rotated_width,
+        "rope.dimension_count": width,
         "expert_gating_func": always("sigmoid"),
         "expert_feed_forward_length": "intermediate_size",
         "attention.sliding_window": None,

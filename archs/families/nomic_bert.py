@@ -17,7 +17,8 @@ def context(config: Config) -> int:
 
 def head_width(config: Config) -> int:
     """The width of one attention head."""
-    return int(required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
+    given = config.get("head_dim")
+    return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
 
 
 NOMIC_BERT = BERT.but(
@@ -57,6 +58,6 @@ NOMIC_BERT = BERT.but(
         "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
     },
     generated=(llama3_freqs, longrope_factors),
-    activation="",
+    activation="hidden_act",
     block=Block(norm="layer", rope="halves", causal=False, hidden_states=True),
 )

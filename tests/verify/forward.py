@@ -48,16 +48,17 @@ class Case:
 def examine(name: str, base: Base, config: Config, folder: Path) -> Case:
     try:
         original.write_checkpoint(name, base, config, folder / "checkpoint")
-        model = original.load(base, folder / "checkpoint")
-        ids, decoder_ids = prompt(name, config)
-        wanted = original.logits(model, ids, decoder_ids if model.config.is_encoder_decoder else ())
-        if not np.isfinite(wanted).all() or wanted.std() == 0:
-            raise original.RefusedError("logits that are no numbers")
+        wanted = original.truth(base, folder / "checkpoint", *prompt(name))
     except original.RefusedError as error:
         return Case(name, "refused by transformers", str(error))
+    return compare(name, folder / "checkpoint", folder / "f32.gguf", wanted)
+
+
+def compare(name: str, checkpoint: Path, file: Path, wanted: Any) -> Case:
+    """Convert the checkpoint and run it on the case's text, whose logits are wanted."""
     try:
-        gguftools.convert(folder / "checkpoint", folder / "f32.gguf", "f32")
-        once, pieces = differences(gguftools.load(folder / "f32.gguf"), ids, decoder_ids, wanted)
+        gguftools.convert(checkpoint, file, "f32")
+        once, pieces = differences(gguftools.load(file), *prompt(name), wanted)
     except GgufToolsError as error:
         return Case(name, "refused by us", str(error))
     except Exception:
@@ -67,7 +68,7 @@ def examine(name: str, base: Base, config: Config, folder: Path) -> Case:
     return Case(name, outcome, once=once, pieces=pieces)
 
 
-def prompt(name: str, config: Config) -> tuple[list[int], list[int]]:
+def prompt(name: str) -> tuple[list[int], list[int]]:
     """A text, and what an encoder's text is followed by. Without the ids that some models leave out of attention."""
     random = np.random.default_rng(list(name.encode()))
     ids = random.integers(10, 250, (2, TOKENS))
@@ -89,15 +90,20 @@ def differences(model: Model, ids: list[int], decoder_ids: list[int], wanted: An
     return once, float(np.abs(np.concatenate(parts) - wanted).max() / std)
 
 
+def be_quiet() -> None:
+    """One thread, and nothing on the screen that transformers has to say."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.logging.disable_progress_bar()
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name begins so")
     asked = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
-    transformers.logging.disable_progress_bar()
+    be_quiet()
     warnings.simplefilter("ignore")
     outcomes: collections.Counter[str] = collections.Counter()
     for name, base, config in cases(asked.count, asked.seed):

@@ -35,7 +35,7 @@ WITHOUT_EFFECT = (
     "sparse_prediction", "decoder_bias", "cross_attention*", "pruned_heads", "torchscript", "time_step_min",
     "time_step_max", "time_step_floor", "time_step_scale", "pretraining_tp", "tf_legacy_loss", "num_logits_to_keep",
     "chunk_size*", "altup_coef_clip", "prefix", "embedding_fraction", "moe_shared_expert_overlap", "causal",
-    "mamba_dt_*", "is_gated_act", "dense_act_fn", "is_decoder", "qk_head_dim",
+    "mamba_dt_*", "use_bidirectional_attention", "is_gated_act", "dense_act_fn", "is_decoder", "qk_head_dim",
 )  # fmt: skip
 
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "gelu_fast", "gelu_python", "swish")
@@ -214,8 +214,9 @@ def layers(draw: Draw) -> None:
     found = [key for key in LAYERS if key in draw.text and isinstance(draw.text[key], int)]
     if not found or draw.text[found[0]] > 8:
         return
+    count = draw.random.choice((1, 2, 3, 4, 5))
     for key in found:
-        _set_layers(draw, key, draw.random.choice((1, 2, 3, 4, 5)))
+        _set_layers(draw, key, draw.random.choice((1, 2, 3)) if key == "num_decoder_layers" else count)
 
 
 def _set_layers(draw: Draw, key: str, count: int) -> None:

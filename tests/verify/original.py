@@ -56,7 +56,8 @@ def one_line(error: Exception) -> str:
 
 
 def model_class(base: Base) -> Any:
-    return getattr(transformers, base.hf_class.replace("MPT", "Mpt"))
+    """By its name, whose letters transformers has in other cases for some (MPTForCausalLM)."""
+    return getattr(transformers, {name.lower(): name for name in dir(transformers)}[base.hf_class.lower()])
 
 
 def _row(name: str, values: torch.Tensor) -> Row:
@@ -81,16 +82,25 @@ def load(base: Base, folder: Path) -> Any:
     return model.eval()
 
 
-def logits(model: Any, ids: Sequence[int], decoder_ids: Sequence[int] = ()) -> NDArray[np.float64]:
-    """Of a text (tokens, vocabulary), or of what follows it; of encoders last hidden states. Raises RefusedError."""
+def truth(base: Base, folder: Path, ids: Sequence[int], decoder_ids: Sequence[int]) -> NDArray[np.float64]:
+    """The checkpoint's logits of a text (tokens, vocabulary), or of what follows it where there is a decoder beside the
+    encoder; of encoders the last hidden states. Raises RefusedError.
+    """
+    return logits(load(base, folder), ids, decoder_ids)
+
+
+def logits(model: Any, ids: Sequence[int], decoder_ids: Sequence[int]) -> NDArray[np.float64]:
+    """As `truth`, of a loaded model."""
     inputs = {"input_ids": torch.tensor([list(ids)])}
-    if decoder_ids:
+    if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.tensor([list(decoder_ids)])
     try:
         with torch.inference_mode():
-            found = model(**inputs, **({"use_cache": False} if "logits" in dir(model) else {}))
+            found = model(**inputs)
     except Exception as error:
         raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
     values = found.logits if "logits" in found else found.last_hidden_state
     result: NDArray[np.float64] = values[0].double().numpy()
+    if not np.isfinite(result).all() or result.std() == 0:
+        raise RefusedError("logits that are no numbers")
     return result
