@@ -23,10 +23,11 @@ def main() -> None:
     take_interruptions()
     from . import terminal
     from .files.bus_errors import take_bus_errors
-    from .startup import keep_numba_from_scipy, load_constants_alone
+    from .startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
 
     terminal.prepare_streams()
     take_bus_errors()
+    collect_garbage_seldom()
     load_constants_alone()
     keep_numba_from_scipy()
     try:

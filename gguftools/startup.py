@@ -5,6 +5,7 @@ For a process of our own command line only: it leaves packages in a state that o
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ from types import ModuleType
 CONSTANTS = "gguf.constants"
 LOOKS_FOR_BLAS = "numba.np.arraymath"
 BLAS = "scipy.linalg"
+
+
+def collect_garbage_seldom() -> None:
+    """Look for cycles of objects less often: a header of 100,000 tensors makes many objects, and none in a cycle."""
+    gc.set_threshold(100_000, 50, 50)
 
 
 def load_constants_alone() -> None:

@@ -19,6 +19,7 @@ import stat
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
     "split.count": INTEGERS,
     "split.tensors.count": INTEGERS,
 }
+
+
+packed = lru_cache(maxsize=64)(struct.Struct)
 
 
 @dataclass(frozen=True)
@@ -159,8 +163,7 @@ class _Header:
     nested: int = 0
 
     def __post_init__(self) -> None:
-        self.view = self.buffer.data
-        self.size = len(self.buffer)
+        self.view, self.size = self.buffer.data, len(self.buffer)
 
     @property
     def left(self) -> int:
@@ -169,23 +172,31 @@ class _Header:
     def error(self, text: str, hint: str | None = None) -> FileError:
         return FileError(f"{self.path}: {text}", hint=hint)
 
-    def take(self, size: int, what: str) -> memoryview:
-        if size > self.left:
-            raise self.error(f"{what} at byte {self.position} needs {size} bytes, the file has {self.left} left")
-        start = self.position
-        self.position += size
-        return self.view[start : self.position]
+    def take(self, size: int, what: str, of: str = "") -> int:
+        """Step over the bytes of `what` (`of` a key or tensor); returns where they start."""
+        start, self.position = self.position, self.position + size
+        if self.position > self.size:
+            what = f"{what} {quote(of)}" if of else what
+            raise self.error(f"{what} at byte {start} needs {size} bytes, the file has {self.size - start} left")
+        return start
 
-    def number(self, code: str, what: str) -> Any:
-        code = ORDER_SIGN[self.byte_order] + code
-        return struct.unpack(code, self.take(struct.calcsize(code), what))[0]
+    def bytes(self, size: int, what: str, of: str = "") -> bytes:
+        start = self.take(size, what, of)
+        return self.view[start : self.position].tobytes()
+
+    def number(self, code: str, what: str, of: str = "") -> Any:
+        return self.numbers(code, what, of)[0]
+
+    def numbers(self, codes: str, what: str, of: str = "") -> tuple[Any, ...]:
+        layout = packed(ORDER_SIGN[self.byte_order] + codes)
+        return layout.unpack_from(self.view, self.take(layout.size, what, of))
 
     def name(self, what: str) -> str:
         """A string that must be UTF-8 and not empty."""
-        length = self.number("Q", f"length of {what}")
+        length = self.number("Q", what)
         if not 0 < length <= MAX_NAME_BYTES:
             raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
-        raw = bytes(self.take(length, what))
+        raw = self.bytes(length, what)
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -204,12 +215,13 @@ class _Header:
         data_offset = align(header_bytes, alignment)
         self.check_offsets(entries, data_offset, alignment)
         tensors: dict[str, Tensor] = {}
+        file_name = self.path.name
         for name, shape, form, offset, nbytes in entries:
             if name in tensors:
                 raise self.error(f"there are two tensors {quote(name)}")
             start = data_offset + offset
             read = _row_reader(self.buffer[start : start + nbytes], shape, form, self.byte_order)
-            tensors[name] = Tensor(name, shape, form, read, f"{self.path.name}: {name}")
+            tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
             tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
@@ -257,7 +269,7 @@ class _Header:
         return metadata
 
     def value_type(self, key: str) -> ValueType:
-        number = self.number("I", f"type of {quote(key)}")
+        number = self.number("I", "type of", key)
         try:
             return ValueType(number)
         except ValueError:
@@ -267,13 +279,13 @@ class _Header:
         if kind is ValueType.ARRAY:
             return self.read_array(key, depth + 1)
         if kind is ValueType.STRING:
-            length = self.number("Q", f"length of {quote(key)}")
-            raw = bytes(self.take(length, f"value of {quote(key)}"))
+            length = self.number("Q", "length of", key)
+            raw = self.bytes(length, "value of", key)
             try:
                 return Value(raw.decode(), kind)
             except UnicodeDecodeError:
                 return Value(raw, kind)
-        data = self.number(SCALARS[kind], f"value of {quote(key)}")
+        data = self.number(SCALARS[kind], "value of", key)
         if kind is ValueType.BOOL:
             if data > 1:
                 raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
@@ -284,7 +296,7 @@ class _Header:
         if depth > MAX_ARRAY_DEPTH:
             raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element = self.value_type(key)
-        count = self.number("Q", f"length of {quote(key)}")
+        count = self.number("Q", "length of", key)
         self.check_array(key, element, count)
         if element is ValueType.ARRAY:
             self.nested += count
@@ -328,13 +340,12 @@ class _Header:
     def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
         """Name, shape (rows first), format, offset within the data, bytes."""
         name = self.name(f"name of tensor {index}")
-        dimensions = self.number("I", f"dimensions of {quote(name)}")
+        dimensions = self.number("I", "dimensions of", name)
         if dimensions > MAX_DIMENSIONS:
             raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
-        shape = tuple(reversed([self.number("Q", f"shape of {quote(name)}") for _ in range(dimensions)]))
-        kind = self.number("I", f"type of {quote(name)}")
-        offset = self.number("Q", f"offset of {quote(name)}")
-        if math.prod(n for n in shape if n) * 8 > MAX_VALUES:
+        *sizes, kind, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
+        shape = tuple(sizes[::-1])
+        if math.prod(filter(None, shape)) * 8 > MAX_VALUES:
             raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
         try:
             form = format_of_type(kind)
@@ -349,19 +360,24 @@ class _Header:
         """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
         expected = 0
         for name, _, _, offset, nbytes in sorted(entries, key=lambda entry: (entry[3], entry[4])):
-            where = f"data of tensor {quote(name)} is at offset {offset}"
-            if offset % alignment:
-                raise self.error(f"{where}, not a multiple of the alignment {alignment}")
-            if offset != expected:
-                problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
-                raise self.error(f"{where}, which {problem}: {expected} expected")
-            if nbytes and data_offset + offset + nbytes > self.size:
-                raise self.error(
-                    f"{where} and needs {nbytes} bytes, so the file must have {data_offset + offset + nbytes} bytes; "
-                    f"it has {self.size}",
-                    hint="the file is cut short: fetch it again",
-                )
+            end = data_offset + offset + nbytes
+            if offset != expected or (nbytes and end > self.size):
+                raise self.misplaced(name, offset, nbytes, expected, end, alignment)
             expected = align(offset + nbytes, alignment)
+
+    def misplaced(
+        self, name: str, offset: int, nbytes: int, expected: int, end: int, alignment: int
+    ) -> FileError:  # fmt: skip
+        where = f"data of tensor {quote(name)} is at offset {offset}"
+        if offset % alignment:
+            return self.error(f"{where}, not a multiple of the alignment {alignment}")
+        if offset != expected:
+            problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
+            return self.error(f"{where}, which {problem}: {expected} expected")
+        return self.error(
+            f"{where} and needs {nbytes} bytes, so the file must have {end} bytes; it has {self.size}",
+            hint="the file is cut short: fetch it again",
+        )
 
 
 def _row_reader(
