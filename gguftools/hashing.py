@@ -27,6 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 ALGORITHMS = ("xxh64", "sha1", "sha256")
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
+WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
 LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
@@ -109,7 +110,8 @@ def hash_file(
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):
                 data = tensor.raw(start, min(start + step, tensor.rows)).reshape(-1).data
-                list(pool.map(lambda hasher, data=data: hasher.update(data), (*own.values(), *whole.values())))
+                spread: Any = pool.map if len(data) >= WORTH_A_THREAD else map
+                list(spread(lambda hasher, data=data: hasher.update(data), (*own.values(), *whole.values())))
                 done += len(data)
                 if progress is not None:
                     progress(done, total, tensor.name)

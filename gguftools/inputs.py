@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,8 @@ def read_by_calls(file: GgufFile) -> dict[str, Tensor]:
     for part in file.parts:
         opened = PositionedInput(part.path)
         for name, tensor in part.tensors.items():
-            tensors[name] = replace(tensor, read=_reader(opened, tensor, part.offsets[name], part.byte_order))
+            read = _reader(opened, tensor, part.offsets[name], part.byte_order)
+            tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
     return tensors
 
 

@@ -159,13 +159,13 @@ def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end:
     """
     moves: list[Move] = []
     same_alignment = source.alignment == layout.alignment
-    ends = {name: source.offsets[name] + tensor.nbytes for name, tensor in source.tensors.items()}
-    data_end = max(ends.values(), default=source.data_offset)
+    ends = (source.offsets[name] + tensor.nbytes for name, tensor in source.tensors.items())
+    data_end = max(ends, default=source.data_offset) if to_end else 0
     for name, to in offsets.items():
         if name not in source.tensors:
             continue
         begin, size = source.offsets[name], source.tensors[name].nbytes
-        if same_alignment and not (to_end and ends[name] == data_end):
+        if same_alignment and not (to_end and begin + size == data_end):
             size = min(align(size, source.alignment), source.file_size - begin)
         if moves and moves[-1][0] + moves[-1][2] == begin and moves[-1][1] + moves[-1][2] == to:
             begin, to, size = moves[-1][0], moves[-1][1], moves[-1][2] + size

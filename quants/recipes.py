@@ -185,7 +185,7 @@ def visit_order(names: Iterable[str]) -> list[str]:
 
 
 # What is never quantized, whatever the recipe or the rules. Parts of names, then whole names.
-KEPT_PARTS = (
+KEPT_PARTS = re.compile("|".join(map(re.escape, (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
     "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight",
     "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
@@ -193,7 +193,7 @@ KEPT_PARTS = (
     *(f"time_mix_{part}.weight" for part in (
         "first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2", "decay_w1", "decay_w2", "lerp_fused",
     )),
-)  # fmt: skip
+))))  # fmt: skip
 KEPT_NAMES = ("position_embd.weight", "token_types.weight")
 KEPT_FORMATS = ("I8", "I16", "I32", "I64", "F64")  # not weights
 NOT_STORED = (*KEPT_FORMATS, "Q8_1", "Q8_K")  # formats no tensor of a file can be asked to take
@@ -206,7 +206,7 @@ def is_quantizable(name: str, shape: tuple[int, ...], form: Format) -> bool:
         and name.endswith("weight")
         and name not in KEPT_NAMES
         and form.name not in KEPT_FORMATS
-        and not any(part in name for part in KEPT_PARTS)
+        and not KEPT_PARTS.search(name)
     )
 
 

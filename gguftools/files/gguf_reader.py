@@ -180,7 +180,7 @@ class _Header:
             raise self.error(f"{what} at byte {start} needs {size} bytes, the file has {self.size - start} left")
         return start
 
-    def bytes(self, size: int, what: str, of: str = "") -> bytes:
+    def raw(self, size: int, what: str, of: str = "") -> bytes:
         start = self.take(size, what, of)
         return self.view[start : self.position].tobytes()
 
@@ -196,7 +196,7 @@ class _Header:
         length = self.number("Q", what)
         if not 0 < length <= MAX_NAME_BYTES:
             raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
-        raw = self.bytes(length, what)
+        raw = self.raw(length, what)
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -280,7 +280,7 @@ class _Header:
             return self.read_array(key, depth + 1)
         if kind is ValueType.STRING:
             length = self.number("Q", "length of", key)
-            raw = self.bytes(length, "value of", key)
+            raw = self.raw(length, "value of", key)
             try:
                 return Value(raw.decode(), kind)
             except UnicodeDecodeError:
