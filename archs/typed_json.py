@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from quants.errors import GgufToolsError, ModelError
@@ -28,7 +28,7 @@ class Place:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def inside(self, key: object) -> Place:
-        return replace(self, key=f"{self.key}.{key}" if self.key else str(key))
+        return Place(self.file, f"{self.key}.{key}" if self.key else str(key), self.error, self.limits)
 
     def wrong(self, value: object, expected: str, hint: str | None = None) -> GgufToolsError:
         return self.error(f'{self.file}: "{self.key}" is {shown(value)}; {expected} was expected', hint)

@@ -41,6 +41,9 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
         return
     texts = metadata[TOKENS].tolist() if hasattr(metadata[TOKENS], "tolist") else list(metadata[TOKENS])
     kind = metadata.get(MODEL)
+    if not texts:
+        yield ERROR, TOKENS, "is empty: there are no tokens"
+        return
     yield from _check_texts(texts)
     yield from _check_types(metadata, len(texts))
     yield from _check_rows(metadata, len(texts), tensors)
@@ -86,6 +89,8 @@ def _check_types(metadata: Metadata, count: int) -> Iterator[Found]:
     wrong = np.flatnonzero((types < int(TokenType.NORMAL)) | (types > int(TokenType.BYTE)))
     if len(wrong) and len(types) == count:
         yield ERROR, TYPES, f"token {wrong[0]} has type {types[wrong[0]]}; 1 to 6 are defined"
+    elif not np.isin(types, (TokenType.NORMAL, TokenType.BYTE)).any():
+        yield ERROR, TYPES, "there is no token that text can become"
 
 
 def _check_rows(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
@@ -140,7 +145,12 @@ def _check_merges(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
         if not left or not right:
             yield ERROR, MERGES, f"item {i}, {quote(merge)}, is not two tokens with a space between"
             return
-    lost = [i for i, merge in enumerate(merges) if merge.count(" ") == 1 and merge.replace(" ", "") not in known]
+    pairs = {i: merge.split(" ") for i, merge in enumerate(merges) if merge.count(" ") == 1}
+    strange = [i for i, (left, right) in pairs.items() if left not in known or right not in known]
+    if strange:
+        first = f"item {strange[0]}, {quote(merges[strange[0]])}"
+        yield ERROR, MERGES, f"{len(strange)} merges are of what is no token; the first is {first}"
+    lost = [i for i, (left, right) in pairs.items() if left + right not in known]
     if lost:
         first = f"item {lost[0]}, {quote(merges[lost[0]])}"
         yield WARNING, MERGES, f"{len(lost)} merges make no token; the first is {first}"

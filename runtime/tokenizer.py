@@ -8,8 +8,6 @@ from typing import Any
 
 from gguf.constants import Keys, TokenType
 
-from archs.small_files import parse_json
-from archs.vocab import ADDED_TOKENS
 from archs.vocab.files import AddedToken
 from quants.errors import VocabularyError
 
@@ -53,8 +51,9 @@ class Tokenizer:
         """Token ids of a text.
 
         add_special: put the tokens around it that the model expects. parse_special: control tokens written in the text
-        become those tokens; user-defined ones always do.
+        become those tokens; user-defined ones always do. Raises VocabularyError for text that is not Unicode.
         """
+        _check_unicode(text)
         ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
         for part in self._splitter(parse_special).split(text):
             if isinstance(part, int):
@@ -71,8 +70,10 @@ class Tokenizer:
         Raises VocabularyError for an id that is no token.
         """
         numbers = [int(number) for number in ids]
-        if wrong := [number for number in numbers if not 0 <= number < self.vocab_size]:
-            raise VocabularyError(f"{wrong[0]} is no token: the vocabulary has {self.vocab_size}")
+        size = self.vocab_size
+        if numbers and not 0 <= min(numbers) <= max(numbers) < size:
+            wrong = next(number for number in numbers if not 0 <= number < size)
+            raise VocabularyError(f"{wrong} is no token: the vocabulary has {size}")
         if skip_special:
             numbers = [number for number in numbers if self._tokens.types[number] != TokenType.CONTROL]
         return self._model.decode(numbers)
@@ -95,9 +96,7 @@ class Tokenizer:
             for kind, special in kinds.items()
             for number in (types == kind).nonzero()[0]
         }
-        for entry in parse_json(self._tokens.metadata.get(ADDED_TOKENS, "[]")):
-            found[entry["id"]] = AddedToken.of(entry)
-        return found.items()
+        return (found | self._tokens.added).items()
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -112,6 +111,14 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = Tokens(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(text[error.start]):04X}"
+        raise VocabularyError(f"the text has half of a UTF-16 pair, {half}, at character {error.start}") from error
 
 
 def _first(tokens: Tokens, *keys: str) -> int | None:

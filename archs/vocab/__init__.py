@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
@@ -63,7 +64,7 @@ def vocabulary(
     """
     try:
         return _vocabulary(folder, kinds, config, rows, pre, generation_config or {}, extra or {}, embed)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise VocabularyError(
             f"the tokenizer files in {folder} have a structure that such files do not have: "
             f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "),
@@ -98,6 +99,7 @@ def _vocabulary(
         if "bpe" in kinds:
             _write_configured_prefix(metadata, files)
         write_sentencepiece(metadata, files, rows, keep_added=kind == "sentencepiece", fairseq=kind == "fairseq")
+    _check_usable(metadata, folder)
     write_special(metadata, files, config, generation_config, rows)
     write_templates(metadata, files)
     _write_rest(metadata, files, config, kind, extra)
@@ -106,6 +108,7 @@ def _vocabulary(
         raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
     if embed:
         metadata.set(Keys.Tokenizer.HF_JSON, json.dumps(files.tokenizer, ensure_ascii=False), ValueType.STRING)
+    _check_unicode(metadata, folder)
     return metadata
 
 
@@ -123,6 +126,24 @@ def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
         f"{folder} has no vocabulary of a kind that its architecture takes: "
         f"tokenizer.json has model {model!r}, the architecture takes {', '.join(kinds)}"
     )
+
+
+def _check_usable(metadata: Metadata, folder: Path) -> None:
+    types = np.asarray(metadata[Keys.Tokenizer.TOKEN_TYPE])
+    if not np.isin(types, (TokenType.NORMAL, TokenType.BYTE)).any():
+        raise VocabularyError(f"the tokenizer of {folder} has no token that text can become")
+
+
+def _check_unicode(metadata: Metadata, folder: Path) -> None:
+    """JSON can write halves of UTF-16's pairs alone; a file's strings are UTF-8, which cannot."""
+    for key in metadata:
+        value = metadata.value(key)
+        if ValueType.STRING in (value.type, value.element):
+            try:
+                "\n".join([value.data] if isinstance(value.data, str) else value.data).encode()
+            except UnicodeEncodeError as error:
+                text = error.object[max(0, error.start - 10) : error.end]
+                raise VocabularyError(f"{folder}: {key} would have {text!r}, half a pair of UTF-16") from error
 
 
 def _write_configured_prefix(metadata: Metadata, files: TokenizerFiles) -> None:

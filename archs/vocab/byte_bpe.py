@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from gguf.constants import Keys, TokenType
 
-from quants.errors import VocabularyError
-
 from ..metadata import Metadata, ValueType
 from .files import TokenizerFiles
 from .pretokenizer import name_of, structure, table
-from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
+from .tokens import ADDED_SCORE, Tokens, check_rows, plain_text, type_of_added
 
 __all__ = ["is_bpe", "write_bpe", "write_gemma4", "write_lost_structure"]
 
@@ -61,11 +59,7 @@ def write_gemma4(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
 def listed_tokens(files: TokenizerFiles, rows: int, bytes_too: bool = False) -> Tokens:
     """All tokens of tokenizer.json's vocabulary and the added ones. bytes_too: `<0x0A>` and its like are bytes."""
     vocabulary: Mapping[str, int] = files.tokenizer["model"]["vocab"]
-    if (last := max(vocabulary.values(), default=-1)) >= rows:
-        raise VocabularyError(
-            f"{files.folder / 'tokenizer.json'} has a token {last}, but the embedding only {rows} rows",
-            "the tokenizer belongs to another checkpoint, or its embedding was not resized",
-        )
+    check_rows(files.folder / "tokenizer.json", max(vocabulary.values(), default=-1), rows)
     tokens = Tokens.unused(rows)
     for text, row in vocabulary.items():
         is_byte = bytes_too and re.fullmatch("<0x[0-9A-F]{2}>", text)

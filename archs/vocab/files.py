@@ -17,11 +17,10 @@ from typing import Any
 from quants.errors import VocabularyError
 
 from .. import small_files
+from .checked import ROLES, check_model, read_tokenizer, read_tokenizer_config, read_tokens
 from .ranks import from_ranked_files
 
 __all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json", "read_json_list"]
-
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,17 @@ class TokenizerFiles:
 
     @staticmethod
     def read(folder: Path) -> TokenizerFiles:
-        """Read a folder's files. Raises FileError for a file that is not JSON."""
-        files = TokenizerFiles(
-            folder,
-            read_json(folder / "tokenizer.json"),
-            read_json(folder / "tokenizer_config.json"),
-            read_json(folder / "special_tokens_map.json"),
-            read_json(folder / "added_tokens.json"),
-        )
-        return files if files.tokenizer else replace(files, tokenizer=_from_plain_files(files))
+        """Read a folder's files. Raises FileError for a file that is not JSON, VocabularyError for other content."""
+        kinds = {
+            "tokenizer.json": read_tokenizer, "tokenizer_config.json": read_tokenizer_config,
+            "special_tokens_map.json": read_tokenizer_config, "added_tokens.json": read_tokens,
+        }  # fmt: skip
+        found = [read(read_json(folder / name), str(folder / name)) for name, read in kinds.items()]
+        files = TokenizerFiles(folder, *found)
+        if not files.tokenizer:
+            files = replace(files, tokenizer=_from_plain_files(files))
+            check_model(files.tokenizer.get("model", {}), f"the tokenizer of {folder}")
+        return files
 
     def converted(self) -> TokenizerFiles:
         """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
@@ -171,6 +172,8 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
 
 def _merges(path: Path) -> list[str]:
     lines = small_files.read_text(path).split("\n")
+    if lines == [""]:
+        raise VocabularyError(f"{path} is empty", hint="fetch it again")
     return [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from quants.errors import VocabularyError
 
 from ..small_files import read_vocabulary
+from ..typed_json import Fields, Flag, Kind, ListOf, Text, Whole, read_fields
 from .pretokenizer import byte_characters, pre_tokenizer
 
 __all__ = ["from_ranked_files"]
@@ -25,6 +26,15 @@ TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
 )  # fmt: skip
+
+LONGEST = 512  # bytes of a word
+_SPECIAL = Fields({"rank": Whole(), "token_str": Text(), "is_control": Flag()})
+TEKKEN: dict[str, Kind] = {
+    "config": Fields(
+        {"default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text()}
+    ),
+    "special_tokens": ListOf(_SPECIAL),
+}
 
 
 def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,8 +58,9 @@ def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[s
 
 
 def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
+    tekken = read_fields(tekken, TEKKEN, "tekken.json", VocabularyError)
     settings = tekken["config"]
-    count = int(settings["default_num_special_tokens"])
+    count = settings["default_num_special_tokens"]
     listed = tekken.get("special_tokens") or [
         {"rank": rank, "token_str": text} for rank, text in enumerate(TEKKEN_SPECIAL[:count])
     ]
@@ -59,7 +70,7 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
         {"id": rank, "content": names.get(rank, f"<SPECIAL_{rank}>"), "special": control.get(rank, True)}
         for rank in range(count)
     ]
-    kept = tekken["vocab"][: int(settings["default_vocab_size"]) - count]
+    kept = tekken["vocab"][: settings["default_vocab_size"] - count]
     ranks = {base64.b64decode(entry["token_bytes"]): int(entry["rank"]) for entry in kept}
     begins = {"SpecialToken": {"id": "<s>", "type_id": 0}}
     template = {"type": "TemplateProcessing", "single": [begins, {"Sequence": {"id": "A", "type_id": 0}}]}
@@ -84,6 +95,8 @@ def _tokenizer_json(
     ranks: Mapping[bytes, int], offset: int, splits: list[str], added: list[Any], normalizer: Any = None
 ) -> dict[str, Any]:
     """offset: the id of rank 0."""
+    if (longest := max(map(len, ranks), default=0)) > LONGEST:
+        raise VocabularyError(f"the tokenizer has a word of {longest} bytes; at most {LONGEST} were expected")
     character = byte_characters()
     texts = {word: "".join(character[byte] for byte in word) for word in ranks}
     ordered = sorted((rank, word) for word, rank in ranks.items() if len(word) > 1)

@@ -8,6 +8,7 @@ Reference: sentencepiece's `sentencepiece_model.proto`.
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,7 +24,7 @@ from ..metadata import Metadata, ValueType
 from ..small_files import check_not_pointer, read_vocabulary
 from .files import TokenizerFiles
 from .pretokenizer import parts
-from .tokens import ADDED_SCORE, Tokens, plain_text, type_of_added
+from .tokens import ADDED_SCORE, Tokens, check_rows, plain_text, type_of_added
 
 __all__ = ["is_sentencepiece", "puts_space_in_front", "user_defined_pieces", "write_sentencepiece"]
 
@@ -63,6 +64,7 @@ def _write_model_file(
     metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool, fairseq: bool
 ) -> None:
     model = _parse(path)
+    _check_pieces(path, model.pieces, rows)
     unigram = model.trainer_spec.model_type == UNIGRAM
     tokens = Tokens.unused(rows)
     for row, piece in enumerate(model.pieces):
@@ -80,6 +82,15 @@ def _write_model_file(
     spec = model.normalizer_spec
     if unigram or spec.remove_extra_whitespaces or spec.precompiled_charsmap:
         _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
+
+
+def _check_pieces(path: Path, pieces: Any, rows: int) -> None:
+    if not any(piece.piece for piece in pieces):
+        raise VocabularyError(f"{path} has no pieces", hint="fetch it again")
+    check_rows(path, len(pieces) - 1, rows)
+    for row, piece in enumerate(pieces):
+        if not math.isfinite(piece.score):
+            raise VocabularyError(f"{path}: piece {row} has the score {piece.score}; a finite number was expected")
 
 
 def _as_fairseq(tokens: Tokens) -> Tokens:
@@ -107,6 +118,7 @@ def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
 
 def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
     model = files.tokenizer["model"]
+    check_rows(files.folder / "tokenizer.json", len(model["vocab"]) - 1, rows)
     tokens = Tokens.unused(rows)
     for row, (text, score) in enumerate(model["vocab"]):
         tokens.put(row, text, TokenType.NORMAL, score)
@@ -124,6 +136,7 @@ def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) ->
 def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
     """A piece's score is minus the rank of the merge that makes it, which orders merges as the model did."""
     model = files.tokenizer["model"]
+    check_rows(files.folder / "tokenizer.json", max(model["vocab"].values()), rows)
     tokens = Tokens.unused(rows)
     for text, row in model["vocab"].items():
         kind = TokenType.BYTE if re.fullmatch("<0x[0-9A-F]{2}>", text) else TokenType.NORMAL
@@ -178,6 +191,8 @@ def _is_model(path: Path) -> bool:
     with path.open("rb") as file:
         beginning = file.read(64)
     check_not_pointer(path, beginning)
+    if not beginning:
+        raise VocabularyError(f"{path} is empty", hint="fetch it again")
     return beginning.startswith(b"\n")  # field 1, length-delimited: the first piece
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from gguf.constants import Keys, TokenType
 
+from quants.errors import VocabularyError
+
 from ..metadata import Metadata, ValueType
 from .files import AddedToken
 
-__all__ = ["Tokens", "plain_text", "type_of_added"]
+__all__ = ["Tokens", "check_rows", "plain_text", "type_of_added"]
 
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
+OTHER = "the tokenizer belongs to another checkpoint, or its embedding was not resized"  # a hint
 
 
 @dataclass
@@ -45,6 +48,12 @@ class Tokens:
             metadata.set(Keys.Tokenizer.SCORES, values, ValueType.ARRAY, ValueType.FLOAT32)
         types = np.array(self.types, np.int32)
         metadata.set(Keys.Tokenizer.TOKEN_TYPE, types, ValueType.ARRAY, ValueType.INT32)
+
+
+def check_rows(file: object, last: int, rows: int) -> None:
+    """Raises VocabularyError where the embedding has no row for the last token."""
+    if last >= rows:
+        raise VocabularyError(f"{file} has a token {last}, but the embedding only {rows} rows", OTHER)
 
 
 def type_of_added(token: AddedToken) -> TokenType:

@@ -8,9 +8,10 @@ from ..metadata import Metadata, ValueType
 from .byte_bpe import listed_tokens
 from .files import TokenizerFiles
 
-__all__ = ["is_wordpiece", "write_wordpiece"]
+__all__ = ["CONTINUATIONS", "is_wordpiece", "write_wordpiece"]
 
 LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
+CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, as only words do otherwise
 STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
 
 
@@ -27,6 +28,9 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
         for text, type in zip(tokens.texts, tokens.types, strict=True)
     ]
     tokens.write(metadata, "bert", pre or "default", scores=False)
+    vocabulary = files.tokenizer["model"]["vocab"]
+    if unclear := [row for text, row in vocabulary.items() if text[: len(prefix) + 1] == f"{prefix}▁" != text]:
+        metadata.set(CONTINUATIONS, unclear, ValueType.ARRAY, ValueType.INT32)
 
 
 def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:

@@ -16,7 +16,7 @@ from archs.small_files import parse_json
 from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
 from quants.errors import VocabularyError
 
-from .model import Tokens, as_text
+from .model import Tokens, as_text, byte_of
 
 __all__ = ["BytePairs"]
 
@@ -48,9 +48,9 @@ class BytePairs:
         return b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
 
     def _bytes(self, number: int) -> bytes:
-        text, type = self.tokens.texts[number], self.tokens.types[number]
+        text, type = self.tokens.unlisted.get(number, self.tokens.texts[number]), self.tokens.types[number]
         if type == TokenType.BYTE:
-            return bytes([int(text[3:-1], 16)])
+            return byte_of(text)
         if type != TokenType.NORMAL:
             return text.encode()
         if self.kind.raw:

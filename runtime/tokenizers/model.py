@@ -11,6 +11,11 @@ import numpy as np
 from gguf.constants import Keys, TokenType
 from numpy.typing import NDArray
 
+from archs.small_files import parse_json
+from archs.typed_json import ListOf, Place
+from archs.vocab import ADDED_TOKENS
+from archs.vocab.checked import TOKEN
+from archs.vocab.files import AddedToken
 from quants.errors import VocabularyError
 
 __all__ = ["TokenizerModel", "Tokens"]
@@ -41,6 +46,18 @@ class Tokens:
         if len(types) != len(self.texts):
             raise VocabularyError(f"the file has {len(self.texts)} tokens, but types for {len(types)}")
         return types
+
+    @cached_property
+    def added(self) -> dict[int, AddedToken]:
+        """Tokens found in text of which the list cannot tell all; of some it has not even the text."""
+        entries = ListOf(TOKEN).read(parse_json(self.metadata.get(ADDED_TOKENS, "[]")), Place(ADDED_TOKENS))
+        return {entry["id"]: AddedToken.of(entry) for entry in entries}
+
+    @cached_property
+    def unlisted(self) -> dict[int, str]:
+        """The texts of added tokens for which the list has no more than an unused row."""
+        unused = set((self.types == TokenType.UNUSED).nonzero()[0].tolist())
+        return {number: token.content for number, token in self.added.items() if number in unused}
 
     @cached_property
     def scores(self) -> NDArray[np.float32]:
@@ -81,6 +98,14 @@ class TokenizerModel(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids in a row; control tokens as they are written."""
+
+
+def byte_of(text: str) -> bytes:
+    """The byte that a token like <0x0A> is. Raises VocabularyError for another text."""
+    try:
+        return bytes.fromhex(text[3:5]) if text[:3] == "<0x" and text[5:] == ">" else bytes((-1,))
+    except ValueError as error:
+        raise VocabularyError(f"token {text!r} is of type byte, but not written as <0x00>") from error
 
 
 def as_text(item: Any) -> str:

@@ -14,7 +14,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from .model import Tokens
+from .model import Tokens, byte_of
 
 __all__ = ["Pieces"]
 
@@ -45,9 +45,9 @@ class Pieces:
         return text[1:] if self.prefix_space and begins and text.startswith(" ") else text
 
     def _bytes(self, number: int) -> bytes:
-        text, type = self.tokens.texts[number], self.tokens.types[number]
+        text, type = self.tokens.unlisted.get(number, self.tokens.texts[number]), self.tokens.types[number]
         if type == TokenType.BYTE:
-            return bytes([int(text[3:-1], 16)])
+            return byte_of(text)
         return (text.replace("▁", " ") if type == TokenType.NORMAL else text).encode()
 
     def _build(self, prefix_space: bool) -> Any:

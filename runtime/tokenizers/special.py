@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 from archs.vocab.files import AddedToken
 
 __all__ = ["Splitter"]
+
+# Unicode's White_Space, which the `tokenizers` library goes by; Python's `strip` also takes U+001C … U+001F.
+WHITE_SPACE = "".join(filter(str.isspace, map(chr, {*range(0x3001)} - {*range(0x1C, 0x20)})))
+CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))
 
 
 class Splitter:
@@ -27,13 +32,13 @@ class Splitter:
         done = 0
         for start, end, found in self._matches(text):
             number, token = self._tokens[found]
-            between = text[done:start].rstrip() if token.lstrip else text[done:start]
+            between = text[done:start].rstrip(WHITE_SPACE) if token.lstrip else text[done:start]
             if between:
                 yield done, between
             yield number
             done = end
             if token.rstrip:
-                done += len(text[end:]) - len(text[end:].lstrip())
+                done += len(text[end:]) - len(text[end:].lstrip(WHITE_SPACE))
         if text[done:]:
             yield done, text[done:]
 
@@ -42,14 +47,19 @@ class Splitter:
         while self._first is not None and (candidate := self._first.search(text, position)):
             start = candidate.start()
             match = self._at[text[start]].match(text, start)
-            if match is None or (self._tokens[match[0]][1].single_word and not _alone(text, start, match.end())):
-                position = start + 1
-                continue
-            yield start, match.end(), match[0]
-            position = match.end()
+            position = start + 1 if match is None else match.end()
+            if match and not (self._tokens[match[0]][1].single_word and not _alone(text, start, match.end())):
+                yield start, match.end(), match[0]
 
 
 def _alone(text: str, start: int, end: int) -> bool:
     """Whether no letter or digit touches the token."""
-    before, after = text[:start][-1:], text[end : end + 1]
-    return not re.match(r"\w", before) and not re.match(r"\w", after)
+    return not any(map(_is_of_word, (text[max(0, start - 1) : start], text[end : end + 1])))
+
+
+def _is_of_word(character: str) -> bool:
+    """Unicode's class of what words are made of, which is another than that of Python's `re`."""
+    if not character:
+        return False
+    kind, circled = unicodedata.category(character), any(a <= ord(character) <= b for a, b in CIRCLED)
+    return kind[:1] in ("L", "M") or kind in ("Nd", "Nl", "Pc") or circled or character in ("\u200c", "\u200d")

@@ -8,9 +8,17 @@ from typing import Any
 
 from gguf.constants import Keys, TokenType
 
+from archs.vocab.wordpiece import CONTINUATIONS
+
 from .model import Tokens
 
 __all__ = ["WordPieces"]
+
+# What transformers takes out of a text again, in each word with the space before it.
+SPACED = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
+    (" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
 
 
 class WordPieces:
@@ -27,26 +35,36 @@ class WordPieces:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        from tokenizers import decoders
+        if not ids:
+            return ""
+        return _clean(self._texts[ids[0]]) + "".join([self._behind[number] for number in ids[1:]])
 
-        text: str = decoders.WordPiece().decode([self._text(number) for number in ids])
-        return text
+    @cached_property
+    def _behind(self) -> list[str]:
+        """Each token as it stands in a text behind others: a word has a space before it."""
+        return [text[2:] if text.startswith("##") else _clean(f" {text}") for text in self._texts]
 
-    def _text(self, number: int) -> str:
-        """A token as vocab.txt has it."""
-        text = self.tokens.texts[number]
-        if self.tokens.types[number] != TokenType.NORMAL:
-            return text
-        return text[1:] if text.startswith("▁") else "##" + text
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are those that
+        the file names because they begin with it, which else words do.
+        """
+        continuations = set(self.tokens.metadata.get(CONTINUATIONS, ()))
+        texts = list(self.tokens.texts)
+        for number in (self.tokens.types == TokenType.NORMAL).nonzero()[0].tolist():
+            text = texts[number]
+            is_word = text.startswith("▁") and text != "▁" and number not in continuations
+            texts[number] = text[1:] if is_word else "##" + text
+        return [self.tokens.unlisted.get(number, text) for number, text in enumerate(texts)]
 
     @cached_property
     def _library(self) -> Any:
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
-        vocabulary = {self._text(number): number for number in range(len(self.tokens.texts))}
+        vocabulary = {text: number for number, text in enumerate(self._texts)}
         tokenizer = Tokenizer(
-            models.WordPiece(vocabulary, unk_token="[UNK]" if unknown is None else self._text(unknown))
+            models.WordPiece(vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown])
         )
         tokenizer.normalizer = normalizers.BertNormalizer(
             lowercase=self.tokens.flag("tokenizer.ggml.normalizer.lowercase", True),
@@ -54,3 +72,9 @@ class WordPieces:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return tokenizer
+
+
+def _clean(text: str) -> str:
+    for spaced, plain in SPACED:
+        text = text.replace(spaced, plain)
+    return text
