@@ -17,12 +17,13 @@ from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from archs.spec import COMMON
 from archs.transforms import computed
 from quants import Format, Tensor, format_named
-from quants.errors import FileError, OptionError
+from quants.errors import OptionError
 from quants.recipes import RECIPES, recipe_named
 
 from .adapters import merge_change, plan_adapter
-from .files.atomic import check_space
+from .files.atomic import NOTHING, Reads, check_space, check_target, output_path
 from .files.checkpoint import Checkpoint, is_remote, open_checkpoint
+from .files.locks import state_of
 from .pipeline import (
     DEFAULT_MEMORY,
     FilePlan,
@@ -166,17 +167,9 @@ def _is_common(key: str) -> bool:
 def target_path(output: PathLike | None, folder: Path, outtype: str) -> Path:
     """Where a conversion goes: the file named, or NAME-OUTTYPE.gguf in the folder named (or the current one).
 
-    Raises FileError where the folder of a named file does not exist.
+    Raises FileError where the folder does not exist.
     """
-    name = f"{folder.resolve().name}-{outtype.upper()}.gguf"
-    if output is None:
-        return Path(name)
-    path = Path(output)
-    if path.is_dir():
-        return path / name
-    if not path.parent.is_dir():
-        raise FileError(f"there is no folder {path.parent} to write {path.name} to", hint="create it first")
-    return path
+    return output_path("." if output is None else output, f"{folder.resolve().name}-{outtype.upper()}.gguf")
 
 
 def convert(
@@ -194,6 +187,8 @@ def convert(
     threads: int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
+    overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
     **quantizing: Any,
 ) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
@@ -207,13 +202,16 @@ def convert(
     for a PowerInfer file.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
-    recipe. memory: bytes that running tasks may hold.
+    recipe. memory: bytes that running tasks may hold. overwrite: replace an output that exists. reads: more files that
+    must not be the output.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
     wanted = outtype.upper()
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
+    adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
+    read = Reads().also([folder, lora, *adapters, predictor, *reads])
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
@@ -221,7 +219,9 @@ def convert(
             raise OptionError(f"an adapter needs its base model in a folder, not {folder}", "config.json is enough")
         path = target_path(output, Path(lora), "F32" if wanted == "AUTO" else wanted)
         file, warnings = plan_adapter(folder, lora, path, "F32" if wanted == "AUTO" else wanted)
-        return write_converted(replace(file, reserve=reserve), wanted, threads, memory, progress, warnings=warnings)
+        return write_converted(
+            replace(file, reserve=reserve), wanted, threads, memory, progress, None, overwrite, read, warnings
+        )
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
     opened = open_predictor(predictor) if predictor is not None else None
@@ -235,7 +235,7 @@ def convert(
     if wanted not in FILE_TYPES or quantizing:
         return quantize(
             converted_input(source), wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory,
-            progress=progress, **quantizing,
+            progress=progress, overwrite=overwrite, reads=read.paths, **quantizing,
         )  # fmt: skip
     keep = source.plan.architecture.float32
     items = tuple(Item(tensor, converted_format(tensor, wanted, keep)) for tensor in source.tensors.values())
@@ -243,8 +243,10 @@ def convert(
     file = FilePlan(path, metadata, items, reserve=reserve, magic=source.magic)
     resumable = None
     if resume or source.checkpoint.remote:
-        resumable = Resumable(source.files, identity(source.files, source.origin), resume)
-    return write_converted(file, wanted, threads, memory, progress, resumable)
+        resumable = Resumable(identity(source.files, source.origin), resume)
+    read = replace(read, states={path: state_of(path) for path in source.files})
+    check_target(path, read, overwrite)
+    return write_converted(file, wanted, threads, memory, progress, resumable, overwrite, read)
 
 
 def write_converted(
@@ -254,13 +256,17 @@ def write_converted(
     memory: int,
     progress: Progress | None,
     resumable: Resumable | None = None,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
     warnings: Sequence[str] = (),
 ) -> QuantizeReport:
     """Write a planned file. Raises FileError, FormatError."""
     if resumable is None:
         check_space(file.path, file.layout.total)
     free = shutil.disk_usage(file.path.resolve().parent).free
-    outcome = write_files([file], threads=threads, memory=memory, progress=progress, resumable=resumable)
+    outcome = write_files(
+        [file], threads=threads, memory=memory, progress=progress, resumable=resumable, overwrite=overwrite, reads=reads
+    )
     tensors = tuple(tensor_report(item, written=w) for item, w in zip(file.items, outcome.files[0], strict=True))
     output = OutputReport(outtype, file.path, (file.path,), file.layout.total, tensors)
     return QuantizeReport(

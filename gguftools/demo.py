@@ -9,6 +9,7 @@ from pathlib import Path
 from quants.errors import FileError
 
 from .conversion import convert
+from .files.atomic import made_folder
 from .measure import perplexity
 from .quantization import quantize
 
@@ -41,18 +42,20 @@ def example(name: str) -> Path:
 
 
 def demo(
-    model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None
-) -> list[Row]:
+    model: Path, text: Path, folder: Path, recipes: Sequence[str] = RECIPES, step: Step | None = None,
+    overwrite: bool = False,
+) -> list[Row]:  # fmt: skip
     """Convert `model` and quantize the result by every recipe into `folder`; measure all on `text`.
 
-    step: told what is being done.
+    step: told what is being done. overwrite: replace files that are there.
     """
     tell = step or (lambda what: None)
-    folder.mkdir(parents=True, exist_ok=True)
-    tell(f"convert {model}")
-    converted = convert(model, folder).outputs[0]
+    with made_folder(folder):
+        tell(f"convert {model}")
+        converted = convert(model, folder, overwrite=overwrite, reads=[text]).outputs[0]
     tell(f"quantize to {', '.join(recipes)}, in one pass")
-    outputs = [converted, *quantize(converted.file, list(recipes), folder).outputs]
+    quantized = quantize(converted.file, list(recipes), folder, overwrite=overwrite, reads=[model, text])
+    outputs = [converted, *quantized.outputs]
     rows = []
     for output in outputs:
         tell(f"measure {output.file}")

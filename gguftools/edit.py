@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from gguf.constants import Keys, TokenType
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
-from quants.errors import FileError, OptionError, VocabularyError
+from quants.errors import OptionError, VocabularyError
 from quants.spelling import did_you_mean
 
 from .describe import brief, type_name
-from .files.gguf_edit import edit_metadata, planned_in_place
-from .files.gguf_reader import SHARD_NAME, GgufFile, open_gguf
+from .files.atomic import Reads, check_target, output_path
+from .files.gguf_edit import edit_metadata, open_locked, planned_in_place
+from .files.gguf_reader import SHARD_NAME, open_gguf
 from .files.journal import journal_path
 from .files.journal import recover as recover_file
 from .files.strings import quote
@@ -136,6 +138,7 @@ def set_metadata(
     force: bool = False,
     new: bool = False,
     overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
     recover: bool = False,
     roll_back: bool = False,
     dry_run: bool = False,
@@ -148,30 +151,37 @@ def set_metadata(
     special_tokens: text or id by role ("eos"). output: write a copy there (overwrite: even if it exists); else the file
     is changed in place where the header fits, and otherwise replaced by a copy. reserve: bytes of slack to have for
     later edits.
+    reads: files that the values come from, which must not be the output.
     force: store what the model cannot have, too. new: add keys that no program is known to read, too.
     recover: first complete an interrupted edit (roll_back: undo it).
     Raises OptionError for a change that is refused, VocabularyError for a bad chat template or token, FileError.
     """
     path = Path(path)
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
-    state = _state(path)
-    opened = open_gguf(path)
-    old = opened.metadata
-    given = dict(values or {})
-    if chat_template is not None:
-        _add(given, Keys.Tokenizer.CHAT_TEMPLATE, chat_template)
-    warnings: list[str] = []
-    for role, token in (special_tokens or {}).items():
-        _add(given, special_key(role), token_id(old, token, warnings))
-    given = _with_items(old, given)
-    _check_names(old, given, types or {}, list(remove), dict(rename or {}))
-    check_new_keys((*given, *(rename or {}).values()), old, given.get(Keys.General.ARCHITECTURE), new)
-    metadata, changes = _apply(old, given, types or {}, list(remove), dict(rename or {}), force)
-    preview = _check(changes, old, metadata, opened.tensors, force, warnings)
-    report = EditReport(opened.path, changes, True, 0, warnings, preview, recovered, dry_run)
-    if _state(path) != state:
-        raise FileError(f"{path} was changed by another program meanwhile", hint="run the edit again")
-    return _write(report, opened, metadata, None if output is None else Path(output), reserve, overwrite, progress)
+    target = None if output is None else output_path(output, path.name)
+    with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
+        read = Reads(tuple(map(Path, reads)))
+        if target is not None:
+            check_target(target, read.also(opened.shards), overwrite)
+        old = opened.metadata
+        given = dict(values or {})
+        if chat_template is not None:
+            _add(given, Keys.Tokenizer.CHAT_TEMPLATE, chat_template)
+        warnings: list[str] = []
+        for role, token in (special_tokens or {}).items():
+            _add(given, special_key(role), token_id(old, token, warnings))
+        given = _with_items(old, given)
+        _check_names(old, given, types or {}, list(remove), dict(rename or {}))
+        check_new_keys((*given, *(rename or {}).values()), old, given.get(Keys.General.ARCHITECTURE), new)
+        metadata, changes = _apply(old, given, types or {}, list(remove), dict(rename or {}), force)
+        preview = _check(changes, old, metadata, opened.tensors, force, warnings)
+        report = EditReport(opened.path, changes, True, 0, warnings, preview, recovered, dry_run)
+        idle = not changes and not reserve and target is None
+        if dry_run or idle:
+            in_place = target is None and (idle or planned_in_place(opened, metadata, reserve))
+            return replace(report, in_place=in_place)
+        edit = edit_metadata(opened, metadata, target, reserve, overwrite, progress, read, lock)
+        return replace(report, path=edit.path, in_place=edit.in_place, bytes_written=edit.bytes_written)
 
 
 def _with_items(old: Metadata, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,29 +214,6 @@ def _with_changed_items(key: str, value: Value, changed: Mapping[int, Any]) -> V
         data[number] = make_value(f"{key}[{number}]", item, kind.items).data
     return replace(value, data=data)
 
-
-def _state(path: Path) -> tuple[int, ...] | None:
-    """What differs when a file was written to, or another one has its name."""
-    try:
-        info = path.stat()
-    except OSError:
-        return None  # opening it says why
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
-
-
-def _write(
-    report: EditReport, opened: GgufFile, new: Metadata, output: Path | None, reserve: int, overwrite: bool,
-    progress: Progress | None,
-) -> EditReport:  # fmt: skip
-    source = opened.path if opened.is_split else opened
-    idle = not report.changes and not reserve and output is None
-    if output is not None and output.exists() and not overwrite:
-        raise FileError(f"{output} already exists", hint="pass --overwrite to replace it")
-    if report.dry_run or idle:
-        in_place = output is None and (idle or planned_in_place(source, new, reserve))
-        return replace(report, in_place=in_place)
-    edit = edit_metadata(source, new, output, reserve, overwrite, progress)
-    return replace(report, path=edit.path, in_place=edit.in_place, bytes_written=edit.bytes_written)
 
 
 def _add(given: dict[str, Any], key: str, data: Any) -> None:

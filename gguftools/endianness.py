@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from quants import Tensor
-from quants.errors import FileError, OptionError
+from quants.errors import OptionError
 
-from .files.atomic import check_space
+from .files.atomic import Reads, check_space, check_target, output_path
 from .files.endian import swap_rows
 from .files.gguf_reader import DEFAULT_ALIGNMENT, SHARD_NAME, GgufFile, open_gguf
-from .files.gguf_writer import Layout, TensorInfo, create_gguf, plan_file
+from .files.gguf_writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from .inputs import read_by_calls
 
 PathLike = str | os.PathLike[str]
@@ -54,17 +54,17 @@ def convert_endian(
     if order == opened.byte_order:
         raise OptionError(f"{path} is {order} endian already")
     layouts = [_plan(part, order) for part in opened.parts]
-    targets = _targets(opened, order, None if output is None else Path(output))
-    for target in targets:
-        if os.path.lexists(target) and not overwrite:
-            raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+    targets = _targets(opened, order, output)
+    reads = Reads(states=opened.states)
     total, done = sum(layout.total for layout in layouts), 0
+    for target in targets:
+        check_target(target, reads, overwrite)
     check_space(targets[0], total)
     tensors = read_by_calls(opened)
-    for part, layout, target in reversed(list(zip(opened.parts, layouts, targets, strict=True))):
-        own = [tensors[name] for name in part.tensors]
-        _write(own, layout, target, order, overwrite, progress, done, total)
-        done += layout.total
+    with create_ggufs(list(zip(targets, layouts, strict=True)), overwrite, reads) as files:
+        for part, layout, file in zip(opened.parts, layouts, files, strict=True):
+            _write([tensors[name] for name in part.tensors], file, order, progress, done, total)
+            done += layout.total
     return EndianReport(targets, order, total)
 
 
@@ -73,27 +73,24 @@ def _plan(part: GgufFile, order: str) -> Layout:
     return plan_file(part.metadata, infos, DEFAULT_ALIGNMENT, 0, part.magic, part.version, order)
 
 
-def _targets(opened: GgufFile, order: str, output: Path | None) -> list[Path]:
+def _targets(opened: GgufFile, order: str, output: PathLike | None) -> list[Path]:
     count, match = len(opened.shards), SHARD_NAME.fullmatch(opened.path.name)
-    if output is None:
-        stem = match["prefix"] if match and count > 1 else opened.path.name.removesuffix(".gguf")
-        output = opened.path.with_name(f"{stem}-{order}.gguf")
+    stem = match["prefix"] if match and count > 1 else opened.path.name.removesuffix(".gguf")
+    path = output_path(opened.path.parent if output is None else output, f"{stem}-{order}.gguf")
     if count == 1:
-        return [output]
-    stem = output.name.removesuffix(".gguf")
-    return [output.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+        return [path]
+    stem = path.name.removesuffix(".gguf")
+    return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
 
 
 def _write(
-    tensors: list[Tensor], layout: Layout, target: Path, order: str, overwrite: bool, progress: Progress | None,
-    done: int, total: int,
-) -> None:  # fmt: skip
-    with create_gguf(target, layout, overwrite) as file:
-        for index, tensor in enumerate(tensors):
-            step = max(1, CHUNK // max(1, tensor.row_bytes))
-            for start in range(0, tensor.rows, step):
-                rows = tensor.raw(start, min(start + step, tensor.rows))  # little endian, whatever the file is
-                file.write(index, start, rows if order == "little" else swap_rows(tensor.format, rows))
-                done += rows.nbytes
-                if progress is not None:
-                    progress(done, total, tensor.name)
+    tensors: list[Tensor], file: OpenGguf, order: str, progress: Progress | None, done: int, total: int
+) -> None:
+    for index, tensor in enumerate(tensors):
+        step = max(1, CHUNK // max(1, tensor.row_bytes))
+        for start in range(0, tensor.rows, step):
+            rows = tensor.raw(start, min(start + step, tensor.rows))  # little endian, whatever the file is
+            file.write(index, start, rows if order == "little" else swap_rows(tensor.format, rows))
+            done += rows.nbytes
+            if progress is not None:
+                progress(done, total, tensor.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +22,7 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from .compare import compare_metadata
 from .describe import selected
-from .files.atomic import atomic_output, check_space
+from .files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from .files.safetensors import Entry, plan_safetensors
 from .inputs import PathLike, open_input
 from .pipeline import Progress
@@ -64,23 +64,25 @@ def export_tensors(
 
     pattern: a regular expression that names must hold. outtype: F32, F16 or BF16; None keeps types whose values have
     bytes of their own and decodes block formats to F32. NPY has no BF16, which becomes F32 there. A .npy output takes
-    one tensor; a folder named `*.npy/` or an existing folder takes them all.
+    one tensor; a folder, or what ends in a slash, takes them all.
     Raises FileError, OptionError, FormatError.
     """
     path, opened = Path(output), open_input(Path(source))
     tensors = selected(opened.tensors, pattern)
-    if path.suffix == ".npy":
+    is_folder = path.is_dir() or os.fspath(output).endswith("/")
+    if path.suffix == ".npy" and not is_folder:
         if len(tensors) != 1:
             message = f"a .npy file holds one tensor; {len(tensors)} were chosen"
             raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
-        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, threads, progress)
-    if path.is_dir():
-        paths = {tensor.name: path / f"{_file_name(tensor.name)}.npy" for tensor in tensors}
-        return _write_npy(tensors, paths, path, outtype, overwrite, threads, progress)
+        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, opened.reads, threads, progress)
+    if is_folder:
+        with made_folder(path):
+            paths = {tensor.name: path / f"{_file_name(tensor.name)}.npy" for tensor in tensors}
+            return _write_npy(tensors, paths, path, outtype, overwrite, opened.reads, threads, progress)
     if path.suffix != ".safetensors":
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
-    _check_absent([path], overwrite)
-    size = _write_safetensors(path, [(t.name, t) for t in tensors], outtype, threads, progress)
+    named = [(tensor.name, tensor) for tensor in tensors]
+    size = _write_safetensors(path, named, outtype, threads, progress, overwrite=overwrite, reads=opened.reads)
     return Exported(path, (path.name,), len(tensors), size)
 
 
@@ -88,12 +90,6 @@ def _file_name(name: str) -> str:
     if re.fullmatch(r"[\w.-]{1,200}", name) and not name.startswith("."):
         return name
     raise FileError(f"tensor {name!r} cannot give a file its name")
-
-
-def _check_absent(paths: Iterable[Path], overwrite: bool) -> None:
-    for path in paths:
-        if os.path.lexists(path) and not overwrite:
-            raise FileError(f"{path} already exists", hint="pass --overwrite to replace it")
 
 
 def target_format(tensor: Tensor, outtype: str | None, keep_small: bool = False) -> Format:
@@ -116,7 +112,8 @@ def _encoded(tensor: Tensor, form: Format, start: int, stop: int) -> memoryview:
 
 def _write_safetensors(
     path: Path, named: Sequence[tuple[str, Tensor]], outtype: str | None,
-    threads: int | None, progress: Progress | None, keep_small: bool = False,
+    threads: int | None, progress: Progress | None, keep_small: bool = False, overwrite: bool = False,
+    reads: Reads = NOTHING,
 ) -> int:  # fmt: skip
     """Returns the bytes of the file."""
     forms = {name: target_format(tensor, outtype, keep_small) for name, tensor in named}
@@ -124,9 +121,10 @@ def _write_safetensors(
     entries = [Entry(name, tensor.shape, forms[name]) for name, tensor in order]
     header = plan_safetensors(entries, {"format": "pt"})
     total = len(header) + sum(entry.nbytes for entry in entries)
+    check_target(path, reads, overwrite)
     check_space(path, total)
     tensors = [tensor.renamed(name) for name, tensor in order]
-    with atomic_output(path) as file:
+    with atomic_output(path, overwrite=overwrite, reads=reads) as file:
         file.write(header)
         _write_rows(file, tensors, forms, threads, progress)
     return total
@@ -145,16 +143,17 @@ def _write_rows(
 
 def _write_npy(
     tensors: Sequence[Tensor], paths: Mapping[str, Path], output: Path, outtype: str | None, overwrite: bool,
-    threads: int | None, progress: Progress | None,
+    reads: Reads, threads: int | None, progress: Progress | None,
 ) -> Exported:  # fmt: skip
     if outtype == "BF16":
         raise OptionError("numpy has no BF16", hint="choose F32 or F16")
-    _check_absent(paths.values(), overwrite)
+    for path in paths.values():
+        check_target(path, reads, overwrite)
     total = 0
     for tensor in tensors:
         form = target_format(tensor, outtype)
         form = format_named("F32") if form.name == "BF16" else form
-        with atomic_output(paths[tensor.name]) as file:
+        with atomic_output(paths[tensor.name], overwrite=overwrite, reads=reads) as file:
             dtype = np.lib.format.dtype_to_descr(np.dtype(form.elements))
             np.lib.format.write_array_header_1_0(
                 file, {"descr": dtype, "fortran_order": False, "shape": tensor.shape}
@@ -181,22 +180,19 @@ def export_checkpoint(
     Raises FileError, ModelError where the architecture's mapping cannot be undone, VocabularyError.
     """
     opened, target = open_input(Path(source)), Path(folder)
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not overwrite):
-        raise FileError(f"{target} already exists", hint="pass --overwrite to write into it")
-    check_kinds(opened.metadata, "")
-    rebuilt = rebuild(opened.metadata, opened.tensors)
-    try:
-        target.mkdir(exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{target} cannot be made: {error.strerror}") from error
-    config = _config(rebuilt, opened.metadata, outtype)
-    texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
-    texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
-    for name, content in texts.items():
-        with atomic_output(target / name) as file:
-            file.write(content)
-    differing = [*rebuilt.differing, *_vocabulary_differences(target, rebuilt, opened.metadata)]
-    files, size = _write_weights(target, rebuilt.tensors, outtype, max_shard, threads, progress)
+    with new_folder(target, overwrite) as made:
+        check_kinds(opened.metadata, "")
+        rebuilt = rebuild(opened.metadata, opened.tensors)
+        config = _config(rebuilt, opened.metadata, outtype)
+        texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
+        texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
+        for name, content in texts.items():
+            with atomic_output(made / name, overwrite=overwrite, reads=opened.reads) as file:
+                file.write(content)
+        differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, opened.metadata)]
+        files, size = _write_weights(
+            made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, opened.reads
+        )
     return Exported(
         target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)
     )
@@ -241,7 +237,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _write_weights(
     folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_shard: int,
-    threads: int | None, progress: Progress | None,
+    threads: int | None, progress: Progress | None, overwrite: bool, reads: Reads,
 ) -> tuple[list[str], int]:  # fmt: skip
     """One file, or shards with an index. Returns names and bytes."""
     shards: list[list[tuple[str, Tensor]]] = [[]]
@@ -258,11 +254,11 @@ def _write_weights(
     names = ["model.safetensors"] if count == 1 else names
     total = 0
     for name, shard in zip(names, shards, strict=True):
-        total += _write_safetensors(folder / name, shard, outtype, threads, progress, keep_small=True)
+        total += _write_safetensors(folder / name, shard, outtype, threads, progress, True, overwrite, reads)
     if count == 1:
         return names, total
     places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor, _ in shard}
-    with atomic_output(folder / "model.safetensors.index.json") as file:
+    with atomic_output(folder / "model.safetensors.index.json", overwrite=overwrite, reads=reads) as file:
         file.write(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2).encode())
     return [*names, "model.safetensors.index.json"], total
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from quants.errors import FileError, OptionError
 
-from .files.atomic import atomic_output
+from .files.atomic import Reads, atomic_output, output_path
 from .files.gguf_reader import open_gguf
 from .inputs import read_by_calls
 
@@ -143,10 +143,18 @@ def _finish(algorithm: str, hasher: Hasher) -> str:
     return str(uuid.UUID(hex=hasher.hexdigest()[:32], version=5))
 
 
-def write_manifest(path: PathLike, digests: Iterable[Digest]) -> None:
-    """Write a manifest. Raises FileError."""
-    with atomic_output(Path(path), "w") as file:
-        file.writelines(f"{digest.line()}\n" for digest in digests)
+def write_manifest(
+    path: PathLike, digests: Iterable[Digest], overwrite: bool = False, reads: Iterable[PathLike] = ()
+) -> list[Digest]:
+    """Write a manifest, and return what is in it; digests may be computed while it is open. reads: the files.
+
+    Raises FileError, OptionError.
+    """
+    read = Reads(tuple(shard for each in reads for shard in open_gguf(Path(each)).shards))
+    with atomic_output(output_path(path), "w", overwrite, read) as file:
+        found = list(digests)
+        file.writelines(f"{digest.line()}\n" for digest in found)
+    return found
 
 
 def read_manifest(path: PathLike) -> list[Digest]:

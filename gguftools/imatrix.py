@@ -22,7 +22,7 @@ from quants.errors import FileError, OptionError
 from quants.recipes import layer_of
 from quants.spelling import did_you_mean
 
-from .files.atomic import atomic_output
+from .files.atomic import NOTHING, PathLike, atomic_output
 from .files.gguf_reader import GgufFile, open_gguf
 from .files.gguf_writer import TensorInfo, create_gguf, plan_file
 
@@ -187,10 +187,13 @@ def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
     return ImportanceMatrix(path, entries, datasets, chunks)
 
 
-def write_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
-    """Write a matrix: as `.dat` where the name ends so, else as GGUF. Raises FileError."""
+def write_imatrix(
+    matrix: ImportanceMatrix, path: Path, overwrite: bool = False, reads: Iterable[PathLike] = ()
+) -> None:
+    """Write a matrix: as `.dat` where the name ends so, else as GGUF. reads: what it is made of. Raises FileError."""
+    read = NOTHING.also(reads)
     if path.suffix == ".dat":
-        with atomic_output(path) as file:
+        with atomic_output(path, overwrite=overwrite, reads=read) as file:
             for piece in _dat_pieces(matrix):
                 file.write(piece)
         return
@@ -203,7 +206,7 @@ def write_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
     for name, entry in sorted(matrix.entries.items()):
         tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]
     layout = plan_file(metadata, [TensorInfo(t.name, t.shape, format_named("F32")) for t in tensors])
-    with create_gguf(path, layout) as output:
+    with create_gguf(path, layout, overwrite, read) as output:
         for index, tensor in enumerate(tensors):
             output.write(index, 0, tensor.raw())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .files.atomic import NOTHING, check_target, output_path
 from .imatrix import Entry, ImportanceMatrix, write_imatrix
 from .measure import read_text
 from .opened import open
@@ -24,12 +25,13 @@ def measure_importance(
     chunks: int | None = None,
     with_output: bool = False,
     threads: int | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
     """Let the model read `text` in windows and write the sums of squared inputs of its weights to `output`.
 
     Windows are those of perplexity, every position counts. with_output: also for the weights of the head, which recipes
-    don't ask importance for. output: GGUF form, or the legacy one if it ends in .dat.
+    don't ask importance for. output: GGUF form, or the legacy one if it ends in .dat; overwrite: even if it exists.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance
@@ -37,7 +39,9 @@ def measure_importance(
     from runtime.model import Model
     from runtime.perplexity import window_inputs, windows
 
-    opened = open(model)
+    opened, target = open(model), output_path(output)
+    reads = [*opened.file.shards, Path(text)]
+    check_target(target, NOTHING.also(reads), overwrite)
     tokenizer = opened.tokenizer
     tokens = np.asarray(tokenizer.encode(read_text(Path(text)), add_special=True), np.int64)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
@@ -54,6 +58,6 @@ def measure_importance(
         name: Entry(found.sums[name].squares.astype(np.float32), found.sums[name].counts.astype(np.float32))
         for name in kept
     }
-    matrix = ImportanceMatrix(Path(output), entries, (Path(text).name,), len(plan.starts), n_ctx)
-    write_imatrix(matrix, Path(output))
+    matrix = ImportanceMatrix(target, entries, (Path(text).name,), len(plan.starts), n_ctx)
+    write_imatrix(matrix, target, overwrite, reads)
     return matrix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,10 @@ from archs.metadata import Metadata
 from quants import Tensor
 from quants.tensor import ReadRows
 
+from .files.atomic import Reads
 from .files.endian import swap_rows
 from .files.gguf_reader import DEFAULT_ALIGNMENT, GgufFile, open_gguf
+from .files.locks import State, state_of
 from .files.positioned import PositionedInput
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ PathLike = str | os.PathLike[str]
 class Input:
     """What is quantized. files: all that its tensors' values come from. shards: tensor names of each.
 
-    origin: what decides values beside the files.
+    origin: what decides values beside the files. states: what the files were when they were opened.
     """
 
     path: Path
@@ -40,6 +42,12 @@ class Input:
     magic: bytes = b"GGUF"
     alignment: int = DEFAULT_ALIGNMENT
     origin: Sequence[Sequence[str]] = ()
+    states: Mapping[Path, State] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> Reads:
+        """What must not be written while this is read."""
+        return Reads((self.path, *self.files), self.states)
 
 
 def open_input(path: Path) -> Input:
@@ -50,7 +58,10 @@ def open_input(path: Path) -> Input:
         return converted_input(open_converted(path))
     file = open_gguf(path)
     shards = [list(part.tensors) for part in file.parts]
-    return Input(file.path, file.metadata, read_by_calls(file), file.shards, shards, file.magic, file.alignment)
+    return Input(
+        file.path, file.metadata, read_by_calls(file), file.shards, shards, file.magic, file.alignment,
+        states=file.states,
+    )  # fmt: skip
 
 
 def read_by_calls(file: GgufFile) -> dict[str, Tensor]:
@@ -81,4 +92,7 @@ def converted_input(converted: Converted) -> Input:
 
     metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
     files, magic, origin = converted.files, converted.magic, converted.origin
-    return Input(converted.checkpoint.folder, metadata, converted.tensors, files, magic=magic, origin=origin)
+    states = {path: state_of(path) for path in files}
+    return Input(
+        converted.checkpoint.folder, metadata, converted.tensors, files, magic=magic, origin=origin, states=states
+    )

@@ -11,6 +11,7 @@ Memory = Annotated[str, Option("--memory", help="What running work may hold, suc
 Reserve = Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")]
 Resume = Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Say what would be written; write nothing.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print tables as Markdown.")]
 Context = Annotated[int, Option("--ctx", "-c", min=4, help="Tokens of a window.")]

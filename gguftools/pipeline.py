@@ -28,9 +28,10 @@ from quants import Format, Tensor
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FileError, FormatError, OptionError
 
+from .files.atomic import NOTHING, Reads
 from .files.gguf_reader import DEFAULT_ALIGNMENT
-from .files.gguf_writer import Layout, OpenGguf, TensorInfo, create_gguf, plan_file
-from .resume import Figures, identity, resumable_gguf
+from .files.gguf_writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from .resume import Figures, resumable_gguf
 
 DEFAULT_MEMORY = 512 << 20
 BLOCK_VALUES = 1 << 20  # values of a task: 4 MB of float32, which fits in a core's cache
@@ -100,20 +101,11 @@ class FilePlan:
 class Resumable:
     """Files that an interrupted run leaves half done for the next. See `resume`.
 
-    sources: the files that tensors are read from, all that decides their values. identity: `resume.identity` of them,
-    taken before the first is read. take_up: go on where an earlier run stopped.
+    identity: `resume.identity` of what tensors are read from. take_up: go on where an earlier run stopped.
     """
 
-    sources: Sequence[Path]
     identity: list[list[Any]]
     take_up: bool = False
-
-    def check_unchanged(self) -> None:
-        """Raise FileError where a source is not the file any more that it was."""
-        files = self.identity[: len(self.sources)]  # a commit, which may follow, names what cannot change
-        for path, before, now in zip(self.sources, files, identity(self.sources), strict=True):
-            if before != now:
-                raise FileError(f"{path} was changed while it was read", hint="run it again")
 
 
 @dataclass
@@ -195,6 +187,8 @@ def write_files(
     progress: Progress | None = None,
     executor: Executor | None = None,
     resumable: Resumable | None = None,
+    overwrite: bool = False,
+    reads: Reads = NOTHING,
 ) -> Outcome:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
@@ -202,7 +196,7 @@ def write_files(
     threads: default all cores. executor: what runs tasks instead, in this process. memory: bytes that running tasks may
     hold together. statistics: measure errors, which costs decoding what was encoded.
     progress(source bytes done, of how many, tensor or what is being compiled): called in this thread.
-    resumable: leave half-done files behind.
+    resumable: leave half-done files behind. overwrite: replace files that exist, but for those of `reads`.
     Raises FileError or FormatError, naming tensor, row and column for NaN and infinities in a source.
     """
     started = time.perf_counter()
@@ -218,12 +212,10 @@ def write_files(
     outcome.compile_seconds = compile_codecs(
         _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
     )
-    with ExitStack() as stack:
-        sinks = [stack.enter_context(_open_sink(file, resumable)) for file in files]
+    with _open_sinks(files, resumable, overwrite, reads) as sinks:
         run = _Run(sinks, tasks, statistics, threads, report)
         figures = run.in_executor(executor) if executor else run.in_threads()
-        if resumable:
-            resumable.check_unchanged()
+        reads.check_unchanged()
     for number, file in enumerate(files):
         for index, written in enumerate(outcome.files[number]):
             _sum_up(written, file.items[index], figures.get((number, index), []), statistics)
@@ -237,14 +229,21 @@ def _silent(*_: Any) -> None:
 
 
 @contextmanager
-def _open_sink(file: FilePlan, resumable: Resumable | None) -> Iterator[Sink]:
+def _open_sinks(
+    files: Sequence[FilePlan], resumable: Resumable | None, overwrite: bool, reads: Reads
+) -> Iterator[Sequence[Sink]]:
     if resumable is None:
-        with create_gguf(file.path, file.layout) as whole:
-            yield _OneSitting(whole)
-    else:
-        sources, take_up = resumable.identity, resumable.take_up
-        with resumable_gguf(file.path, file.layout, file.digest(), sources, take_up) as partial:
-            yield partial
+        with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
+            yield [_OneSitting(output) for output in outputs]
+        return
+    sources, take_up = resumable.identity, resumable.take_up
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                resumable_gguf(file.path, file.layout, file.digest(), sources, take_up, overwrite, reads)
+            )
+            for file in files
+        ]
 
 
 def _by_tensor(files: Sequence[FilePlan]) -> list[tuple[Tensor, list[tuple[int, int, Item]]]]:

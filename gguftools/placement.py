@@ -22,6 +22,7 @@ from archs.powerinfer import MAGIC
 from quants import Tensor, format_named
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
+from .files.atomic import Reads, check_target, output_path
 from .files.gguf_reader import open_gguf
 from .files.torch_pickle import open_torch
 from .inputs import PathLike
@@ -74,19 +75,24 @@ def gpu_split(
     *,
     batch: int = BATCH,
     least: int = 0,
+    overwrite: bool = False,
 ) -> PlacementReport:
     """Place a model's neurons and write the file.
 
     activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, from which the
     size of a neuron is known; default the one beside the folder. output: default MODEL.generated.gpuidx, where
-    PowerInfer looks for it. batch: neurons placed together. least: neurons of a layer that gets any.
+    PowerInfer looks for it. batch: neurons placed together. least: neurons of a layer that gets any. overwrite: replace
+    an output that exists.
     Raises FileError, ModelError, OptionError, GgufToolsError where there is no solver.
     """
     counts = read_activations(Path(activations))
     path = Path(model) if model is not None else model_beside(Path(activations))
-    placement = place(counts, neuron_bytes(open_gguf(path).tensors, counts), vram, batch, least)
-    target = Path(output) if output is not None else path.with_name(f"{path.name}.generated.gpuidx")
-    write_files([placement_file(target, placement, vram)], threads=1)
+    opened = open_gguf(path)
+    target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
+    reads = Reads((Path(activations),), opened.states)
+    check_target(target, reads, overwrite)
+    placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
+    write_files([placement_file(target, placement, vram)], threads=1, overwrite=overwrite, reads=reads)
     return PlacementReport(target, path, vram, placement)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from quants import format_named
 from quants.errors import FileError, OptionError
 from quants.recipes import RECIPES, Options, Recipe, recipe_named
 
+from .files.atomic import Reads, check_target, output_path
 from .files.gguf_reader import SHARD_NAME
 from .imatrix import ImportanceMatrix, check, only, read_imatrix
 from .inputs import Input, open_input
@@ -59,6 +60,8 @@ def quantize(
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
     executor: Executor | None = None,
+    overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
 ) -> QuantizeReport:
     """Write `source` once for each recipe, reading it once.
 
@@ -70,7 +73,8 @@ def quantize(
     keep_split: a shard for each of the source's. split_max_size: bytes of tensor data of a shard.
     reserve: bytes of slack in the header. check_tensors: look for NaN everywhere before anything is written.
     resume: go on from what an interrupted run left. statistics: measure errors. memory: bytes tasks may hold.
-    progress(bytes read, of how many, tensor): called now and then.
+    progress(bytes read, of how many, tensor): called now and then. overwrite: replace outputs that exist. reads: files
+    that options come from, which must not be an output.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = [recipes] if isinstance(recipes, str) else list(recipes)
@@ -82,8 +86,9 @@ def quantize(
     _refuse_other_files(opened)
     if options != Options() and all(recipe.default is None for recipe in chosen):
         raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
-    resumable = Resumable(opened.files, identity(opened.files, opened.origin), resume)
-    paths = output_paths(opened.path, chosen, None if output is None else Path(output))
+    read = opened.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix, *reads])
+    resumable = Resumable(identity(opened.files, opened.origin), resume)
+    paths = output_paths(opened.path, chosen, output)
     matrix, warnings = _matrix(imatrix, include_weights, exclude_weights)
     planner = Planner(
         opened, without_layers(opened.metadata, opened.tensors, prune_layers), matrix, options,
@@ -92,7 +97,7 @@ def quantize(
     )  # fmt: skip
     planner.check_overrides(new)
     planned = [planner.plan(recipe, path) for recipe, path in zip(chosen, paths, strict=True)]
-    free = check_outputs(planned, opened)
+    free = check_outputs(planned, read, overwrite or dry_run)
     tensors = planner.layers.tensors
     source_bytes = sum(tensor.nbytes for tensor in tensors.values())
     if dry_run:
@@ -102,7 +107,7 @@ def quantize(
         scan(tensors.values(), threads=threads, progress=progress)
     outcome = write_files(
         [file for p in planned for file in p.files], threads=threads, memory=memory, statistics=statistics,
-        progress=progress, executor=executor, resumable=resumable,
+        progress=progress, executor=executor, resumable=resumable, overwrite=overwrite, reads=read,
     )  # fmt: skip
     return _report(planned, outcome, source_bytes, free, warnings)
 
@@ -128,35 +133,29 @@ def _matrix(
     return matrix, check(matrix)
 
 
-def output_paths(source: Path, recipes: Sequence[Recipe], output: Path | None) -> list[Path]:
+def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | None) -> list[Path]:
     """A file for each recipe. Raises OptionError for one file and several recipes, FileError for a missing folder."""
-    if output is not None and not output.is_dir():
-        if len(recipes) > 1:
-            raise OptionError(
-                f"{len(recipes)} recipes need a folder to be written to; {output} is none", hint=f"mkdir {output}"
-            )
-        if not output.parent.is_dir():
-            raise FileError(f"there is no folder {output.parent} to write {output.name} to", hint="create it first")
-        return [output]
     resolved = source.resolve()
     shard_name = SHARD_NAME.fullmatch(source.name)
     stem = shard_name["prefix"] if shard_name else resolved.name if source.is_dir() else source.stem
     model = MODEL_SUFFIX.sub("", stem) or stem
     folder = output if output is not None else resolved.parent
-    return [folder / f"{model}-{recipe.name}.gguf" for recipe in recipes]
+    paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
+    if len(paths) < len(recipes):
+        raise OptionError(
+            f"{len(recipes)} recipes need a folder to be written to; {output} is none", hint=f"mkdir {output}"
+        )
+    return paths
 
 
-def check_outputs(planned: Sequence[Planned], source: Input) -> int:
+def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool) -> int:
     """Bytes free where the outputs go. Raises an error where one would replace a source or another output."""
     seen: set[Path] = set()
     for file in (file for p in planned for file in p.files):
-        if file.path.is_dir():
-            raise FileError(f"{file.path} is a folder; the name of a file to write was expected")
         if file.path.resolve() in seen:
             raise OptionError(f"two recipes would be written to {file.path}")
         seen.add(file.path.resolve())
-        if any(file.path.exists() and file.path.samefile(path) for path in source.files):
-            raise OptionError(f"{file.path} is the source; the output needs another name")
+        check_target(file.path, reads, overwrite)
     info = os.statvfs(planned[0].files[0].path.parent)
     return info.f_bavail * info.f_frsize
 

@@ -10,14 +10,12 @@ range is read back and compared before it is believed, so a machine can lose pow
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,22 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError, GgufToolsError
 
-from .files.atomic import check_space, explain_write_error, sync_folder, write_at
+from .files.atomic import (
+    NOTHING,
+    Reads,
+    Unnamed,
+    check_space,
+    check_target,
+    claim,
+    explain_write_error,
+    explained,
+    open_own,
+    publish,
+    remove_own,
+    write_at,
+)
 from .files.gguf_writer import Layout
+from .files.locks import held
 from .files.positioned import PositionedOutput
 
 READ_BACK = 1 << 24  # bytes verified at a time
@@ -65,15 +77,18 @@ def journal_path(path: Path) -> Path:
 
 
 class PartialGguf:
-    """A GGUF file while it is written: like `files.OpenGguf`, and it knows which rows it has already."""
+    """A GGUF file while it is written: like `files.OpenGguf`, and it knows which rows it has already.
 
-    def __init__(self, target: Path, layout: Layout, fd: int) -> None:
+    fd, journal: the unfinished file and its journal, both open and this run's own.
+    """
+
+    def __init__(self, target: Path, layout: Layout, fd: int, journal: int) -> None:
         self.target = target
         self.layout = layout
         self._ranges: dict[tuple[int, int, int], Figures] = {}
         self._fd = fd
         self._output = PositionedOutput(fd)
-        self._journal = -1
+        self._journal = journal
         self._lock = threading.Lock()
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
@@ -96,22 +111,22 @@ class PartialGguf:
 
     def begin(self, contents: dict[str, Any]) -> None:
         """Start from nothing."""
-        journal = journal_path(self.target)
-        journal.unlink(missing_ok=True)  # first: while there is a journal, the file is what it says
-        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, 0)  # first: what the journal still lists is then found nowhere
+        head = json.dumps(contents).encode() + b"\n"
+        write_at(self._journal, memoryview(head), 0)
+        os.ftruncate(self._journal, len(head))
+        os.lseek(self._journal, 0, os.SEEK_END)
         os.ftruncate(self._fd, self.layout.total)
         write_at(self._fd, memoryview(self.layout.header), 0)
-        self._journal = os.open(journal, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        os.write(self._journal, json.dumps(contents).encode() + b"\n")
 
     def take_up(self, lines: Sequence[Any]) -> None:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
         for index, start, stop, crc, *numbers in lines:
             if self._crc(index, start, stop) == crc:
                 self._ranges[index, start, stop] = Figures(*numbers)
+        os.ftruncate(self._fd, self.layout.total)
         write_at(self._fd, memoryview(self.layout.header), 0)
-        self._journal = os.open(journal_path(self.target), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        size = os.fstat(self._journal).st_size
+        size = os.lseek(self._journal, 0, os.SEEK_END)
         if size and os.pread(self._journal, 1, size - 1) != b"\n":
             os.write(self._journal, b"\n")  # ends a line that was cut off
 
@@ -126,87 +141,69 @@ class PartialGguf:
             position += len(data)
         return crc
 
-    def publish(self) -> None:
-        os.fsync(self._fd)
-        partial_path(self.target).replace(self.target)
-        journal_path(self.target).unlink(missing_ok=True)
-        sync_folder(self.target.parent)
-
-    def close(self) -> None:
-        for fd in (self._fd, self._journal):
-            if fd >= 0:
-                os.close(fd)
-
 
 @contextmanager
 def resumable_gguf(
-    target: Path, layout: Layout, plan: str, sources: list[list[Any]], resume: bool
-) -> Iterator[PartialGguf]:
+    target: Path, layout: Layout, plan: str, sources: list[list[Any]], resume: bool, overwrite: bool = False,
+    reads: Reads = NOTHING,
+) -> Iterator[PartialGguf]:  # fmt: skip
     """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
 
     plan: a digest of everything but the source's values that decides the bytes. sources: `identity` of the files read.
     resume: go on from what an earlier run left; where there is nothing, start.
-    Raises FileError where sources or plan are not those of the earlier run, or another process writes this file.
+    Raises FileError where sources or plan are not those of the earlier run, another process writes this file, or a
+    file that no run of ours left has the name of an unfinished one; and where `files.atomic.check_target` does.
     """
-    _check_folder(target)
-    partial = partial_path(target)
+    check_target(target, reads, overwrite)
+    partial, journal = partial_path(target), journal_path(target)
     contents = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
-    earlier = _read_journal(target, layout, contents) if resume and partial.is_file() else None
-    check_space(target, layout.total - (_blocks(partial) if partial.is_file() else 0))
-    try:
-        fd = os.open(partial, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise explain_write_error(error, target, layout.total) from error
-    output = PartialGguf(target, layout, fd)
-    try:
-        _claim(fd, target)
+    with ExitStack() as stack:
+        reads.check_target(partial)
+        reads.check_target(journal)
+        replaced = stack.enter_context(held(target)) if target.exists() else None
+        with explained(target, layout.total):
+            log, lines = claim(journal, contents, "gguftools", target)
+        stack.callback(os.close, log)
+        earlier = _earlier(lines, layout, contents, target) if resume and lines else None
+        check_space(target, layout.total - (_blocks(partial) if partial.is_file() else 0))
+        try:
+            with explained(target, layout.total):
+                fd = open_own(partial, bool(lines), (0, _bytes(lines)))
+        except FileError:
+            if not lines:
+                remove_own(log, journal)
+            raise
+        stack.callback(os.close, fd)
+        output = PartialGguf(target, layout, fd, log)
         try:
             if earlier is None:
                 output.begin(contents)
             else:
                 output.take_up(earlier)
             yield output
-            output.publish()
+            publish(Unnamed(fd, partial, target, replaced))
+            remove_own(log, journal)
         except OSError as error:
             raise explain_write_error(error, target, layout.total) from error
         except GgufToolsError as error:
             if not isinstance(error.__cause__, OSError):  # nothing that another try with this source could mend
-                partial.unlink(missing_ok=True)
-                journal_path(target).unlink(missing_ok=True)
+                remove_own(fd, partial)
+                remove_own(log, journal)
             raise
-    finally:
-        output.close()
 
 
-def _check_folder(target: Path) -> None:
-    if not target.parent.is_dir():
-        raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
-    if target.is_dir():
-        raise FileError(f"{target} is a folder; the name of a file to write was expected")
+def _bytes(lines: Sequence[str]) -> Any:
+    """The size of the file that a journal is of."""
+    return json.loads(lines[0]).get("bytes") if lines else None
 
 
 def _blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def _claim(fd: int, target: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):  # file systems without locks say something else
-            raise FileError(f"another run is writing {target}") from error
-
-
-def _read_journal(target: Path, layout: Layout, contents: dict[str, Any]) -> list[Any] | None:
-    """The ranges an earlier run noted. None where there is no journal."""
-    journal = journal_path(target)
-    try:
-        lines = journal.read_text().splitlines()
-        head = json.loads(lines[0]) if lines else None
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    if not isinstance(head, dict):
-        return None
+def _earlier(lines: Sequence[str], layout: Layout, contents: dict[str, Any], target: Path) -> list[Any]:
+    """The ranges an earlier run noted in its journal."""
+    head = json.loads(lines[0])
     anew = "run it without --resume to start anew"
     if head.get("sources") != contents["sources"]:
         raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)

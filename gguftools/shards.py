@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,25 @@ from archs.metadata import Metadata, ValueType
 from quants.errors import FileError, OptionError
 
 from .files.atomic import (
-    atomic_output,
+    Reads,
+    Unnamed,
     check_space,
+    check_target,
+    claim,
     create_unnamed,
     discard,
     explain_write_error,
+    explained,
+    open_own,
+    output_path,
     publish,
-    sync_folder,
+    remove_own,
     write_at,
 )
 from .files.gguf_edit import copy_ranges
 from .files.gguf_reader import DEFAULT_ALIGNMENT, SHARD_NAME, GgufFile, align, map_file, open_gguf
 from .files.gguf_writer import Layout, TensorInfo, plan_file
+from .files.locks import held, is_named, state_of
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int, str], None]
@@ -84,8 +91,8 @@ def split(
 ) -> ShardsReport:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
 
-    output: PREFIX, where a final `.gguf` does not count; the file's own name if not given. max_size: bytes of tensors
-    of a shard, counted as stored. max_tensors: 128 if neither is given. metadata_alone: no tensors in the first shard.
+    output: PREFIX, where a final `.gguf` does not count, or a folder; the file's own name if not given. max_size: bytes
+    of tensors of a shard, as stored. max_tensors: 128 if neither is given. metadata_alone: no tensors in the first one.
     `merge` restores the file byte for byte; where it cannot, a warning says why. Raises FileError, OptionError.
     """
     opened = open_gguf(Path(path), join=False)
@@ -96,14 +103,16 @@ def split(
     groups = _groups(opened, max_size, max_tensors)
     if metadata_alone:
         groups.insert(0, [])
-    prefix = Path(output) if output is not None else opened.path
+    prefix = opened.path if output is None else output_path(output, opened.path.name)
     outputs = _plan_shards(opened, prefix.with_name(prefix.name.removesuffix(".gguf")), groups)
     shards = [Shard(each.path, len(group), each.total) for each, group in zip(outputs, groups, strict=True)]
+    reads = Reads(states=opened.states)
     for shard in shards:
-        _check_target(shard.path, [opened.path], overwrite)
+        check_target(shard.path, reads, overwrite)
     if not dry_run:
         check_space(shards[0].path, sum(shard.nbytes for shard in shards))
-        _write_shards(opened.path, outputs, overwrite, progress)
+        sources = [[(opened.path, output.moves)] for output in outputs]
+        _write_copies(outputs, sources, reads, overwrite, progress)
     return ShardsReport(opened.path, opened.file_size, shards, dry_run, list(_why_not_exact(opened)))
 
 
@@ -194,44 +203,27 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file's header is not as we write it; merging will give an equal one"
 
 
-def _check_target(target: Path, sources: Sequence[Path], overwrite: bool) -> None:
-    if any(target.resolve() == source.resolve() for source in sources):
-        raise OptionError(f"{target} is read, so it cannot be written", hint="name another output with -o")
-    if os.path.lexists(target) and not overwrite:
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
-
-
-def _write_shards(source: Path, outputs: Sequence[_Output], overwrite: bool, progress: Progress | None) -> None:
-    """The first shard last: until it is there, no one can take the others for a whole set."""
-    total, done = sum(output.total for output in outputs), 0
-    finished: list[Path] = []
-    try:
-        for output in reversed(outputs):
-            _write_file([(source, output.moves)], output, overwrite, progress, done, total)
-            finished.append(output.path)
-            done += output.total
-    except BaseException:
-        for path in finished:
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _write_file(
-    sources: Sequence[tuple[Path, list[Move]]], output: _Output, overwrite: bool, progress: Progress | None,
-    done: int, total: int,
+def _write_copies(
+    outputs: Sequence[_Output], sources: Sequence[Sequence[tuple[Path, list[Move]]]], reads: Reads, overwrite: bool,
+    progress: Progress | None,
 ) -> None:  # fmt: skip
-    unnamed = create_unnamed(output.path, output.total)
-    try:
-        os.ftruncate(unnamed.fd, output.total)
-        write_at(unnamed.fd, memoryview(output.layout.header), 0)
-        for source, moves in sources:
-            _copy(source, unnamed.fd, moves, progress, done, total, output.path.name)
-            done += sum(size for _, _, size in moves)
-        publish(unnamed, output.path, overwrite)
-    except OSError as error:
-        raise explain_write_error(error, output.path, output.total) from error
-    finally:
-        discard(unnamed)
+    """Fill files with what is copied from others. They get their names when all are complete, the first last.
+
+    Until that is there, no one can take the others for a whole set.
+    """
+    total, done = sum(output.total for output in outputs), 0
+    with explained(outputs[0].path, total), ExitStack() as stack:
+        files: list[Unnamed] = []
+        for output in outputs:
+            files.append(create_unnamed(output.path, output.total, reads=reads, overwrite=overwrite))
+            stack.callback(discard, files[-1])
+        for output, file, parts in zip(outputs, files, sources, strict=True):
+            os.ftruncate(file.fd, output.total)
+            write_at(file.fd, memoryview(output.layout.header), 0)
+            for source, moves in parts:
+                _copy(source, file.fd, moves, progress, done, total, output.path.name)
+                done += sum(size for _, _, size in moves)
+        publish(*files)
 
 
 def _copy(
@@ -264,25 +256,29 @@ def merge(
     """
     path = Path(path)
     match = SHARD_NAME.fullmatch(path.name)
-    target = Path(output) if output is not None else path.with_name(f"{match['prefix'] if match else path.stem}.gguf")
-    if _Freeing.state_path(target).exists():
+    name = f"{match['prefix'] if match else path.stem}.gguf"
+    target = output_path(path.parent if output is None else output, name)
+    if os.path.lexists(_Freeing.state_path(target)):
         if not free:
             raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
-        return _Freeing.resume(path, target, dry_run, progress)
+        resumed = _resume(path, target, overwrite, dry_run, progress)
+        if resumed is not None:
+            return resumed
     opened = _open_set(path)
     whole = _plan_whole(opened, target)
     shards = [Shard(part.path, len(part.tensors), part.file_size) for part in opened.parts]
-    _check_target(target, opened.shards, overwrite)
+    reads = Reads(states=opened.states)
+    check_target(target, reads, overwrite)
     report = ShardsReport(target, whole.total, shards, dry_run)
     if dry_run:
         return report
     if free:
-        _Freeing.start(whole, opened.parts).run(opened.parts, progress)
+        _free(opened, whole, reads, overwrite, progress)
     else:
         offsets = dict(zip(opened.tensors, whole.layout.offsets, strict=True))
         last = opened.parts[-1]
         sources = [(part.path, _moves(part, whole.layout, offsets, part is last)[0]) for part in opened.parts]
-        _write_file(sources, whole, overwrite, progress, 0, whole.total)
+        _write_copies([whole], [sources], reads, overwrite, progress)
     return report
 
 
@@ -302,16 +298,124 @@ def _plan_whole(opened: GgufFile, target: Path) -> _Output:
     return _Output(target, layout, [], total)
 
 
+def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progress: Progress | None) -> None:
+    """Begin a merge that deletes shards, and do it."""
+    target, partial, state = whole.path, _Freeing.partial_path(whole.path), _Freeing.state_path(whole.path)
+    check_target(partial, reads)
+    check_target(state, reads)
+    check_space(partial, len(whole.layout.header) + max(part.file_size for part in opened.parts))
+    head = {
+        "shards": [[part.path.name, *_fingerprint(part)] for part in opened.parts],
+        "whole": [whole.total, hashlib.sha256(whole.layout.header).hexdigest()],
+    }
+    with ExitStack() as stack:
+        for part in opened.parts:
+            stack.enter_context(held(part.path))
+        replaced = stack.enter_context(held(target)) if target.exists() else None
+        log, lines = claim(state, head, "shards", target)
+        stack.callback(os.close, log)
+        if lines:
+            raise FileError(f"another run is merging into {target}", hint="run the same command again to go on with it")
+        fd = -1
+        try:
+            reads.check_unchanged()
+            with explained(target, whole.total):
+                fd = open_own(partial, False, ())
+                stack.callback(os.close, fd)
+                os.ftruncate(fd, whole.total)
+                write_at(fd, memoryview(whole.layout.header), 0)
+                os.fsync(fd)
+        except BaseException:
+            if fd >= 0:
+                remove_own(fd, partial)
+            remove_own(log, state)
+            raise
+        _Freeing(target, fd, log, replaced, head, []).run(opened.parts, progress)
+
+
+def _resume(
+    path: Path, target: Path, overwrite: bool, dry_run: bool, progress: Progress | None
+) -> ShardsReport | None:
+    """Go on with an interrupted merge; None where it can begin anew, because nothing was deleted yet."""
+    unfinished, state = _Freeing.partial_path(target), _Freeing.state_path(target)
+    with ExitStack() as stack:
+        log, lines = claim(state, {}, "shards", target)
+        stack.callback(os.close, log)
+        if not lines:  # it ended while we looked
+            remove_own(log, state)
+            return None
+        try:
+            head, merged = json.loads(lines[0]), [json.loads(line) for line in lines[1:] if line.endswith('"')]
+            expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{state} is not the list of an interrupted merge: {error}") from error
+        if not merged and not dry_run:
+            os.close(open_own(unfinished, True, (0, head["whole"][0])))
+            unfinished.unlink()
+            remove_own(log, state)
+            return None
+        left = [path.with_name(name) for name in expected if name not in merged]
+        if path.name not in expected:
+            raise OptionError(f"{target} is being merged from other shards: {', '.join(list(expected)[:3])}")
+        for shard in left:
+            if not shard.exists():
+                raise FileError(f"the shard {shard} is gone, and was not merged into {target} yet")
+            if not dry_run:
+                stack.enter_context(held(shard))
+        parts = [open_gguf(shard, join=False) for shard in left]
+        for part in parts:
+            if _fingerprint(part) != expected[part.path.name]:
+                raise FileError(
+                    f"the shard {part.path} is not the one that was there when merging into {target} began",
+                    hint="put that one back, and run the same command again",
+                )
+        report = [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
+        if dry_run:
+            return ShardsReport(target, head["whole"][0], report, dry_run)
+        if not left and _is_whole(target, head):
+            if unfinished.exists() and unfinished.samefile(target):
+                unfinished.unlink()
+            remove_own(log, state)
+            return ShardsReport(target, head["whole"][0], report, dry_run)
+        if not unfinished.exists():
+            raise FileError(f"{unfinished} is gone, which had the tensors of {len(merged)} deleted shards")
+        check_target(target, Reads(tuple(left)), overwrite)
+        replaced = stack.enter_context(held(target)) if target.exists() else None
+        fd = open_own(unfinished, True, (head["whole"][0],))
+        stack.callback(os.close, fd)
+        run = _Freeing(target, fd, log, replaced, head, merged)
+        run.check_header()
+        for name in merged:
+            run.remove_merged(path.with_name(name))
+        run.run(parts, progress)
+        return ShardsReport(target, head["whole"][0], report, dry_run)
+
+
+def _fingerprint(part: GgufFile) -> tuple[int, str]:
+    """Bytes of a file, and a digest of all that is before its data."""
+    header = map_file(part.path, "GGUF file")[: part.data_offset]
+    return part.file_size, hashlib.sha256(header.data).hexdigest()
+
+
+def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
+    return target.is_file() and list(_fingerprint(open_gguf(target))) == head["whole"]
+
+
 @dataclass(frozen=True)
 class _Freeing:
     """A merge that deletes shards as it goes: the unfinished output has a name of its own; a list says what is done.
 
-    The unfinished file has its whole header before the list exists; a shard is in the list before it is deleted, and
-    its bytes are safe before it is in the list. The shard with the metadata goes last.
+    The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
+    shard that is merged. It is locked from start to end, and so are the shards. A shard is in the list before it is
+    deleted, and its bytes are safe before it is in the list. The shard with the metadata goes last.
+    fd, log: the unfinished file and the list. replaced: the file that the target is now, open and locked.
     """
 
     target: Path
-    shards: list[str]
+    fd: int
+    log: int
+    replaced: int | None
+    head: Mapping[str, Any]
     merged: list[str]
 
     @staticmethod
@@ -322,100 +426,54 @@ class _Freeing:
     def state_path(target: Path) -> Path:
         return target.with_name(f"{target.name}.merging.json")
 
-    @classmethod
-    def start(cls, whole: _Output, parts: Sequence[GgufFile]) -> _Freeing:
-        partial = cls.partial_path(whole.path)
-        check_space(partial, len(whole.layout.header) + max(part.file_size for part in parts))
-        try:
-            with _opened_for_writing(partial, os.O_CREAT) as fd:
-                os.ftruncate(fd, 0)
-                write_at(fd, memoryview(whole.layout.header), 0)
-                os.ftruncate(fd, whole.total)
-                os.fsync(fd)
-            sync_folder(partial.parent)
-        except OSError as error:
-            raise explain_write_error(error, whole.path, whole.total) from error
-        new = cls(whole.path, [part.path.name for part in parts], [])
-        new.store()
-        return new
-
-    @classmethod
-    def resume(cls, path: Path, target: Path, dry_run: bool, progress: Progress | None) -> ShardsReport:
-        """Go on with an interrupted merge."""
-        state = cls.state_path(target)
-        try:
-            stored = json.loads(state.read_text(encoding="utf-8"))
-            found = cls(target, list(stored["shards"]), list(stored["merged"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{state} is not the list of an interrupted merge: {error}") from error
-        if path.name not in found.shards:
-            raise OptionError(f"{target} is being merged from other shards: {', '.join(found.shards[:3])}")
-        missing = [name for name in found.left() if not path.with_name(name).exists()]
-        if missing:
-            raise FileError(f"the shard {path.with_name(missing[0])} is gone, and was not merged into {target} yet")
-        unfinished = cls.partial_path(target) if found.left() or not target.exists() else target
-        if not unfinished.exists():
-            raise FileError(f"{unfinished} is gone, which had the tensors of {len(found.merged)} deleted shards")
-        parts = [open_gguf(path.with_name(name), join=False) for name in found.left()]
-        left = [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
-        whole_bytes = unfinished.stat().st_size
-        if not dry_run:
-            for name in found.merged:
-                path.with_name(name).unlink(missing_ok=True)
-            found.run(parts, progress)
-        return ShardsReport(target, whole_bytes, left, dry_run)
-
-    def left(self) -> list[str]:
-        return [name for name in self.shards if name not in self.merged]
-
-    def store(self) -> None:
-        with atomic_output(self.state_path(self.target), "w") as file:
-            json.dump({"shards": self.shards, "merged": self.merged}, file)
+    def check_header(self) -> None:
+        """Raise FileError where the unfinished file is not the one that was begun."""
+        partial = self.partial_path(self.target)
+        if not _is_whole(partial, self.head):
+            raise FileError(f"{partial} is not what the merge into {self.target} left", hint="fetch the shards again")
 
     def run(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
         """Merge and delete the shards that are left, the first last; then give the output its name."""
         partial, state = self.partial_path(self.target), self.state_path(self.target)
         try:
-            if partial.exists():
-                with _opened_for_writing(partial, 0) as fd:
-                    self._merge_parts(fd, parts, progress)
-                    os.fsync(fd)
-                partial.replace(self.target)
-                sync_folder(partial.parent)
-            state.unlink()
+            self._merge_parts(parts, progress)
+            publish(Unnamed(self.fd, partial, self.target, self.replaced))
+            remove_own(self.log, state)
         except BaseException as error:
             if not self.merged:
-                state.unlink(missing_ok=True)
-                partial.unlink(missing_ok=True)
+                remove_own(self.fd, partial)
+                remove_own(self.log, state)
             if isinstance(error, OSError):
-                told = explain_write_error(error, self.target, max(part.file_size for part in parts))
+                told = explain_write_error(error, self.target, max((part.file_size for part in parts), default=0))
                 raise FileError(str(told), hint=FREE_HINT if self.merged else told.hint) from error
             raise
 
-    def _merge_parts(self, fd: int, parts: Sequence[GgufFile], progress: Progress | None) -> None:
-        whole = open_gguf(self.partial_path(self.target))
-        header = map_file(whole.path, "GGUF file")[: whole.data_offset].tobytes()
+    def _merge_parts(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
+        partial, last = self.partial_path(self.target), self.head["shards"][-1][0]
+        whole = open_gguf(partial)
+        header = map_file(partial, "GGUF file")[: whole.data_offset].tobytes()
         layout = Layout(header, list(whole.offsets.values()), whole.file_size, tuple(_infos(whole)), whole.alignment)
         total, done = sum(part.file_size for part in parts), 0
         for part in reversed(parts):
-            moves, _ = _moves(part, layout, whole.offsets, part.path.name == self.shards[-1])
-            _copy(part.path, fd, moves, progress, done, total, part.path.name)
-            os.fsync(fd)
-            self.merged.append(part.path.name)
-            self.store()
+            moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
+            _copy(part.path, self.fd, moves, progress, done, total, part.path.name)
+            os.fsync(self.fd)
+            if state_of(part.path) != part.state:
+                raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
+            self._note(part.path.name)
+            if not is_named(self.fd, partial):
+                raise FileError(f"{partial} was replaced by another program; the shards left were not deleted")
             part.path.unlink()
             done += part.file_size
 
+    def _note(self, name: str) -> None:
+        os.lseek(self.log, 0, os.SEEK_END)
+        os.write(self.log, json.dumps(name).encode() + b"\n")
+        os.fsync(self.log)
+        self.merged.append(name)
 
-@contextmanager
-def _opened_for_writing(path: Path, flags: int) -> Iterator[int]:
-    """A file opened for reading and writing, by one program at a time."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileError(f"{path} is being written by another program", hint="wait until it is done") from None
-        yield fd
-    finally:
-        os.close(fd)
+    def remove_merged(self, path: Path) -> None:
+        """Delete a shard that was merged before a run was interrupted, unless another file has its name now."""
+        expected = {name: (size, digest) for name, size, digest in self.head["shards"]}
+        if path.is_file() and _fingerprint(open_gguf(path, join=False)) == expected[path.name]:
+            path.unlink()

@@ -108,6 +108,12 @@ def names_file(template: str) -> bool:
     return template.endswith(TEMPLATE_SUFFIXES) or Path(template).is_file()
 
 
+def named_files(texts: Iterable[str]) -> list[Path]:
+    """The files that `KEY=@FILE` and `@FILE` name."""
+    found = (text if text.startswith("@") else text.partition("=")[2] for text in texts)
+    return [Path(text[1:]) for text in found if text.startswith("@")]
+
+
 def read_text_file(path: Path) -> str:
     """A UTF-8 file, to the byte. Raises FileError."""
     try:

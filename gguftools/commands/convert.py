@@ -3,11 +3,11 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Memory, Reserve, Resume, Threads
+from ..options import Json, Memory, Overwrite, Reserve, Resume, Threads
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
@@ -22,7 +22,11 @@ def convert(
         str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), or hf://ORG/MODEL[@REVISION].")
     ],
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File to write, or folder for NAME-OUTTYPE.gguf; the current one.")
+        str | None,
+        Option(
+            "--output", "-o", metavar="PATH",
+            help="File to write, or folder for NAME-OUTTYPE.gguf; the current one.",
+        ),
     ] = None,
     outtype: Annotated[
         str, Option("--outtype", help="f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), or auto: as the checkpoint.")
@@ -42,6 +46,7 @@ def convert(
     ] = None,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
     reserve: Reserve = None,
+    overwrite: Overwrite = False,
     resume: Resume = False,
     threads: Threads = None,
     memory: Memory = "512M",
@@ -62,14 +67,14 @@ def convert(
 
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))
-    extra = {} if imatrix is None else {"imatrix": imatrix}
+    extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
     left = resumable_note() if resume or is_remote(model) else nullcontext()
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
             lora=lora, merge_lora=[parse_merge(each) for each in merge_lora or ()], predictor=predictor,
             reserve=parse_size(reserve) if reserve else 0, resume=resume, threads=threads, memory=parse_size(memory),
-            progress=progress, **extra,
+            progress=progress, overwrite=overwrite, **extra,
         )  # fmt: skip
     if check_logits:
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json
+from ..options import Json, Overwrite
 
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 
@@ -14,9 +14,10 @@ def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
     order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File to write; NAME-ORDER.gguf if not given.")
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="File to write; NAME-ORDER.gguf if not given."),
     ] = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..options import Overwrite
+
 EXAMPLES = (
     "gguftools demo",
     "gguftools demo checkpoint/ --file text.txt -o results",
@@ -15,13 +17,14 @@ def demo(
     model: Annotated[Path | None, Argument(help="Hugging Face folder; the example model if not given.")] = None,
     file: Annotated[Path | None, Option("--file", "-f", help="Text to measure on; the example's if not given.")] = None,
     output: Annotated[Path, Option("--output", "-o", help="Folder for the files.")] = Path("demo"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
     from ..demo import demo as run
     from ..demo import example
     from ..ui import note, print_table, size
 
-    rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note)
+    rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
     cells = [
         (row.recipe, row.file.name, size(row.bytes), f"{row.bits_per_weight:.2f}",
          f"{row.perplexity:.3f} ± {row.standard_error:.3f}", f"{row.tokens_per_second:,.0f}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, ShardSize, Threads
+from ..options import Json, Overwrite, ShardSize, Threads
 
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
@@ -16,7 +16,11 @@ EXAMPLES = (
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     output: Annotated[
-        Path, Option("--output", "-o", help="A folder for a Hugging Face checkpoint, or a .safetensors or .npy file.")
+        str,
+        Option(
+            "--output", "-o", metavar="PATH",
+            help="A folder for a Hugging Face checkpoint, or a .safetensors or .npy file.",
+        ),
     ],
     tensors: Annotated[
         str | None, Option("--tensors", help="Write tensors whose names match, under their GGUF names.")
@@ -25,7 +29,7 @@ def export(
         str | None, Option("--outtype", help="f32, f16 or bf16; default: floats as they are, blocks as f32.")
     ] = None,
     split_max_size: ShardSize = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Overwrite = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -36,7 +40,7 @@ def export(
     from ..ui import note, print_json, print_line, size, usage
 
     form = outtype_named(outtype)
-    of_tensors = tensors is not None or output.suffix in (".safetensors", ".npy")
+    of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))
     if of_tensors and split_max_size is not None:
         usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     with bytes_progress(f"export {source.name}") as progress:

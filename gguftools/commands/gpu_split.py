@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json
+from ..options import Json, Overwrite
 
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
 
@@ -16,9 +16,13 @@ def gpu_split(
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="Default MODEL.generated.gpuidx.")] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="Default MODEL.generated.gpuidx."),
+    ] = None,
     batch: Annotated[int, Option("--batch", min=1, help="Neurons that are placed together.")] = 256,
     least: Annotated[int, Option("--least", min=0, help="Neurons that a layer gets if it gets any.")] = 0,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
@@ -26,7 +30,7 @@ def gpu_split(
     from ..sizes import parse_size
     from ..ui import print_json, print_line, size
 
-    report = run(activations, parse_size(vram), model, output, batch=batch, least=least)
+    report = run(activations, parse_size(vram), model, output, batch=batch, least=least, overwrite=overwrite)
     if json:
         print_json(report.as_dict())
         return

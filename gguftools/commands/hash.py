@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json
+from ..options import Json, Overwrite
 
 EXAMPLES = (
     "gguftools hash model.gguf",
@@ -23,7 +23,11 @@ def hash(
     all: Annotated[bool, Option("--all", help="All of them.")] = False,
     no_tensors: Annotated[bool, Option("--no-tensors", help="Of each file as a whole only.")] = False,
     check: Annotated[Path | None, Option("--check", help="Manifest to compare the files with.")] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="Write the manifest here.")] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="Write the manifest here."),
+    ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
@@ -37,14 +41,13 @@ def hash(
         if check is not None:
             reports = [check_file(path, check, progress) for path in files]
         else:
-            digests = [digest for path in files for digest in hash_file(path, wanted, not no_tensors, progress)]
+            found = (digest for path in files for digest in hash_file(path, wanted, not no_tensors, progress))
+            digests = list(found) if output is None else write_manifest(output, found, overwrite, files)
     if check is not None:
         print_checks(reports, json)
         if any(report.mismatches for report in reports):
             raise Exit(1)
         return
-    if output is not None:
-        write_manifest(output, digests)
     if json:
         print_json([digest.as_dict() for digest in digests])
     elif output is None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Threads
+from ..options import Chunks, Context, Overwrite, Threads
 
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
@@ -13,10 +13,14 @@ EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
     file: Annotated[Path, Option("--file", "-f", help="Text for the model to read.")],
-    output: Annotated[Path, Option("--output", "-o", help="Matrix to write; .dat for the legacy form.")],
+    output: Annotated[
+        str,
+        Option("--output", "-o", metavar="PATH", help="Matrix to write; .dat for the legacy form."),
+    ],
     ctx: Context = 512,
     chunks: Chunks = None,
     process_output: Annotated[bool, Option("--process-output", help="Also measure the weights of the head.")] = False,
+    overwrite: Overwrite = False,
     threads: Threads = None,
 ) -> None:
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
@@ -30,6 +34,6 @@ def imatrix(
     with window_progress(f"read with {model.name}") as progress:
         matrix = measure_importance(
             model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
-            progress=progress,
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     print_matrix(matrix)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json
+from ..options import Json, Overwrite
 
 EXAMPLES = (
     "gguftools imatrix-info imatrix.gguf",
@@ -16,15 +16,24 @@ EXAMPLES = (
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
     merge: Annotated[
-        Path | None, Option("--merge", help="Write them as one matrix; .dat for the legacy form (also converts one).")
+        str | None,
+        Option(
+            "--merge", metavar="PATH",
+            help="Write them as one matrix; .dat for the legacy form (also converts one).",
+        ),
     ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
+    from ..files.atomic import NOTHING, check_target, output_path
     from ..imatrix import as_dict, problems, read_imatrix, write_imatrix
     from ..imatrix import merge as merged
     from ..ui import print_json, print_matrix
 
+    target = None if merge is None else output_path(merge)
+    if target is not None:
+        check_target(target, NOTHING.also(files), overwrite)
     matrices = [read_imatrix(path) for path in files]
     if json:
         documents = [as_dict(matrix) for matrix in matrices]
@@ -32,7 +41,7 @@ def imatrix_info(
     else:
         for matrix in matrices:
             print_matrix(matrix)
-    if merge is not None:
-        write_imatrix(merged(matrices), merge)
+    if target is not None:
+        write_imatrix(merged(matrices), target, overwrite, files)
     if any(problem.kind in ("non-finite", "negative") for matrix in matrices for problem in problems(matrix)):
         raise Exit(1)

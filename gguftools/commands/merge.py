@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json
+from ..options import DryRun, Json, Overwrite
 
 EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
@@ -16,12 +16,13 @@ EXAMPLES = (
 def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File to write; PREFIX.gguf beside the shards if not given.")
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="File to write; PREFIX.gguf beside the shards if not given."),
     ] = None,
     free: Annotated[
         bool, Option("--free", help="Delete each shard once its bytes are safe; if interrupted, run it again.")
     ] = False,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    overwrite: Overwrite = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Memory, New, Reserve, Resume, ShardSize, ShardTensors, Threads
+from ..options import DryRun, Json, Memory, New, Overwrite, Reserve, Resume, ShardSize, ShardTensors, Threads
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -20,7 +20,11 @@ def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,
     recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="File, or folder for MODEL-RECIPE.gguf; default beside the source.")
+        str | None,
+        Option(
+            "--output", "-o", metavar="PATH",
+            help="File, or folder for MODEL-RECIPE.gguf; default beside the source.",
+        ),
     ] = None,
     imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")] = None,
     include_weights: Annotated[
@@ -69,6 +73,7 @@ def quantize(
         bool, Option("--check-tensors", help="Look for NaN and infinity everywhere before writing.")
     ] = False,
     dry_run: DryRun = False,
+    overwrite: Overwrite = False,
     resume: Resume = False,
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
@@ -117,6 +122,7 @@ def quantize(
             split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
             reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
             check_tensors=check_tensors, dry_run=dry_run, resume=resume, threads=threads, memory=parse_size(memory),
-            statistics=json if statistics is None else statistics, progress=progress,
+            statistics=json if statistics is None else statistics, progress=progress, overwrite=overwrite,
+            reads=[tensor_type_file] if tensor_type_file else (),
         )  # fmt: skip
     print_report(report, json)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, New, Reserve
+from ..options import DryRun, Json, New, Overwrite, Reserve
 
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
@@ -34,11 +34,14 @@ def set_metadata(
     special_token: Annotated[
         list[str] | None, Option("--special-token", help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")
     ] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="Write a copy here, leave FILE alone.")] = None,
+    output: Annotated[
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="Write a copy here, leave FILE alone."),
+    ] = None,
     reserve: Reserve = None,
     force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
     new: New = False,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the output if it exists.")] = False,
+    overwrite: Overwrite = False,
     recover: Annotated[bool, Option("--recover", help="First complete an edit that was interrupted.")] = False,
     roll_back: Annotated[bool, Option("--roll-back", help="First undo an edit that was interrupted.")] = False,
     dry_run: DryRun = False,
@@ -49,7 +52,7 @@ def set_metadata(
     from ..progress import bytes_progress
     from ..ui import print_edit, usage
     from ..usage import misplaced_words
-    from ..values import once, parse_assignment, read_json_values, split_pair, text_or_file
+    from ..values import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
 
     if mistake := misplaced_words(assignments or (), remove or ()):
         usage(*mistake)
@@ -71,6 +74,8 @@ def set_metadata(
             chat_template=text_or_file(chat_template) if chat_template is not None else None,
             special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
             reserve=slack, force=force, new=new, overwrite=overwrite, recover=recover,
-            roll_back=roll_back, dry_run=dry_run, progress=lambda done, total: progress(done, total, ""),
+            roll_back=roll_back, dry_run=dry_run,
+            reads=[*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])],
+            progress=lambda done, total: progress(done, total, ""),
         )  # fmt: skip
     print_edit(report, json)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, ShardSize, ShardTensors
+from ..options import DryRun, Json, Overwrite, ShardSize, ShardTensors
 
 EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
@@ -16,14 +16,15 @@ EXAMPLES = (
 def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],
     output: Annotated[
-        Path | None, Option("--output", "-o", help="PREFIX of the shards' names; the file's own if not given.")
+        str | None,
+        Option("--output", "-o", metavar="PATH", help="PREFIX of the shards' names; the file's own if not given."),
     ] = None,
     split_max_size: ShardSize = None,
     split_max_tensors: ShardTensors = None,
     no_tensor_first_split: Annotated[
         bool, Option("--no-tensor-first-split", help="The first shard has the metadata alone.")
     ] = False,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace shards that exist.")] = False,
+    overwrite: Overwrite = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

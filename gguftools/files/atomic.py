@@ -1,82 +1,234 @@
-"""Output that appears whole under its name, or not at all."""
+"""The gate for all that is written: it appears whole under its name or not at all, and is nothing that is read.
+
+A file that exists is replaced only where that was asked for. It is locked before anything is computed, and a new one is
+locked from its first byte on, so that of two programs that would write one file the second waits or is refused. A file
+that does not exist takes its name by a step that fails if another program was faster.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+import stat
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
-from quants.errors import FileError
+from quants.errors import FileError, OptionError
+
+from .locks import State, hold, is_named, lock, open_to_lock, state_of
 
 PROC_FD = "/proc/self/fd/{}"
+NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a command reads, which it must not write.
+
+    paths: files, and folders of which everything but GGUF files counts as read. states: of files that are read until
+    the end, what they were when they were opened.
+    """
+
+    paths: tuple[Path, ...] = ()
+    states: Mapping[Path, State] = field(default_factory=dict)
+
+    def also(self, paths: Iterable[PathLike | None]) -> Reads:
+        """These, and more paths; None is none."""
+        return replace(self, paths=(*self.paths, *(Path(path) for path in paths if path is not None)))
+
+    def check_target(self, target: Path) -> None:
+        """Raise OptionError where `target` is one of the files, under whatever name."""
+        try:
+            info = target.stat()
+        except OSError:
+            return
+        for path in (*self.paths, *self.states):
+            if any(os.path.samestat(info, found) for found in _files_of(path)):
+                raise OptionError(f"{target} is read, so it cannot be written", hint="name another output with -o")
+
+    def check_unchanged(self) -> None:
+        """Raise FileError where a file is not what it was when it was opened."""
+        for path, state in self.states.items():
+            if not path.exists() or state_of(path) != state:
+                raise FileError(f"{path} was changed while it was read", hint="run it again")
+
+
+NOTHING = Reads()
+
+
+def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
+    """The file itself, or the files of a folder and of folders in it."""
+    with suppress(OSError):
+        info = path.stat()
+        if not stat.S_ISDIR(info.st_mode):
+            yield info
+        elif depth:
+            for each in path.iterdir():
+                if each.suffix != ".gguf":  # outputs are often beside what they are made of
+                    yield from _files_of(each, depth - 1)
+
+
+def output_path(output: PathLike, default_name: str | None = None) -> Path:
+    """The file that an output names: itself, or `default_name` in the folder that it is or, by its last slash, must be.
+
+    Raises FileError where the folder does not exist, or a file has to be named.
+    """
+    path = Path(output)
+    if not os.fspath(output).endswith("/") and not path.is_dir():
+        return path
+    if default_name is None:
+        raise FileError(f"{path} is a folder; the name of a file to write was expected")
+    if not path.is_dir():
+        raise FileError(f"there is no folder {path} to write {default_name} to", hint="create it first")
+    return path / default_name
+
+
+def check_target(target: Path, reads: Reads = NOTHING, overwrite: bool = False) -> None:
+    """Raise an error where `target` must not be written: it is read, it exists, or it is no place for a file."""
+    if not target.parent.is_dir():
+        raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
+    if target.is_dir():
+        raise FileError(f"{target} is a folder; the name of a file to write was expected")
+    reads.check_target(target)
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+    if not target.is_file():
+        what = "a link to nothing" if target.is_symlink() and not target.exists() else "not a regular file"
+        raise FileError(f"{target} is {what}, so it is not replaced", hint="name another output, or remove it first")
 
 
 @dataclass
 class Unnamed:
     """A file that is being written: open for reading and writing, without a name where the system can do that.
 
-    path: its temporary name beside the target; None while it has none.
+    path: its temporary name beside the target; None while it has none. replaced: the target as it is, open and locked;
+    None where there is none. reads: what must still be the same when the file gets its name.
     """
 
     fd: int
     path: Path | None
+    target: Path
+    replaced: int | None = None
+    reads: Reads = NOTHING
 
 
-def create_unnamed(target: Path, size: int = 0) -> Unnamed:
+def create_unnamed(
+    target: Path, size: int = 0, *, reads: Reads = NOTHING, overwrite: bool = False, held: int | None = None
+) -> Unnamed:
     """Open a new file in the folder of `target`, to be `publish`ed under that name or discarded.
 
     A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name.
-    size: bytes that will be written; FileError if the folder is missing, not writable, or hasn't that much room.
+    size: bytes that will be written. held: the target, where the caller has it open and locked.
+    Raises an error where `check_target` does, where another program writes the target, or where there is no room.
     """
-    folder = target.parent
-    if not folder.is_dir():
-        raise FileError(f"there is no folder {folder} to write {target.name} to", hint="create it first")
-    if target.is_dir():
-        raise FileError(f"{target} is a folder; the name of a file to write was expected")
+    check_target(target, reads, overwrite)
     check_space(target, size)
+    replaced = os.dup(held) if held is not None else hold(target) if overwrite and target.exists() else None
     try:
-        if hasattr(os, "O_TMPFILE") and Path(PROC_FD.format("")).is_dir():
-            with suppress(OSError):  # file systems that can't: overlays, network mounts
-                return Unnamed(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None)
-        path = _temporary_name(target)
-        return Unnamed(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666), path)
+        fd, path = _open_unnamed(target)
     except OSError as error:
+        if replaced is not None:
+            os.close(replaced)
         raise FileError(f"{target} cannot be written: {error.strerror}") from error
+    lock(fd)  # so that who finds it under its name before all is done waits
+    return Unnamed(fd, path, target, replaced, reads)
 
 
-def publish(file: Unnamed, target: Path, overwrite: bool = True) -> None:
-    """Make the file durable and give it its name, in one step that other programs see whole. Closes nothing."""
-    os.fsync(file.fd)
-    if not overwrite and os.path.lexists(target):
-        raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
-    if file.path is None:
-        file.path = _name_file(file.fd, _temporary_name(target))
-    file.path.replace(target)
-    file.path = None
-    sync_folder(target.parent)
+def _open_unnamed(target: Path) -> tuple[int, Path | None]:
+    if hasattr(os, "O_TMPFILE") and Path(PROC_FD.format("")).is_dir():
+        with suppress(OSError):  # file systems that can't: overlays, network mounts
+            return os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+    path = _temporary_name(target)
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666), path
 
 
-def discard(file: Unnamed) -> None:
-    """Close the file, and remove the temporary name if it still has one."""
-    os.close(file.fd)
-    if file.path is not None:
-        file.path.unlink(missing_ok=True)
+def publish(*files: Unnamed) -> None:
+    """Make files durable and give them their names, the last first, each in one step that other programs see whole.
+
+    Closes nothing. Raises FileError where what was read has changed, or another program took a name.
+    """
+    for file in files:
+        os.fsync(file.fd)
+    for file in files:
+        file.reads.check_unchanged()
+    try:
+        for file in reversed(files):
+            _give_name(file)
+    except BaseException:
+        for file in files:
+            if file.replaced is None:
+                remove_own(file.fd, file.target)
+        raise
+    for folder in {file.target.parent for file in files}:
+        sync_folder(folder)
+
+
+def _give_name(file: Unnamed) -> None:
+    if file.replaced is None:
+        try:
+            _name_new(file)
+        except FileExistsError as error:
+            hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+            raise FileError(f"{file.target} already exists", hint=hint) from error
+    else:
+        if not is_named(file.replaced, file.target):
+            raise FileError(f"{file.target} was replaced by another program meanwhile", hint="run it again")
+        if file.path is None:
+            file.path = _temporary_name(file.target)
+            _link_open(file.fd, file.path)
+        file.path.replace(file.target)
         file.path = None
 
 
-def _name_file(fd: int, path: Path) -> Path:
+def _name_new(file: Unnamed) -> None:
+    """Give the name, which is free. Raises FileExistsError where it is not."""
+    if file.path is None:
+        _link_open(file.fd, file.target)
+        return
+    try:
+        os.link(file.path, file.target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        os.close(os.open(file.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the name is ours from here on
+        file.path.replace(file.target)
+    else:
+        file.path.unlink()
+    file.path = None
+
+
+def discard(file: Unnamed) -> None:
+    """Close the file and what it replaces, and remove the temporary name if it still has one."""
+    if file.path is not None:
+        file.path.unlink(missing_ok=True)
+        file.path = None
+    os.close(file.fd)
+    if file.replaced is not None:
+        os.close(file.replaced)
+
+
+def remove_own(fd: int, path: Path) -> None:
+    """Remove a name, if it is that of the file that is open."""
+    if is_named(fd, path):
+        path.unlink(missing_ok=True)
+
+
+def _link_open(fd: int, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:  # only with a folder given does Python make the call that looks through the link in /proc
         os.link(PROC_FD.format(fd), path.name, dst_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(folder)
-    return path
 
 
 def _temporary_name(target: Path) -> Path:
@@ -118,6 +270,15 @@ def explain_write_error(error: OSError, target: Path, size: int) -> FileError:
     return FileError(f"{target} cannot be written: {error.strerror or error}")
 
 
+@contextmanager
+def explained(target: Path, size: int) -> Iterator[None]:
+    """Turn an OSError of the block into `explain_write_error`'s."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_write_error(error, target, size) from error
+
+
 def write_at(fd: int, data: memoryview, offset: int) -> None:
     """`os.pwrite` until all is written."""
     while data:
@@ -126,19 +287,122 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 
 @contextmanager
-def atomic_output(path: Path, mode: str = "wb", overwrite: bool = True) -> Iterator[IO[Any]]:
+def atomic_output(
+    path: Path, mode: str = "wb", overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[IO[Any]]:
     """Write a file that appears under `path` when the block ends, and not at all if it raises.
 
-    mode: "wb", or "w" for UTF-8 text. Raises FileError as `create_unnamed` does, and where a write fails.
+    mode: "wb", or "w" for UTF-8 text. Raises an error as `create_unnamed` does, and where a write fails.
     """
-    path = Path(path)
-    unnamed = create_unnamed(path)
+    unnamed = create_unnamed(Path(path), reads=reads, overwrite=overwrite)
     try:
         raw = os.fdopen(unnamed.fd, "wb", closefd=False)
         with raw if "b" in mode else TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
             yield file
-        publish(unnamed, path, overwrite)
+        publish(unnamed)
     except OSError as error:
         raise explain_write_error(error, path, os.fstat(unnamed.fd).st_size) from error
     finally:
         discard(unnamed)
+
+
+def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[int, list[str]]:
+    """Open the list of what is done of `target`, a work of several sittings, locked until it is closed.
+
+    head: its first line, a JSON object, where there is no list yet; it appears with that line in it. key: what a list
+    of ours has in that line. Returns the open list, and its lines: none for a new one.
+    Raises FileError where another run has it, or where it is a stranger's file.
+    """
+    while True:
+        if not os.path.lexists(path):
+            new = Unnamed(*_open_unnamed(path), path)
+            lock(new.fd)
+            try:
+                write_at(new.fd, memoryview(json.dumps(head).encode() + b"\n"), 0)
+                os.fsync(new.fd)
+                _name_new(new)
+                return os.dup(new.fd), []
+            except FileExistsError:
+                continue
+            finally:
+                discard(new)
+        fd = open_to_lock(path)
+        if lock(fd) and not is_named(fd, path):
+            os.close(fd)
+            continue
+        try:
+            if not lock(fd):
+                raise FileError(f"another run is writing {target}", hint="wait until it is done")
+            lines = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace").splitlines()
+            if not _has_key(lines[0] if lines else "", key):
+                raise FileError(f"{path} is in the way: no run of ours left it", hint="move it, or name another output")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, lines
+
+
+def _has_key(line: str, key: str) -> bool:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and key in found
+
+
+def open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
+    """Open, or make, the unfinished file that a list of ours, which the caller has claimed, goes with.
+
+    is_ours: whether there may be one; it then has one of these sizes. Raises FileError for a stranger's file, OSError.
+    """
+    if os.path.lexists(path):
+        info = path.lstat()
+        if not is_ours or not stat.S_ISREG(info.st_mode) or info.st_size not in sizes:
+            raise FileError(f"{path} is in the way: no run of ours left it", hint="move it, or name another output")
+        if info.st_nlink > 1:
+            path.unlink()  # it got its final name already: a kill came before it lost this one
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
+@contextmanager
+def new_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write to that gets its name when the block ends; if it raises, nothing is left of it.
+
+    What has files in it already is, with overwrite, written to as it is. Raises FileError.
+    """
+    if os.path.lexists(target) and not target.is_dir():
+        raise FileError(f"{target} already exists, and is not a folder", hint="name another output")
+    if target.is_dir() and any(target.iterdir()):
+        if not overwrite:
+            raise FileError(f"{target} already exists", hint="pass --overwrite to write into it")
+        yield target
+        return
+    made = _temporary_name(target)
+    try:
+        made.mkdir()
+        yield made
+        made.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            message = f"{target} already exists: another program wrote it meanwhile"
+            raise FileError(message, hint="name another output") from error
+        raise explain_write_error(error, target, 0) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)  # what has its name by now is not there
+
+
+@contextmanager
+def made_folder(path: Path) -> Iterator[Path]:
+    """A folder, made where there is none, and then removed again if the block raises and nothing is in it."""
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{path} cannot be made: {error.strerror}") from error
+    try:
+        yield path
+    except BaseException:
+        if made:
+            with suppress(OSError):
+                path.rmdir()
+        raise

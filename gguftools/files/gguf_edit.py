@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import numpy as np
 from archs.metadata import Metadata, Value, ValueType
 from quants.errors import FileError
 
-from .atomic import create_unnamed, discard, explain_write_error, publish, write_at
-from .gguf_reader import GgufFile, align, map_file, open_gguf, shard_paths
+from .atomic import NOTHING, Reads, create_unnamed, discard, explain_write_error, publish, write_at
+from .gguf_reader import SHARD_NAME, GgufFile, align, map_file, open_gguf, refuse_interrupted, shard_paths
 from .gguf_writer import RESERVE_KEY, RESERVE_OVERHEAD, TensorInfo, encode_header, plan_file, with_reserve
 from .journal import overwrite
+from .locks import held, state_of
 
 COPY_STEP = 1 << 28
 CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
@@ -34,13 +36,27 @@ class Edit:
     bytes_written: int
 
 
+@contextmanager
+def open_locked(path: Path) -> Iterator[tuple[GgufFile, int]]:
+    """A GGUF file, or any shard of a set, that nobody else changes until the block ends; and what has it locked.
+
+    Raises FileError, also where another program is at work on it and does not end soon.
+    """
+    holder = open_gguf(path).parts[0].path if SHARD_NAME.fullmatch(path.name) else path
+    with held(holder) as lock:
+        refuse_interrupted(holder)
+        yield open_gguf(path), lock
+
+
 def edit_metadata(
     path: Path | GgufFile,
     metadata: Metadata,
     output: Path | None = None,
     reserve: int = 0,
-    overwrite_output: bool = True,
+    overwrite_output: bool = False,
     progress: Progress | None = None,
+    reads: Reads = NOTHING,
+    lock: int | None = None,
 ) -> Edit:
     """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
 
@@ -49,20 +65,25 @@ def edit_metadata(
     any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
     What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
     reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
+    reads: what else was read. lock: what the caller has locked the file with, see `open_locked`.
     Raises FileError.
     """
     opened = _open_holder(path)
     metadata = _keep_split_keys(metadata, opened)
     if _split_count(opened) > 1 and output is not None:
         raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
-    if output is None:
+    if output is not None:
+        reads = Reads(reads.paths, {**reads.states, opened.path: opened.state})
+        return _write_copy(opened, metadata, Path(output), reserve, reads, overwrite_output, progress)
+    with held(opened.path) if lock is None else nullcontext(lock) as locked:
+        if state_of(locked) != opened.state:
+            raise FileError(f"{opened.path} was changed by another program meanwhile", hint="run the edit again")
         if not reserve and _is_same(opened, metadata):
             return Edit(opened.path, True, 0)
         header = _fitting_header(opened, metadata, reserve)
         if header is not None:
-            return _write_in_place(opened, header)
-    target = opened.path if output is None else Path(output)
-    return _write_copy(opened, metadata, target, reserve, overwrite_output or output is None, progress)
+            return _write_in_place(opened, header, locked)
+        return _write_copy(opened, metadata, opened.path.resolve(), reserve, reads, True, progress, locked)
 
 
 def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0) -> bool:
@@ -146,7 +167,7 @@ def _with_slack(metadata: Metadata, size: int) -> Metadata:
     return new
 
 
-def _write_in_place(opened: GgufFile, header: bytes) -> Edit:
+def _write_in_place(opened: GgufFile, header: bytes, lock: int) -> Edit:
     """Overwrite what differs, from the first such byte to the last."""
     old = map_file(opened.path, "GGUF file")[: opened.data_offset]
     new = np.frombuffer(header, np.uint8)
@@ -154,13 +175,15 @@ def _write_in_place(opened: GgufFile, header: bytes) -> Edit:
     if not len(changed):
         return Edit(opened.path, True, 0)
     first, last = int(changed[0]), int(changed[-1])
-    overwrite(opened.path, first, header[first : last + 1], opened.data_offset)
+    overwrite(lock, opened.path, first, header[first : last + 1], opened.data_offset)
     return Edit(opened.path, True, last + 1 - first)
 
 
 def _write_copy(
-    opened: GgufFile, metadata: Metadata, target: Path, reserve: int, overwrite_target: bool, progress: Progress | None
-) -> Edit:
+    opened: GgufFile, metadata: Metadata, target: Path, reserve: int, reads: Reads, overwrite_target: bool,
+    progress: Progress | None, lock: int | None = None,
+) -> Edit:  # fmt: skip
+    """lock: the target, where it is the file itself."""
     header, moves = _plan_copy(opened, metadata, reserve)
     total = max([len(header), *(to + size for _, to, size in moves)])
     try:
@@ -168,20 +191,20 @@ def _write_copy(
     except OSError as error:
         raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
     try:
-        unnamed = create_unnamed(target, total)
+        unnamed = create_unnamed(target, total, reads=reads, overwrite=overwrite_target, held=lock)
         try:
             os.fchmod(unnamed.fd, stat.S_IMODE(os.fstat(source).st_mode))
             os.ftruncate(unnamed.fd, total)
             write_at(unnamed.fd, memoryview(header), 0)
             copy_ranges(source, unnamed.fd, moves, progress)
-            publish(unnamed, target, overwrite_target)
+            publish(unnamed)
         except OSError as error:
             raise explain_write_error(error, target, total) from error
         finally:
             discard(unnamed)
     finally:
         os.close(source)
-    return Edit(target, False, total)
+    return Edit(opened.path if lock is not None else target, False, total)
 
 
 def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[bytes, list[tuple[int, int, int]]]:

@@ -17,6 +17,7 @@ import os
 import re
 import stat
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ from quants.errors import FileError
 from .bus_errors import MAPPED
 from .endian import swap_rows
 from .journal import journal_path
+from .locks import STEP, State, is_held, state_of
 from .naming import hint_for_absent, hint_for_folder
 from .strings import ORDER_SIGN, find_strings, quote
 
@@ -48,6 +50,7 @@ MAX_TENSORS = 1 << 20
 MAX_ARRAY_DEPTH = 4
 MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
+PATIENCE = 10.0  # seconds that others get to end an edit
 SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 SCALARS = {
@@ -81,7 +84,8 @@ class GgufFile:
 
     tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
     header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
-    parts: the shards one by one, as they are; the file itself where it is not split.
+    parts: the shards one by one, as they are; the file itself where it is not split. state: the (first) file's, to see
+    whether it was changed since.
     """
 
     path: Path
@@ -97,6 +101,12 @@ class GgufFile:
     file_size: int
     magic: bytes = b"GGUF"
     parts: list[GgufFile] = field(default_factory=list, repr=False)
+    state: State = (0, 0, 0, 0)
+
+    @property
+    def states(self) -> dict[Path, State]:
+        """Of each shard, what the file was when it was opened."""
+        return {part.path: part.state for part in self.parts}
 
     @property
     def is_split(self) -> bool:
@@ -117,14 +127,46 @@ def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> Gg
 
 
 def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
-    buffer = map_file(path, "GGUF file")
-    if not ignore_journal and os.path.lexists(journal_path(path)):
+    end = time.monotonic() + PATIENCE
+    while True:
+        if not ignore_journal:
+            _wait_for_edit(path, end)
+        state = state_of(path) if path.is_file() else None
+        problem = None
+        try:
+            opened = _Header(path, map_file(path, "GGUF file")).parse()
+        except FileError as error:
+            problem = error
+        if state is None or ignore_journal or time.monotonic() > end or not _was_changed(path, state):
+            break
+    if problem is not None:
+        raise problem
+    opened = replace(opened, state=state or opened.state)
+    return replace(opened, parts=[opened])
+
+
+def _was_changed(path: Path, state: State) -> bool:
+    """Whether the header may have been read while someone edited it."""
+    return os.path.lexists(journal_path(path)) or not path.is_file() or state_of(path) != state
+
+
+def _wait_for_edit(path: Path, end: float) -> None:
+    """Let an edit that is going on end. Raises FileError for one that was interrupted."""
+    while os.path.lexists(journal_path(path)):
+        if not is_held(path):
+            refuse_interrupted(path)
+        elif time.monotonic() > end:
+            raise FileError(f"{path} is being changed by another program", hint="wait until it is done")
+        time.sleep(STEP)
+
+
+def refuse_interrupted(path: Path) -> None:
+    """Raise FileError where the journal of an edit is left, which nobody is at work on."""
+    if os.path.lexists(journal_path(path)):
         raise FileError(
             f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it",
             hint="run `gguftools set-metadata --recover` on it",
         )
-    opened = _Header(path, buffer).parse()
-    return replace(opened, parts=[opened])
 
 
 def map_file(path: Path, kind: str) -> NDArray[np.uint8]:

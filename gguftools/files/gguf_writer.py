@@ -7,7 +7,7 @@ import os
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from archs.metadata import Metadata, Value, ValueType
 from quants import Format
 from quants.errors import FileError
 
-from .atomic import Unnamed, create_unnamed, discard, explain_write_error, publish, write_at
+from .atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
 from .gguf_reader import (
     ARRAY_TYPES,
     DEFAULT_ALIGNMENT,
@@ -303,30 +303,43 @@ class OpenGguf:
 
 
 @contextmanager
-def create_gguf(path: Path, layout: Layout, overwrite: bool = True) -> Iterator[OpenGguf]:
+def create_gguf(
+    path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[OpenGguf]:
     """Create a GGUF file: rows are written within the block, and the file appears under `path` when it ends.
 
     If the block raises anything, or a row is missing, nothing appears and an older file stays as it was.
-    Raises FileError at once where the folder is missing, has too little room, or (overwrite=False) the file exists.
+    Raises an error at once where `path` may not be written (see `files.atomic`), or has too little room.
     """
-    path = Path(path)
-    if not overwrite and os.path.lexists(path):
-        raise FileError(f"{path} already exists", hint="pass --overwrite to replace it")
-    unnamed = create_unnamed(path, layout.total)
+    with create_ggufs([(Path(path), layout)], overwrite, reads) as (output,):
+        yield output
+
+
+@contextmanager
+def create_ggufs(
+    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[list[OpenGguf]]:
+    """Create several GGUF files, which appear when all are complete."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open_new(path, layout, overwrite, reads)) for path, layout in plans]
+        outputs = [output for output, _ in files]
+        yield outputs
+        for output in outputs:
+            output.close()
+            output.check_complete()
+        with explained(plans[0][0], sum(layout.total for _, layout in plans)):
+            publish(*(unnamed for _, unnamed in files))
+
+
+@contextmanager
+def _open_new(path: Path, layout: Layout, overwrite: bool, reads: Reads) -> Iterator[tuple[OpenGguf, Unnamed]]:
+    unnamed = create_unnamed(path, layout.total, reads=reads, overwrite=overwrite)
     output = OpenGguf(unnamed, layout, path)
     try:
-        try:
+        with explained(path, layout.total):
             os.ftruncate(unnamed.fd, layout.total)  # padding between tensors is what nobody writes
             write_at(unnamed.fd, memoryview(layout.header), 0)
-        except OSError as error:
-            raise explain_write_error(error, path, layout.total) from error
-        yield output
-        output.close()
-        output.check_complete()
-        try:
-            publish(unnamed, path, overwrite)
-        except OSError as error:
-            raise explain_write_error(error, path, layout.total) from error
+        yield output, unnamed
     finally:
         output.close()
         discard(unnamed)

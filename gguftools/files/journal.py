@@ -9,13 +9,10 @@ the last one is durable:
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ import numpy as np
 from quants.errors import FileError
 
 from .atomic import atomic_output, explain_write_error, sync_folder, write_at
+from .locks import held, is_named
 
 MAGIC = b"GGUFEDIT"
 DIGEST_BYTES = 32
@@ -60,15 +58,18 @@ def journal_path(path: Path) -> Path:
     return real.with_name(real.name + SUFFIX)
 
 
-def overwrite(path: Path, offset: int, new: bytes, guarded: int) -> None:
-    """Replace bytes of a file under a journal. guarded: bytes from the start that only such edits ever change."""
-    with _locked(path) as fd:
-        old = _read(fd, len(new), offset)
-        journal = Journal(offset, old, new, os.fstat(fd).st_size, guarded, _guard(fd, guarded, offset, len(new)))
-        beside = journal_path(path)
-        with atomic_output(beside, overwrite=False) as file:
-            file.write(journal.store())
-        _apply(path, fd, offset, new)
+def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> None:
+    """Replace bytes of a file, which the caller has locked, under a journal.
+
+    guarded: bytes from the start that only such edits ever change.
+    """
+    if not os.access(path, os.W_OK):
+        raise FileError(f"{path} cannot be changed: it is write-protected")
+    old = _read(fd, len(new), offset)
+    journal = Journal(offset, old, new, os.fstat(fd).st_size, guarded, _guard(fd, guarded, offset, len(new)))
+    with atomic_output(journal_path(path)) as file:
+        file.write(journal.store())
+    _apply(path, fd, offset, new)
 
 
 def recover(path: Path, roll_back: bool = False) -> str:
@@ -80,8 +81,10 @@ def recover(path: Path, roll_back: bool = False) -> str:
     beside = journal_path(path)
     if not beside.is_file():
         return "nothing to recover"
-    journal = _load(beside)
-    with _locked(path) as fd:
+    with held(path) as fd:
+        if not beside.is_file():
+            return "nothing to recover"  # its own writer has ended it meanwhile
+        journal = _load(beside)
         size = os.fstat(fd).st_size
         current = np.frombuffer(_read(fd, len(journal.old), journal.offset), np.uint8)
         old, new = np.frombuffer(journal.old, np.uint8), np.frombuffer(journal.new, np.uint8)
@@ -100,31 +103,19 @@ def recover(path: Path, roll_back: bool = False) -> str:
 
 
 def _apply(path: Path, fd: int, offset: int, data: bytes) -> None:
+    before = os.fstat(fd)
     try:
         write_at(fd, memoryview(data), offset)
+        if os.fstat(fd).st_mtime_ns <= before.st_mtime_ns:  # clocks tick slowly, and readers go by it
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
         os.fsync(fd)
     except OSError as error:
         raise explain_write_error(error, path, len(data)) from error
     beside = journal_path(path)
     beside.unlink()
     sync_folder(beside.parent)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """The file opened for reading and writing, with no other edit of it going on."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise FileError(f"{path} cannot be changed: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileError(f"{path} is being changed by another program", hint="wait until it is done") from None
-        yield fd
-    finally:
-        os.close(fd)
+    if not is_named(fd, path):
+        raise FileError(f"{path} was replaced by another program meanwhile", hint="run the edit again")
 
 
 def _read(fd: int, size: int, offset: int) -> bytes:

@@ -27,7 +27,7 @@ def write_model(path: Path, metadata: Metadata, tensors: Mapping[str, Any], form
         tensor = values if isinstance(values, Tensor) else from_array(name, np.asarray(values, np.float32))
         encode = form and len(tensor.shape) > 1 and not tensor.format.is_quantized
         items.append(Item(tensor.renamed(name), format_named(form) if encode and form else tensor.format))
-    write_files([FilePlan(path, metadata, tuple(items))])
+    write_files([FilePlan(path, metadata, tuple(items))], overwrite=True)
     return path
 
 

@@ -102,7 +102,7 @@ def test_manifests(path, tmp_path):
     assert read_manifest(manifest) == digests
     renamed = path.rename(tmp_path / "n.gguf")
     assert check_file(renamed, manifest).mismatches == []
-    write_manifest(manifest, [*digests, *hash_file(renamed)])
+    write_manifest(manifest, [*digests, *hash_file(renamed)], overwrite=True)
     assert check_file(renamed, manifest).checked == 5
     manifest.write_text("".join(f"{d.line()}\n" for d in digests if d.tensor != "c").replace("a.weight", "x:a.weight"))
     assert [str(mismatch) for mismatch in check_file(renamed, manifest).mismatches] == [

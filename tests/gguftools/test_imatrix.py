@@ -115,7 +115,7 @@ def test_gguf_files_that_are_no_matrix(tmp_path: Path) -> None:
     for names, message in ((["a.in_sum2"], "no 'a.counts'"), (["b"], "no tensor whose name ends in .in_sum2")):
         tensors = [tensor(name, 1, 4) for name in names]
         layout = plan_file(metadata, [TensorInfo(t.name, t.shape, t.format) for t in tensors])
-        with create_gguf(tmp_path / "x.gguf", layout) as file:
+        with create_gguf(tmp_path / "x.gguf", layout, overwrite=True) as file:
             for index, stored in enumerate(tensors):
                 file.write(index, 0, stored.raw())
         with pytest.raises(FileError, match=message):

@@ -111,7 +111,7 @@ def test_memory_bounds_what_tasks_hold(tmp_path: Path) -> None:
     bytes_of_a_row = 4096 * (4 + 4 * 2 + 34 / 32)
     assert max(blocks) * bytes_of_a_row <= (1 << 20) / 2 < (max(blocks) + 1) * bytes_of_a_row
     blocks.clear()
-    write_files([plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], memory=1, threads=2)
+    write_files([plan(tmp_path / "x.gguf", item(counted, "Q8_0"))], memory=1, threads=2, overwrite=True)
     assert blocks == [1] * 64
 
 

@@ -60,7 +60,7 @@ def test_file(folder: Path) -> None:
 def test_no_room_and_room_for_all(folder: Path) -> None:
     none = gpu_split(folder / "activation", 10, batch=1)
     assert open_gguf(none.file).tensors["blk.0.gpu_bucket"].shape == (0,)
-    everything = gpu_split(folder / "activation", 10**6, batch=4)
+    everything = gpu_split(folder / "activation", 10**6, batch=4, overwrite=True)
     assert all(gpu.all() for gpu in everything.placement.gpu)
     assert everything.placement.activations == 1
 

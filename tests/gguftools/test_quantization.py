@@ -158,10 +158,10 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
         quantize(source, "Q8_0", tmp_path / "nowhere" / "x.gguf")
     with pytest.raises(OptionError, match="2 recipes need a folder"):
         quantize(source, ["Q8_0", "Q4_0"], tmp_path / "x.gguf")
-    with pytest.raises(OptionError, match="is the source"):
+    with pytest.raises(OptionError, match="is read, so it cannot be written"):
         quantize(source, "Q8_0", source)
     (tmp_path / "link.gguf").symlink_to(source)
-    with pytest.raises(OptionError, match="is the source"):
+    with pytest.raises(OptionError, match="is read, so it cannot be written"):
         quantize(source, "Q8_0", tmp_path / "link.gguf")
     with pytest.raises(OptionError, match="no recipe 'Q4_KM'"):
         quantize(source, "Q4_KM", tmp_path / "x.gguf")

@@ -108,12 +108,26 @@ def test_a_journal_whose_end_is_missing(source: Path, tmp_path: Path) -> None:
     journal.write_bytes(journal.read_bytes()[:-7])
     assert finish(source, output).resumed_bytes > 0
     assert output.read_bytes() == whole.read_bytes()
-    for content in (b"", b"{", b"[]\n", b"null\n", head + b"[1]\n[999,0,1,2,3,4,5]\n[0,5,2,1,1,1,1]\n{}\n"):
-        cut_short(source, output := tmp_path / "other.gguf")
+    cut_short(source, output := tmp_path / "other.gguf")
+    journal_path(output).write_bytes(head + b"[1]\n[999,0,1,2,3,4,5]\n[0,5,2,1,1,1,1]\n{}\n")
+    assert finish(source, output).resumed_bytes == 0
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_what_no_run_of_ours_left_stays(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.gguf"
+    for content in (b"", b"{", b"[]\n", b"null\n", b"notes of mine"):
         journal_path(output).write_bytes(content)
-        assert finish(source, output).resumed_bytes == 0
-        assert output.read_bytes() == whole.read_bytes()
-        output.unlink()
+        with pytest.raises(FileError, match=r"out\.gguf\.partial\.journal is in the way"):
+            finish(source, output)
+        assert journal_path(output).read_bytes() == content
+    journal_path(output).unlink()
+    partial_path(output).write_bytes(b"mine")
+    for resume in (False, True):
+        with pytest.raises(FileError, match=r"out\.gguf\.partial is in the way"):
+            quantize(source, "Q8_0", output, resume=resume)
+        assert partial_path(output).read_bytes() == b"mine"
+        assert not journal_path(output).exists()
 
 
 def test_another_source_is_refused(source: Path, tmp_path: Path) -> None:

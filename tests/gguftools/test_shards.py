@@ -282,8 +282,9 @@ def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
         merge(first, out)
     with pytest.raises(OptionError, match="from other shards"):
         merge(whole, out, free=True)
-    state = json.loads((tmp_path / "out.gguf.merging.json").read_text())
-    assert state["merged"] == ["s-00003-of-00003.gguf"]
+    head, *merged = map(json.loads, (tmp_path / "out.gguf.merging.json").read_text().splitlines())
+    assert [name for name, _, _ in head["shards"]] == [f"s-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    assert merged == ["s-00003-of-00003.gguf"]
     second = tmp_path / "s-00002-of-00003.gguf"
     second.rename(tmp_path / "elsewhere")
     with pytest.raises(FileError, match="is gone, and was not merged"):

@@ -65,7 +65,8 @@ def test_no_change_writes_nothing(tmp_path):
 
 def test_no_change_copy_is_identical(shared, tmp_path):
     for source in sorted((shared / "golden" / "e2e").glob("*.gguf")):
-        edit = edit_metadata(source, open_gguf(source).metadata, output=tmp_path / "copy.gguf")
+        copy = tmp_path / "copy.gguf"
+        edit = edit_metadata(source, open_gguf(source).metadata, output=copy, overwrite_output=True)
         assert not edit.in_place
         assert (tmp_path / "copy.gguf").read_bytes() == source.read_bytes()
 

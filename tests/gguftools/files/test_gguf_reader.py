@@ -217,7 +217,7 @@ def write_tensors(path, tensors, metadata=None, byte_order="little", **options):
     """tensors: name → (format, shape, little-endian bytes)."""
     infos = [TensorInfo(name, shape, format_named(form)) for name, (form, shape, _) in tensors.items()]
     layout = plan_file(metadata if metadata is not None else Metadata(), infos, byte_order=byte_order, **options)
-    with create_gguf(path, layout) as output:
+    with create_gguf(path, layout, overwrite=True) as output:
         for i, (info, (_, _, raw)) in enumerate(zip(infos, tensors.values(), strict=True)):
             rows = np.frombuffer(raw, np.uint8).reshape(info.rows, -1) if raw else np.empty((info.rows, 0), np.uint8)
             rows = rows.reshape(info.rows, info.row_bytes)

@@ -37,7 +37,7 @@ def model(rows=64):
 
 
 def write_all(path, layout, data):
-    with create_gguf(path, layout) as output:
+    with create_gguf(path, layout, overwrite=True) as output:
         for i, rows in enumerate(data):
             output.write(i, 0, rows)
 
@@ -163,7 +163,7 @@ def test_nothing_remains_of_a_failure(tmp_path, monkeypatch, failure, named):
     layout, data = model()
     target = tmp_path / "t.gguf"
     target.write_bytes(b"older")
-    with pytest.raises(failure), create_gguf(target, layout) as output:
+    with pytest.raises(failure), create_gguf(target, layout, overwrite=True) as output:
         output.write(0, 0, data[0])
         raise failure
     assert target.read_bytes() == b"older"
@@ -363,7 +363,7 @@ def test_atomic_output(tmp_path):
         file.write("grüße\n")
         assert not path.exists()
     assert path.read_bytes() == "grüße\n".encode()
-    with pytest.raises(ZeroDivisionError), atomic.atomic_output(path) as file:
+    with pytest.raises(ZeroDivisionError), atomic.atomic_output(path, overwrite=True) as file:
         file.write(b"x")
         raise ZeroDivisionError
     assert path.read_bytes() == "grüße\n".encode()

@@ -1,0 +1,109 @@
+"""One writer a file: locks that hold though files are replaced, and what tells that a file was changed.
+
+A lock belongs to an open file, not to its name. Who has waited for one compares the two, and starts again where the
+name has gone to another file meanwhile. Where a file system has no locks, there is no protection, and no error.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quants.errors import FileError
+
+WAIT = 2.0  # seconds that others get to finish
+STEP = 0.005
+BUSY = (errno.EWOULDBLOCK, errno.EACCES)  # file systems without locks say something else
+
+State = tuple[int, int, int, int]
+
+
+def state_of(file: Path | int) -> State:
+    """Device, inode, bytes and time of change: others where a file was written to, or another one has its name."""
+    info = os.fstat(file) if isinstance(file, int) else file.stat()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def is_named(fd: int, path: Path) -> bool:
+    """Whether `path` is a name of the open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def lock(fd: int) -> bool:
+    """Lock an open file against all others who would; False if one of them has it. Closing it unlocks it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in BUSY
+    return True
+
+
+def hold(path: Path) -> int:
+    """Open a regular file that nobody else changes or replaces until it is closed again.
+
+    Raises FileError where there is none, or where another program has it for longer than WAIT seconds.
+    """
+    end = time.monotonic() + WAIT
+    while True:
+        fd = open_to_lock(path)
+        if lock(fd):
+            if is_named(fd, path):
+                return fd
+            os.close(fd)
+            continue
+        os.close(fd)
+        if time.monotonic() > end:
+            raise FileError(f"{path} is being changed by another program", hint="wait until it is done")
+        time.sleep(STEP)
+
+
+def open_to_lock(path: Path) -> int:
+    """A regular file, opened for writing too where that is allowed. Raises FileError."""
+    flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
+    try:
+        try:
+            fd = os.open(path, os.O_RDWR | flags)  # some network mounts lock only what can be written
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            fd = os.open(path, os.O_RDONLY | flags)
+    except OSError as error:
+        raise FileError(f"{path} cannot be changed: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileError(f"{path} is not a regular file")
+    return fd
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """`hold` for the length of a block."""
+    fd = hold(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def is_held(path: Path) -> bool:
+    """Whether another program has the file locked at this moment."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in BUSY
+    finally:
+        os.close(fd)
+    return False
