@@ -28,6 +28,8 @@ def visible(text: str, keep: str = "") -> str:
 
     keep: characters that stay as they are.
     """
+    if text.isprintable():  # for which all of UNSEEN is not, and which is found out faster
+        return text
     return UNSEEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
 
 

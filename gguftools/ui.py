@@ -75,8 +75,8 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
     head = next(lines)
     if head:
         print(bold(head))
-    for line in lines:
-        print(line)
+    if rows:
+        print("\n".join(lines))
 
 
 def bold(text: str) -> str:
