@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quants.errors import FileError
-
 from .conversion import convert
 from .files.atomic import made_folder
 from .measure import perplexity
 from .quantization import quantize
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parent / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")
 
 Step = Callable[[str], None]
@@ -33,12 +31,8 @@ class Row:
 
 
 def example(name: str) -> Path:
-    """A file or folder of the examples. Raises FileError where they are not installed."""
-    path = EXAMPLES / name
-    if not path.exists():
-        raise FileError(f"{path} does not exist: the examples come with the source, not with the package",
-                        hint="name a checkpoint and a text: gguftools demo MODEL --file TEXT")  # fmt: skip
-    return path
+    """A file or folder of the examples, which come with the package."""
+    return EXAMPLES / name
 
 
 def demo(
