@@ -81,6 +81,13 @@ def dense_layers(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
+def kinds_of_nets(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The same as one word a layer, but for layers that predict further tokens."""
+    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]
+    return {"mlp_layer_types": ["dense" if layer in dense else "sparse" for layer in range(count)]}
+
+
 # As DeepSeek V3 and its relatives write them.
 ROUTING: dict[str, str | Computed | None] = {
     "expert_group_count": "n_group",

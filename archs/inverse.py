@@ -21,7 +21,7 @@ from quants.errors import FormatError, ModelError
 from .config import head_dim, normalized
 from .experts import GATING
 from .metadata import Value
-from .model_type import filled_in, with_types
+from .model_type import filled_in, own_keys, with_types
 from .plan import architecture_metadata, layer_count, map_tensors
 from .registry import architectures, of_config
 from .shapes import check_model
@@ -46,6 +46,7 @@ MODEL_TYPES = {
     "NomicBert": "nomic_bert", "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2",
     "PhiMoE": "phimoe", "MPT": "mpt",
 }  # fmt: skip
+STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
 
 
@@ -302,7 +303,8 @@ def rebuilt_config(
     architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """config.json from metadata: keys that were copied are copied back, those that were computed are solved for."""
-    config: dict[str, Any] = {"architectures": [architecture.hf_classes[0]]}
+    kind = model_type(architecture)
+    config: dict[str, Any] = {"model_type": kind, "architectures": [architecture.hf_classes[0]]}
     for key, source in architecture.metadata.items():
         if not isinstance(source, str):
             continue
@@ -321,7 +323,7 @@ def rebuilt_config(
         start = f"{architecture.name}."
         keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
         config |= architecture.restored(keys, tensors)
-    return {"model_type": model_type(architecture), **config}
+    return config
 
 
 def model_type(architecture: Architecture) -> str:
@@ -386,7 +388,8 @@ def _activation(known: _Known, value: Any) -> None:
     names = known.architecture.activation.split("|") if known.architecture.activation else []
     if names:
         block = {"gelu_tanh": "gelu_pytorch_tanh"}.get(known.architecture.block.activation)
-        name = next((name for name in names if name in known.architecture.defaults), "hidden_act")
+        spoken = known.architecture.defaults.keys() | own_keys(known.config["model_type"])
+        name = next((name for name in names if name in spoken), names[-1])
         known.config[name] = value or block or known.architecture.block.activation
 
 
@@ -449,8 +452,11 @@ def _scaling(known: _Known, value: Any) -> None:
         mscale, factor = known.get("rope.scaling.yarn_log_multiplier"), scaling.get("factor", 1.0)
         if mscale is not None:
             scaling["mscale"] = scaling["mscale_all_dim"] = round(10 * mscale, 6)
-        if (relative := known.get("rope.scaling.attn_factor")) is not None:
-            scaling["attention_factor"] = relative * (0.1 * math.log(factor) + 1 if factor > 1 and not mscale else 1.0)
+        if (relative := known.get("rope.scaling.attn_factor")) is not None and factor > 1:
+            grows, all_dim = 0.1 * math.log(factor), scaling.get("mscale_all_dim", 1.0)
+            usual = 1.0 if mscale else grows + 1
+            scaling["mscale"] = (relative * (grows * all_dim + 1) * usual - 1) / grows
+            scaling["mscale_all_dim"] = all_dim
     elif (factor := known.get("rope.scaling.dynamic_factor")) is not None:
         scaling = {"rope_type": "dynamic", "factor": factor}
     elif "rope_factors_long.weight" in known.tensors:
@@ -481,16 +487,24 @@ def _longrope(known: _Known) -> dict[str, Any]:
 
 
 def _llama3(known: _Known) -> dict[str, Any]:
-    """The factor shows in the divisors; the trained context is the power of two that gives them again."""
+    """The factor shows in the divisors, if anything is stretched in full; the trained context is what gives them again:
+    a power of two, or what one divisor between 1 and the factor means.
+    """
     wanted = known.tensors["rope_freqs.weight"].float32()
-    scaling = {"rope_type": "llama3", "factor": number(wanted.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    head = known.config.get("head_dim") or known.head
-    config = {**known.config, "head_dim": head}
-    for context in (8192, *(1 << power for power in range(4, 21))):
-        scaling["original_max_position_embeddings"] = context
-        made = [t for generate in known.architecture.generated for t in generate({**config, "rope_scaling": scaling})]
-        if made and np.array_equal(made[0].float32(), wanted):
-            return scaling
+    largest = number(wanted.max())
+    base = known.get("rope.freq_base") or 10_000.0
+    wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
+    config = {"rope_theta": base, **known.config, "head_dim": known.config.get("head_dim") or known.head}
+    for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
+        between = (wanted > 1) & (wanted < factor)
+        smooth = (1 / wanted[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)
+        solved = [round(each) for each in (3 * smooth + 1) * wavelengths[between]]
+        for context in dict.fromkeys((8192, *(1 << power for power in range(1, 21)), *solved)):
+            scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": context}  # fmt: skip
+            made = [t for make in known.architecture.generated for t in make({**config, "rope_scaling": scaling})]
+            if made and np.array_equal(made[0].float32(), wanted):
+                return scaling
     raise ModelError("rope_freqs.weight does not come from a rotary scaling that is known")
 
 

@@ -42,6 +42,15 @@ def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: value for key, value in found.items() if key not in ITS_OWN}
 
 
+def own_keys(model_type: str) -> set[str]:
+    """The keys that the model type's class names; none where transformers lacks it."""
+    with _quietly():
+        kind = _config_class(model_type)
+    if kind is None:
+        return set()
+    return {*kind.attribute_map, *(key for base in kind.__mro__ for key in inspect.get_annotations(base))}
+
+
 def _config_class(model_type: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # slow to import
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import windowed_layers
-from archs.experts import APART, GATING, SHARED
+from archs.experts import APART, GATING, SHARED, kinds_of_nets
 from archs.families.cohere2 import COHERE2
 from archs.spec import Block, Config
 from quants import Tensor
@@ -48,6 +48,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "prefix_dense_intermediate_size": keys["feed_forward_length"],
         "intermediate_size": keys["expert_feed_forward_length"],
         "num_shared_experts": keys.get("expert_shared_count", 0),
+        **kinds_of_nets(keys, tensors),
         "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
     }
 

@@ -5,7 +5,7 @@ Reference: transformers `models/exaone_moe/modeling_exaone_moe.py`.
 """
 
 from archs.config import changed
-from archs.experts import shared_width
+from archs.experts import kinds_of_nets, shared_width
 from archs.families.dots1 import DOTS1
 from archs.families.exaone4 import PATTERN, window_pattern
 from archs.families.glm4moe import NEXT_TOKENS
@@ -57,6 +57,7 @@ EXAONE_MOE = DOTS1.but(
     restored=lambda keys, tensors: {
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
         "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+        **kinds_of_nets(keys, tensors),
     },
     other_spellings=("layers.{i}.mlp.gate.e_score_correction_bias",),
     tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},

@@ -3,7 +3,7 @@
 Reference: transformers `models/glm4_moe_lite/modeling_glm4_moe_lite.py`.
 """
 
-from archs.experts import GATING
+from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, restored_v3
 from archs.families.glm4moe import GLM4_MOE, NEXT_TOKENS
 
@@ -39,6 +39,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.but(
         **restored_v3(keys, tensors),
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
         "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+        **kinds_of_nets(keys, tensors),
     },
     tensors=NEXT_TOKENS,
 )

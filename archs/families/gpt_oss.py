@@ -77,6 +77,7 @@ GPT_OSS = LLAMA.but(
         "layers.{i}.mlp.experts.down_proj_bias": "blk.{i}.ffn_down_exps.bias",
     },
     refused={"swiglu_alpha": other_than(1.702)},
+    restored=lambda keys, tensors: {"swiglu_limit": keys.get("swiglu_limit", 7.0)},
     rope_parameters="one",
     activation="",
     block=Block(

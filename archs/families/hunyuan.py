@@ -6,10 +6,14 @@ end of a text is what generation_config.json and config.json say (`eos_token_id`
 writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints leave out.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import head_dim, rope_scaling, unless_tied
 from archs.families.qwen2 import QWEN2
 from archs.rope import SCALING
 from archs.spec import Block, Computed, Config, Map
+from quants import Tensor
 
 STRETCHED = 256 * 1024  # tokens
 
@@ -25,6 +29,13 @@ def if_stretched(key: str, value: object) -> Computed:
     return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
 
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The context, and of a stretched base that it is one."""
+    found = {"max_position_embeddings": keys["context_length"]}
+    stretched = {"rope_type": "dynamic", "alpha": 1.0, "factor": 1.0}
+    return found | ({"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {})
+
+
 HUNYUAN_DENSE = QWEN2.but(
     name="hunyuan-dense",
     hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
@@ -37,7 +48,7 @@ HUNYUAN_DENSE = QWEN2.but(
         "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
         "rope.scaling.dynamic_factor": if_stretched("rope.scaling.dynamic_factor", None),
     },
-    restored=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
+    restored=restored,
     defaults={
         "intermediate_size": 11_008,
         "num_key_value_heads": lambda config: config["num_attention_heads"],

@@ -6,7 +6,7 @@ layer where there is but one.
 
 from archs.config_keys import SIZE
 from archs.experts import APART
-from archs.families.hunyuan import HUNYUAN_DENSE
+from archs.families.hunyuan import HUNYUAN_DENSE, restored
 from archs.spec import Block, Computed, Config
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
@@ -44,7 +44,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.but(
         "moe_intermediate_size": lambda config: config["intermediate_size"],
     },
     restored=lambda keys, tensors: {
-        "max_position_embeddings": keys["context_length"], "num_experts": keys["expert_count"],
+        **restored(keys, tensors), "num_experts": keys["expert_count"],
         "moe_topk": keys["expert_used_count"], "moe_intermediate_size": keys["expert_feed_forward_length"],
         "num_shared_expert": keys["expert_shared_count"],
     },

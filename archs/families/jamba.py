@@ -13,6 +13,7 @@ from archs.families.mamba import time_step_rank
 from archs.spec import Block, Config, Map
 from archs.transforms import channels_and_taps, negative_exp
 from quants import Tensor
+from quants.errors import ModelError
 
 
 def kv_heads(config: Config) -> list[int]:
@@ -22,13 +23,23 @@ def kv_heads(config: Config) -> list[int]:
     return [count if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
 
 
+def _every(layers: list[bool]) -> tuple[int, int]:
+    """The period of the layers that are true, and the first of them. Raises ModelError where they have none."""
+    for period in range(1, len(layers) + 2):
+        for offset in range(period):
+            if layers == [layer % period == offset for layer in range(len(layers))]:
+                return period, offset
+    raise ModelError("its kinds of layers have no period")
+
+
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Where the attention layers are: one in every period."""
+    """Where the attention layers are, and the experts: one in every period."""
     groups = keys["attention.head_count_kv"]
-    places = [layer for layer, count in enumerate(groups) if count]
+    attention = _every([bool(count) for count in groups])
+    experts = _every([f"blk.{i}.ffn_gate_inp.weight" in tensors for i in range(len(groups))])
     return {
-        "attn_layer_offset": places[0], "num_key_value_heads": max(groups),
-        "attn_layer_period": places[1] - places[0] if len(places) > 1 else len(groups),
+        "attn_layer_period": attention[0], "attn_layer_offset": attention[1], "num_key_value_heads": max(groups),
+        "expert_layer_period": experts[0], "expert_layer_offset": experts[1],
         "mamba_dt_rank": keys["ssm.time_step_rank"], "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
     }  # fmt: skip
 

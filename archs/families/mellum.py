@@ -4,6 +4,7 @@ Reference: transformers `models/mellum/modeling_mellum.py`. Layers for predictin
 """
 
 from archs.config import windowed_layers
+from archs.experts import kinds_of_nets
 from archs.families.qwen3moe import QWEN3_MOE
 from archs.spec import Config
 
@@ -35,6 +36,7 @@ MELLUM = QWEN3_MOE.but(
         "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
+    restored=kinds_of_nets,
     rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
 )

@@ -54,6 +54,7 @@ PHIMOE = MIXTRAL.but(
     other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
+    restored=lambda keys, tensors: {"router_jitter_noise": keys.get("expert_router_jitter", 0.01)},
     switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
 )

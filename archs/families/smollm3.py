@@ -3,9 +3,13 @@
 Reference: transformers `models/smollm3/modeling_smollm3.py`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import windows
 from archs.families.llama import LLAMA
 from archs.spec import Block, Config
+from quants import Tensor
 
 PERIOD = 4  # what files without `no_rope_layers` mean
 
@@ -20,6 +24,11 @@ def unusual_rope_layers(config: Config) -> list[int] | None:
     """The same where it is not every fourth layer that has none (the reference drops it)."""
     layers = rope_layers(config)
     return layers if layers != [int((i + 1) % PERIOD != 0) for i in range(len(layers))] else None
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    usual = rope_layers({"no_rope_layer_interval": PERIOD, "num_hidden_layers": keys["block_count"]})
+    return {"no_rope_layers": keys.get("no_rope_layers", usual)}
 
 
 SMOLLM3 = LLAMA.but(
@@ -41,5 +50,6 @@ SMOLLM3 = LLAMA.but(
         "no_rope_layer_interval": PERIOD,
         "vocab_size": 128_256,
     },
+    restored=restored,
     block=Block(rope_period=PERIOD),
 )

@@ -55,8 +55,15 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    if "enc.blk.1.attn_rel_b.weight" in tensors:
+    if "enc.blk.1.attn_rel_b.weight" in tensors or "dec.blk.1.attn_rel_b.weight" in tensors:
         raise ModelError("T5's first layers alone have distances")
+    return _restored(keys, tensors)
+
+
+def restored_umt5(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    for side in ("enc", "dec"):
+        if f"{side}.blk.1.attn_q.weight" in tensors and f"{side}.blk.1.attn_rel_b.weight" not in tensors:
+            raise ModelError("each layer of umT5 has distances")
     return _restored(keys, tensors)
 
 
@@ -156,6 +163,6 @@ UMT5 = T5.but(
     hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
     variant=None,
     arranged=with_head_in_mind,
-    restored=_restored,
+    restored=restored_umt5,
     defaults={"model_type": "umt5", **MULTILINGUAL},
 )

@@ -83,8 +83,15 @@ def examine(name: str, folder: Path, work: Path, truth: list[tuple[dict[str, Any
     except Exception as error:
         found.wrong.append(f"does not load or run: {type(error).__name__}: {str(error)[:300]}")
     if not found.error < CLOSE:
-        found.wrong.append(f"logits are {found.error:.0e} off")
+        own = own_error(work / "first.gguf", truth)
+        found.wrong.append(f"logits are {found.error:.0e} off, those of our runtime {own:.0e}")
     return found
+
+
+def own_error(file: Path, truth: list[tuple[dict[str, Any], Any]]) -> float:
+    """How far our runtime is off with the file: then it is the conversion that is wrong."""
+    model = gguftools.load(file)
+    return max(difference(model.logits(*given.values()), wanted) for given, wanted in truth)
 
 
 def converts_again(work: Path) -> list[str]:

@@ -1,0 +1,27 @@
+"""E9: Falcon's tokenizer is exported with a second ByteLevel step, so that text is encoded twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .exports import exported
+
+TEXTS = ("It is a truth universally acknowledged, 12345!", "  wörld\n\n def f(x): return x**2")
+
+
+@pytest.mark.parametrize("entry", ["falcon-7b-style", "falcon-40b-style", "falcon-rw-style"])
+def test_bytes_become_characters_once(entry, tmp_path):
+    exported(entry, tmp_path)
+    steps = json.loads((tmp_path / "back" / "tokenizer.json").read_text(encoding="utf-8"))["pre_tokenizer"]
+    assert [step["type"] for step in steps["pretokenizers"]].count("ByteLevel") == 1
+
+
+def test_texts_are_cut_alike(tmp_path):
+    from transformers import AutoTokenizer
+
+    exported("falcon-7b-style", tmp_path)
+    ours, theirs = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("back", "falcon-7b-style"))
+    for text in TEXTS:
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"]

@@ -1,0 +1,60 @@
+"""E, the row of lost options: exports whose config.json does not say them, with other logits in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .exports import exported, with_biases, with_one_net, without
+
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+# entry, option, its value, in whose names there are biases
+BIASES = [
+    ("deepseek-v3", "attention_bias", True, r"q_a_proj|kv_a_proj_with_mqa|o_proj"),
+    ("deepseek-v2-lite", "attention_bias", True, r"kv_a_proj_with_mqa|o_proj"),
+    ("qwen3-next", "attention_bias", True, r"self_attn\.[qkvo]_proj"),
+    ("mamba", "use_bias", True, r"in_proj|out_proj"),
+    ("falcon-mamba", "use_bias", True, r"in_proj|out_proj"),
+    ("modernbert", "norm_bias", True, r"norm"),
+    ("modernbert", "mlp_bias", True, r"mlp\.W[io]"),
+    ("nemotron-h", "use_bias", True, r"in_proj|out_proj"),
+    ("nemotron-h", "mlp_bias", True, r"up_proj|down_proj"),
+    ("falcon-h1", "projectors_bias", True, r"mamba\.out_proj"),
+]
+
+
+@pytest.mark.parametrize(("entry", "option", "value", "pattern"), BIASES)
+def test_biases_are_said(entry, option, value, pattern, tmp_path):
+    config, shapes = exported(entry, tmp_path, {option: value}, with_biases(pattern))
+    assert any(name.endswith(".bias") for name in shapes)
+    assert config[option] is value
+
+
+def test_last_layer_with_experts_is_said(tmp_path):
+    config, _ = exported("ernie4-5-moe", tmp_path, {"moe_layer_end_index": 1}, with_one_net(2, 96))
+    assert (config["moe_layer_start_index"], config["moe_layer_end_index"]) == (1, 1)
+
+
+def test_layers_without_experts_are_said(tmp_path):
+    options: dict[str, Any] = {"decoder_sparse_step": 1, "mlp_only_layers": [1]}
+    config, _ = exported("qwen3-moe", tmp_path, options, with_one_net(1, 160))
+    assert (config["decoder_sparse_step"], config["mlp_only_layers"]) == (1, [1])
+
+
+def test_missing_norm_at_the_end_is_said(tmp_path):
+    change = without(r"decoder\.final_layer_norm")
+    config, shapes = exported("opt-125m", tmp_path, {"_remove_final_layer_norm": True}, change)
+    assert "model.decoder.final_layer_norm.weight" not in shapes
+    assert config["_remove_final_layer_norm"] is True
+
+
+def test_activation_has_the_name_that_is_read(tmp_path):
+    config, _ = exported("gpt2", tmp_path, {"activation_function": "relu2"})
+    assert config["activation_function"] == "relu2"
+
+
+def test_stretching_is_in_the_spelling_that_is_read(tmp_path):
+    config, _ = exported("cohere2-moe", tmp_path, {"rope_parameters": YARN, "rope_scaling": None})
+    assert config["rope_parameters"] == YARN
