@@ -17,8 +17,9 @@ from quants import Tensor
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Which layers have experts: those that are a multiple of the interval, from the first to the last."""
     sparse = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
+    first, last = (sparse[0], sparse[-1]) if sparse else (keys["block_count"], -1)
     every = keys["interleave_moe_layer_step"]
-    return {"moe_layer_start_index": sparse[0], "moe_layer_end_index": sparse[-1], "moe_layer_interval": every}
+    return {"moe_layer_start_index": first, "moe_layer_end_index": last, "moe_layer_interval": every}
 
 
 ERNIE45_MOE = LLAMA.but(

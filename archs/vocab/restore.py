@@ -78,7 +78,8 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     if kind == "gpt2":
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "bert":
-        return files | {"vocab.txt": "".join(f"{_word(found, i)}\n" for i in range(len(found.texts))).encode()}
+        used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
+        return files | {"vocab.txt": "".join(f"{_word(found, row)}\n" for row in range(used[-1] + 1)).encode()}
     if kind == "t5":
         return files | {"spiece.model": _sentencepiece(found, unigram=True)}
     files |= {"tokenizer.model": _sentencepiece(found, unigram=False)}
