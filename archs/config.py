@@ -103,10 +103,10 @@ def normalized(
     """
     read = typed(raw, keys, limits_of(tensors) if tensors else {})
     read.pop("rope_scaling_local", None)  # a name of our own
-    if read.get("rope_scaling"):
-        read.pop("rope_parameters", None)  # which transformers does not read then
+    # As transformers reads them: the older name goes first, and defaults are for configs with neither.
+    rotary = read.get("rope_scaling") or read.pop("rope_parameters", None) or defaults.get("rope_scaling")
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
-    _one_rope_spelling(config, defaults)
+    _one_rope_spelling(config, rotary)
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
     _check_layers(config, keys_with(keys or {}))
@@ -132,17 +132,12 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
 
 
-def _one_rope_spelling(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
 
-    `rope_scaling_local` is that of windowed layers, where the config says it for them apart. GPT-NeoX has names of its
-    own, beside which `rope_theta` and `partial_rotary_factor` mean nothing.
+    `rope_scaling_local` is that of windowed layers, where the config says it for them apart.
     """
-    for own, key in (("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")):
-        if own in defaults:
-            config[key] = config[own]
-    given = config.pop("rope_parameters", None)
-    parameters = given or config.get("rope_scaling")
+    config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
         return
     main = parameters.get("full_attention") or parameters

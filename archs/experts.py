@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from quants import Tensor
-from quants.errors import ModelError
 
 from .config import lookup
 from .spec import Computed, Config, Map, Target
@@ -30,18 +29,6 @@ def always(scoring: str) -> Computed:
 def renormalized(usual: bool) -> Computed:
     """`expert_weights_norm` where it is not what the architecture's name implies (the reference drops it)."""
     return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual
-
-
-def best_groups(config: Config) -> int | None:
-    """How many groups of experts a token may choose from. Raises ModelError where those have too few."""
-    used, groups = config.get("topk_group"), config.get("n_group") or 1
-    experts, chosen = lookup(config, "n_routed_experts|num_experts"), config.get("num_experts_per_tok")
-    if used and experts and chosen and used < groups and chosen > experts // groups * used:
-        raise ModelError(
-            f"config.json lets a token choose {chosen} experts (num_experts_per_tok) from {used} of {groups} groups "
-            f"(topk_group, n_group), which have {experts // groups} each"
-        )
-    return used
 
 
 def shared_width(config: Config) -> int | None:
@@ -91,7 +78,7 @@ def kinds_of_nets(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
 # As DeepSeek V3 and its relatives write them.
 ROUTING: dict[str, str | Computed | None] = {
     "expert_group_count": "n_group",
-    "expert_group_used_count": best_groups,
+    "expert_group_used_count": "topk_group",
     "expert_gating_func": gating,
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_count": "n_shared_experts",

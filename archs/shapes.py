@@ -460,6 +460,8 @@ def _expert_faults(model: _Model, numbers: Hyper, sizes: Sizes) -> Iterator[Faul
     groups, best = numbers.expert_groups, numbers.expert_groups_used
     if not 1 <= used <= count:
         yield model.fault("expert_used_count", f"is {used}: {used} experts cannot be used of {count}")
+    if best == groups:
+        return
     if groups > 1 and count % groups:
         yield model.fault("expert_group_count", f"is {groups}, which does not divide {count} experts")
     elif groups > 1 and not (1 <= best <= groups and used * groups <= best * count):

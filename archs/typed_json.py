@@ -225,6 +225,16 @@ class Anything(Kind):
         return value
 
 
+@dataclass(frozen=True)
+class Unread(Kind):
+    """A key that others of its kind have, and this one does not look at."""
+
+    expected = "anything"
+
+    def read(self, value: Any, at: Place) -> None:
+        return None
+
+
 def read_fields(
     content: object, table: Mapping[str, Kind], file: str, error: type[GgufToolsError] = ModelError
 ) -> dict[str, Any]:

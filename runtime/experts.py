@@ -90,8 +90,6 @@ def route(run: Pass, layer: Layer, x: Floats) -> Choice:
     ranked = scores if correction is None else scores + correction
     if hyper.expert_groups > hyper.expert_groups_used:
         ranked = within_best_groups(ranked, hyper.expert_groups, hyper.expert_groups_used, correction is not None)
-        if correction is None:  # where the best groups have too few experts, others weigh nothing
-            scores = np.maximum(ranked, 0)
     chosen = np.argsort(-ranked, axis=1, kind="stable")[:, : hyper.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=1)
     if hyper.scoring == "softmax_of_top":

@@ -8,8 +8,8 @@ from archs.families.qwen2 import QWEN2
 from archs.spec import Block, Numbers
 
 SCALING = {
-    "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 }  # fmt: skip
 
 APERTUS = QWEN2.but(
@@ -23,7 +23,7 @@ APERTUS = QWEN2.but(
         "max_position_embeddings": 65_536,
         "rms_norm_eps": 1e-5,
         "rope_theta": 12_000_000.0,
-        "rope_scaling": lambda config: SCALING,
+        "rope_scaling": SCALING,
         "vocab_size": 131_072,
     },
     tensors={

@@ -11,6 +11,7 @@ from archs.config import windowed_layers
 from archs.experts import APART, GATING, SHARED, kinds_of_nets
 from archs.families.cohere2 import COHERE2
 from archs.spec import Block, Config
+from archs.typed_json import Unread
 from quants import Tensor
 
 
@@ -56,6 +57,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 COHERE2_MOE = COHERE2.but(
     name="cohere2moe",
     hf_classes=("Cohere2MoeForCausalLM",),
+    keys={"rope_scaling": Unread()},  # but `rope_parameters`
     metadata={
         "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",
         "attention.sliding_window_pattern": window_pattern,

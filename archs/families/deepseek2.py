@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import rope_scaling, unless_tied
-from archs.experts import APART, GATING, ROUTING, SHARED, TOGETHER, always, best_groups
+from archs.experts import APART, GATING, ROUTING, SHARED, TOGETHER, always
 from archs.families.llama import LLAMA
 from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Block, Config, Map
@@ -137,7 +137,7 @@ DEEPSEEK_V2 = LLAMA.but(
 
 DEEPSEEK_V3 = DEEPSEEK_V2.but(
     hf_classes=("DeepseekV3ForCausalLM",),
-    metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": best_groups},
+    metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
     restored=restored_v3,
     defaults={
         "hidden_size": 7168,

@@ -53,7 +53,7 @@ GPT_OSS = LLAMA.but(
         "max_position_embeddings": 131_072,
         "rms_norm_eps": 1e-5,
         "rope_theta": 150_000.0,
-        "rope_scaling": lambda config: SCALING,
+        "rope_scaling": SCALING,
         "sliding_window": 128,
         "num_local_experts": 128,
         "num_experts_per_tok": 4,

@@ -9,6 +9,7 @@ from typing import Any
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block, Map
 from archs.transforms import ungroup
+from archs.typed_json import Unread
 from quants import Tensor
 
 
@@ -30,6 +31,7 @@ GPTNEOX = Architecture(
         "rope.freq_base": unusual_base,
         "use_parallel_residual": "use_parallel_residual",
     },
+    keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
     defaults={
         "hidden_size": 6144,
         "intermediate_size": 24_576,
@@ -37,8 +39,8 @@ GPTNEOX = Architecture(
         "num_attention_heads": 64,
         "max_position_embeddings": 2048,
         "layer_norm_eps": 1e-5,
-        "rotary_emb_base": 10_000.0,
-        "rotary_pct": 0.25,
+        "rope_theta": lambda config: config.get("rotary_emb_base", 10_000.0),
+        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25),
         "use_parallel_residual": True,
         "vocab_size": 50_432,
     },

@@ -20,11 +20,16 @@ def window_pattern(config: Config) -> list[bool]:
 
 def rotating_layers(config: Config) -> list[bool] | None:
     """Which layers have rope, where some have none (the reference knows an older key only)."""
-    bases = config.get("layer_rope_theta") or []
-    if set(bases) - {0, config["rope_theta"]}:
-        raise ModelError("config.json has rotary bases by layer (layer_rope_theta), which its files cannot express")
-    rotating = [bool(each) for each in config.get("no_rope_layers") or bases]
+    rotating = [bool(each) for each in config.get("no_rope_layers") or config.get("layer_rope_theta") or []]
     return rotating if not all(rotating) else None
+
+
+def base(config: Config) -> float:
+    """The rotary base; that of layers goes first."""
+    bases = set(config.get("layer_rope_theta") or ()) - {0}
+    if len(bases) > 1:
+        raise ModelError("config.json has several rotary bases (layer_rope_theta), which its files cannot express")
+    return float(bases.pop() if bases else config["rope_theta"])
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -43,6 +48,7 @@ GRANITE_SWA = GRANITE.but(
     name="granite_swa",
     hf_classes=("GraniteSWAForCausalLM",),
     metadata={
+        "rope.freq_base": base,
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,
         "attention.rope_pattern": rotating_layers,

@@ -7,6 +7,7 @@ from archs.config import windowed_layers
 from archs.experts import kinds_of_nets
 from archs.families.qwen3moe import QWEN3_MOE
 from archs.spec import Config
+from archs.typed_json import Unread
 
 
 def window(config: Config) -> int | None:
@@ -21,6 +22,7 @@ MELLUM = QWEN3_MOE.but(
     name="mellum",
     hf_classes=("MellumForCausalLM",),
     vocab=("bpe",),
+    keys={"rope_scaling": Unread(), "rope_theta": Unread()},  # but `rope_parameters`
     metadata={"attention.sliding_window": window, "attention.sliding_window_pattern": window_pattern},
     defaults={
         "hidden_size": 2304,
@@ -28,7 +30,7 @@ MELLUM = QWEN3_MOE.but(
         "num_hidden_layers": 28,
         "head_dim": 128,
         "max_position_embeddings": 131_072,
-        "rope_theta": 500_000.0,
+        "rope_theta": lambda config: 500_000.0,
         "rope_local_base_freq": 10_000.0,
         "sliding_window": 1024,
         "moe_intermediate_size": 896,

@@ -47,8 +47,8 @@ MINISTRAL3 = MISTRAL3.but(
         "rms_norm_eps": 1e-5,
         "rope_theta": 1_000_000.0,
         "rope_scaling": {
-            "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16_384, "beta_fast": 32.0,
-            "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+            "rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
         },
         "sliding_window": None,
         "vocab_size": 131_072,
@@ -78,8 +78,8 @@ MISTRAL4 = DEEPSEEK_V3.but(
         "topk_group": 1,
         "routed_scaling_factor": 1.0,
         "rope_scaling": {
-            "rope_type": "yarn", "factor": 128.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0,
-            "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+            "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
         },
         "vocab_size": 131_072,
     },

@@ -47,10 +47,17 @@ def window_pattern(config: Config) -> list[bool]:
     return windowed_layers(config, lambda layer: (layer + 1) % 4 != 0)
 
 
+THETA = 500_000.0
+
 OLMO3 = OLMO2.but(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
     restored=None,
     rope_parameters="by kind",
     metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
-    defaults={"sliding_window": 4096, "rope_theta": 500_000.0},
+    defaults={
+        "sliding_window": 4096,
+        "rope_theta": THETA,
+        # transformers gives a base without kinds of layers to those without a window alone
+        "rope_local_base_freq": lambda config: THETA if config["rope_theta"] != THETA else None,
+    },
 )
