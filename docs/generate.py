@@ -1,13 +1,21 @@
-"""Write docs/architectures.md from the registry: python docs/generate.py [--check]."""
+"""Write architectures.md from the registry and options.md from the commands: python docs/generate.py [--check]."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import typer.main
 
 from archs.registry import architectures
+from gguftools.app import build_app
+from gguftools.contradictions import APART, NEEDS, flag
+from gguftools.usage import ALIASES, DROPPED, DROPPED_WITH_VALUE, ELSEWHERE, OTHERWISE, PROGRAMS, options_of
 
-PAGE = Path(__file__).resolve().parent / "architectures.md"
+FOLDER = Path(__file__).resolve().parent
 
 HEAD = """\
 # Architectures
@@ -71,13 +79,115 @@ OPT has no name in llama.cpp; its files use `opt`, GPT-2's tensor names, BERT's 
 """
 
 
-def page() -> str:
-    rows = [(a.name, ", ".join(a.hf_classes), ", ".join(a.vocab)) for a in architectures()]
-    table = ["| GGUF name | Hugging Face classes | vocabularies |", "|---|---|---|"]
-    return HEAD + "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n" + TAIL
+OPTIONS_HEAD = """\
+# Options and commands
 
+Written by `docs/generate.py` from the commands. An option has one meaning, whichever command has it; what a command adds
+stands behind its name. `gguftools COMMAND --help` explains the arguments and shows examples.
+
+Nothing that is given is ignored: options that contradict each other, or mean nothing without another, are wrong calls (exit
+code 2), and so are empty arguments. A wrong value of what a file holds ends with exit code 1. `--threads` and `--memory` are
+bounds and go with everything. Unknown options, commands, keys, recipes and formats are answered with what may be meant.
+
+"""
+
+
+def architectures_page() -> str:
+    rows = [(a.name, ", ".join(a.hf_classes), ", ".join(a.vocab)) for a in architectures()]
+    return HEAD + table(("GGUF name", "Hugging Face classes", "vocabularies"), rows) + TAIL
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |\n" for line in (columns, *rows)]
+    return lines[0] + "|---" * len(columns) + "|\n" + "".join(lines[1:])
+
+
+def options_page() -> str:
+    program: Any = typer.main.get_command(build_app())
+    commands = program.commands
+    summaries = [(f"`{name}`", command.help.partition("\n\n")[0]) for name, command in commands.items()]
+    parts = [
+        OPTIONS_HEAD, table(("command", ""), summaries), "\n## All options\n\n",
+        table(("option", "meaning", "commands"), option_rows(commands, program)),
+        "\n## What does not go together\n\n", table(("command", "option", "not with", "because"), apart_rows()),
+        "\n## Coming from llama.cpp\n\nAn option of its programs is answered with the whole call as it is typed here.\n\n",
+        table(("its program or script", "here"), program_rows()),
+        "\n", table(("its option", "here", "commands"), elsewhere_rows(commands)),
+        "\nOlder spellings are accepted: ", "; ".join(older_spellings()), ".\n",
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def option_rows(commands: Mapping[str, Any], program: Any) -> Iterator[tuple[str, str, str]]:
+    """Of every option its spellings, its meaning with what commands add to it, and the commands."""
+    found: dict[str, dict[str, Any]] = {}
+    in_front = {option.opts[0]: {"": option} for option in program.params}
+    for name, command in commands.items():
+        for option in command.params:
+            if option.param_type_name == "option" and not option.hidden:
+                found.setdefault(option.opts[0], {})[name] = option
+    found = in_front | found
+    for of_commands in (found[name] for name in sorted(found)):
+        first = next(iter(of_commands.values()))
+        flags = ", ".join(f"`{each}`" for each in (*first.opts, *first.secondary_opts))
+        meanings = {name: meaning_of(option) for name, option in of_commands.items()}
+        details = [f"{name}: {detail}" for name, (_, detail) in meanings.items() if detail]
+        text = next(iter(meanings.values()))[0]
+        if len(of_commands) == 1 and details:
+            text, details = next(iter(of_commands.values())).help, []
+        whose = "all" if len(of_commands) == len(commands) else ", ".join(of_commands) or "in front of the command"
+        yield flags, "; ".join([text.rstrip("."), *details]), whose
+
+
+def meaning_of(option: Any) -> tuple[str, str]:
+    """The meaning that an option has everywhere, and what a command adds behind a colon."""
+    meaning, _, detail = option.help.rstrip(".").partition(": ")
+    return meaning, detail
+
+
+def apart_rows() -> Iterator[tuple[str, str, str, str]]:
+    for command, entries in APART.items():
+        for one, others, why in entries:
+            but = [f"`{flag(each)}`" for each in others.removeprefix("*").split()]
+            whom = f"all but {', '.join(but)}" if others.startswith("*") else ", ".join(but)
+            yield f"`{command}`" if command else "all", f"`{flag(one)}`", whom, why
+    for command, needed in NEEDS.items():
+        for one, other in needed.items():
+            yield f"`{command}`", f"`{flag(one)}`", f"no `{flag(other)}`", "it means nothing alone"
+
+
+def program_rows() -> Iterator[tuple[str, str]]:
+    for new in dict.fromkeys(PROGRAMS.values()):
+        olds = [old for old, meant in PROGRAMS.items() if meant == new and re.search("llama|gguf", old)]
+        if olds:
+            yield ", ".join(f"`{old}`" for old in olds), f"`gguftools {new}`"
+
+
+def elsewhere_rows(commands: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What other programs call an option, all that mean the same in one row."""
+    for command, flags in ELSEWHERE.items():
+        for new in dict.fromkeys(flags.values()):
+            olds = ", ".join(f"`{old}`" for old, meant in flags.items() if meant == new)
+            here = "leave it out" if new in (DROPPED, DROPPED_WITH_VALUE) else f"`{new}`" if new[0] == "-" else new
+            having = [name for name, each in commands.items() if new in options_of(each)]
+            yield olds, here, f"`{command}`" if command else ", ".join(having) or "all"
+    for command, remarks in OTHERWISE.items():
+        for old, text in remarks.items():
+            yield f"`{old}`", text, f"`{command}`"
+
+
+def older_spellings() -> Iterator[str]:
+    for command, flags in ALIASES.items():
+        for old, new in flags.items():
+            yield f"`{command} {old}` for `{new}`"
+
+
+PAGES = {"architectures.md": architectures_page, "options.md": options_page}
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(PAGE.read_text(encoding="utf-8") != page())
-    PAGE.write_text(page(), encoding="utf-8")
+    for name, make in PAGES.items():
+        path = FOLDER / name
+        if "--check" not in sys.argv:
+            path.write_text(make(), encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != make():
+            sys.exit(f"{name} is stale")

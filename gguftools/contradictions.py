@@ -62,12 +62,13 @@ def _contradiction(command: str, given: set[str]) -> tuple[str, str] | None:
     for one, others, why in (*APART[""], *APART.get(command, ())):
         wrong = given - {one, *others[1:].split()} if others.startswith("*") else given & set(others.split())
         if one in given and wrong:
-            return f"{_flag(one)} does not go with {_flag(min(wrong))}", why
+            return f"{flag(one)} does not go with {flag(min(wrong))}", why
     for one, other in NEEDS.get(command, {}).items():
         if one in given and other not in given:
-            return f"{_flag(one)} means nothing without {_flag(other)}", f"add {_flag(other)}, or leave it out"
+            return f"{flag(one)} means nothing without {flag(other)}", f"add {flag(other)}, or leave it out"
     return None
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """What is typed for an option of this name."""
     return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"

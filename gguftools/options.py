@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -16,6 +17,8 @@ Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Markdown = Annotated[bool, Option("--markdown", help="Print tables as Markdown.")]
 Context = Annotated[int, Option("--ctx", "-c", min=4, help="Tokens of a window.")]
 Chunks = Annotated[int | None, Option("--chunks", min=1, help="Read the first so many windows only.")]
+TextFile = Annotated[Path, Option("--file", "-f", help="Text for the model to read.")]
+Matrix = Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")]
 New = Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")]
 ShardTensors = Annotated[int | None, Option("--split-max-tensors", min=1, help="Tensors of a shard of the output.")]
 ShardSize = Annotated[str | None, Option("--split-max-size", help="Tensor bytes of a shard of the output, as 2G.")]

@@ -85,7 +85,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "show": {
         "--json-array": "--json prints arrays, those of many items cut; --key KEY prints a whole one",
-        "--no-tensors": "--tensors '^$' matches no tensor, and --key KEY prints one value",
+        "--no-tensors": "--key KEY, which may be repeated, prints single values",
     },
 }  # fmt: skip
 PROGRAMS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Memory, Overwrite, Reserve, Resume, Threads
+from ..options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
@@ -29,7 +29,8 @@ def convert(
         ),
     ] = None,
     outtype: Annotated[
-        str, Option("--outtype", help="f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), or auto: as the checkpoint.")
+        str,
+        Option("--outtype", help="Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."),
     ] = "auto",
     pre: Annotated[str | None, Option("--pre", help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
     embed_tokenizer: Annotated[
@@ -44,7 +45,7 @@ def convert(
     predictor: Annotated[
         Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")
     ] = None,
-    imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, for recipes.")] = None,
+    imatrix: Matrix = None,
     reserve: Reserve = None,
     overwrite: Overwrite = False,
     resume: Resume = False,

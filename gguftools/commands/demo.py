@@ -15,7 +15,9 @@ EXAMPLES = (
 
 def demo(
     model: Annotated[Path | None, Argument(help="Hugging Face folder; the example model if not given.")] = None,
-    file: Annotated[Path | None, Option("--file", "-f", help="Text to measure on; the example's if not given.")] = None,
+    file: Annotated[
+        Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
+    ] = None,
     output: Annotated[Path, Option("--output", "-o", help="Folder for the files.")] = Path("demo"),
     overwrite: Overwrite = False,
 ) -> None:

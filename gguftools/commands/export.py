@@ -23,10 +23,11 @@ def export(
         ),
     ],
     tensors: Annotated[
-        str | None, Option("--tensors", help="Write tensors whose names match, under their GGUF names.")
+        str | None, Option("--tensors", help="Tensors whose names match: they are written under their GGUF names.")
     ] = None,
     outtype: Annotated[
-        str | None, Option("--outtype", help="f32, f16 or bf16; default: floats as they are, blocks as f32.")
+        str | None,
+        Option("--outtype", help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."),
     ] = None,
     split_max_size: ShardSize = None,
     overwrite: Overwrite = False,

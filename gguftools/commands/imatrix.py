@@ -5,14 +5,14 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Overwrite, Threads
+from ..options import Chunks, Context, Overwrite, TextFile, Threads
 
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
 
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
-    file: Annotated[Path, Option("--file", "-f", help="Text for the model to read.")],
+    file: TextFile,
     output: Annotated[
         str,
         Option("--output", "-o", metavar="PATH", help="Matrix to write; .dat for the legacy form."),

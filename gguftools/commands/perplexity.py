@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Json, Threads
+from ..options import Chunks, Context, Json, TextFile, Threads
 
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
@@ -15,7 +15,7 @@ EXAMPLES = (
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
-    file: Annotated[Path, Option("--file", "-f", help="Text to measure it on.")],
+    file: TextFile,
     ctx: Context = 512,
     chunks: Chunks = None,
     stride: Annotated[int, Option("--stride", min=0, help="Let windows overlap, each so many tokens on.")] = 0,

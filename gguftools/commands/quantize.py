@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Memory, New, Overwrite, Reserve, Resume, ShardSize, ShardTensors, Threads
+from ..options import DryRun, Json, Matrix, Memory, New, Overwrite, Reserve, Resume, ShardSize, ShardTensors, Threads
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -26,7 +26,7 @@ def quantize(
             help="File, or folder for MODEL-RECIPE.gguf; default beside the source.",
         ),
     ] = None,
-    imatrix: Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")] = None,
+    imatrix: Matrix = None,
     include_weights: Annotated[
         list[str] | None, Option("--include-weights", help="Use the matrix for names with this part only.")
     ] = None,

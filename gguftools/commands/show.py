@@ -17,7 +17,9 @@ EXAMPLES = (
 def show(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
     key: Annotated[list[str] | None, Option("--key", help="Print the whole value of one key, arrays too.")] = None,
-    tensors: Annotated[str | None, Option("--tensors", help="List tensors whose names match this expression.")] = None,
+    tensors: Annotated[
+        str | None, Option("--tensors", help="Tensors whose names match: they alone are listed.")
+    ] = None,
     json: Json = False,
     markdown: Markdown = False,
     text: Annotated[bool, Option("--text", help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,

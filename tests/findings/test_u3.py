@@ -48,7 +48,7 @@ CALLS = {
     "set-metadata MODEL --remove a b": "--remove a --remove b",
     "set-metadata MODEL --general-name Foo": "general.name=NAME",
     "set-metadata MODEL --remove-metadata general.url": "--remove general.url`",
-    "show MODEL --no-tensors": "--tensors",
+    "show MODEL --no-tensors": "--key KEY",
     "hash MODEL --no-layer": "--no-tensors`",
     "gguf-dump MODEL": "`gguftools show`",
     "llama-quantize a b Q4_K_M": "`gguftools quantize`",

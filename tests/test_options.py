@@ -1,0 +1,165 @@
+"""Every option of every command: one meaning, documented, and refused where its value means nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from gguftools.app import build_app
+from gguftools.contradictions import APART, NEEDS, flag
+
+from .conftest import ROOT
+from .findings.tool import EXAMPLE, TEXT, run, typed
+
+PROGRAM: Any = typer.main.get_command(build_app())
+OPTIONS = {
+    (name, option.opts[0]): option
+    for name, command in PROGRAM.commands.items()
+    for option in command.params
+    if option.param_type_name == "option"
+}
+
+# A call of each command that is right; MODEL, CK, TEXT, MATRIX and SHARD stand for files.
+CALLS = {
+    "architectures": "", "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
+    "demo": "-o out", "diff": "MODEL MODEL", "export": "MODEL -o out", "formats": "",
+    "gpu-split": "activations --vram 1G", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
+    "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "perplexity": "MODEL -f TEXT",
+    "quantize": "MODEL Q4_K_M -o out.gguf", "set-metadata": "MODEL general.name=x", "show": "MODEL",
+    "split": "MODEL -o out", "validate": "MODEL",
+}  # fmt: skip
+SIZES = ("0", "-1", "x", "1.5G", "")
+COUNTS = ("0", "-3", "x", "1.5", "")
+# Values that an option must not take: for all commands, or for one.
+WRONG_VALUES: dict[str, tuple[str, ...]] = {
+    "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
+    "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
+    "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
+    "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
+    "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
+    "--against": ("", "absent"), "--lora": ("", "absent", "CK"), "--predictor": ("", "absent", "CK"),
+    "--merge-lora": ("", "absent", "CK=nan", "CK=x"), "--model": ("", "absent.gguf"),
+    "--output": ("",), "--merge": ("",), "--check": ("", "absent"),
+    "--tensors": ("", "(", "nothing_matches"), "--key": ("", "general.nmae"),
+    "--include-weights": ("", "fnn"), "--exclude-weights": ("", "fnn"),
+    "--tensor-type": ("", "x", "=Q8_0", "(=Q8_0", "attn=Q8", "fnn=Q8_0"), "--tensor-type-file": ("", "absent"),
+    "--output-tensor-type": ("", "Q8", "I32"), "--token-embedding-type": ("", "Q8", "I32"),
+    "--prune-layers": ("", "x", "99", "-1", "0,1,2,3"),
+    "--override-kv": ("", "a", "a=int", "llama.contxt_length=int:5", "llama.context_length=int:x",
+                      "llama.rope.scaling.type=str:yarnn", "llama.context_length=int:0"),
+    "--from-json": ("", "absent.json", "TEXT"), "--type": ("", "x", "general.url=STRING", "general.name=TEXT"),
+    "--remove": ("", "general.nmae", "llama.block_count"), "--rename": ("", "x", "general.nmae=y", "general.name=x y"),
+    "--chat-template": ("", "@absent", "absent.jinja", "{{"), "--special-token": ("", "x", "eso=1", "eos=99999999"),
+}  # fmt: skip
+NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"]}
+# Flags. What they do not go with stands in gguftools.contradictions, whose every entry is tried below.
+FLAGS = {
+    "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
+    "--no-tensor-first-split", "--process-output", "--round-activations", "--pure", "--allow-requantize",
+    "--no-fallback", "--statistics", "--resume", "--check-tensors", "--sparse", "--tensor-values", "--no-tensors",
+    "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
+    "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
+    "--xxh64", "--sha1", "--sha256", "--uuid",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("options")
+    model, matrix = folder / "model.gguf", folder / "matrix.gguf"
+    assert run("convert", EXAMPLE, "-o", model, cwd=folder).returncode == 0
+    assert run("split", model, "-o", folder / "set", "--split-max-size", "4M", cwd=folder).returncode == 0
+    done = run("imatrix", model, "-f", TEXT, "-o", matrix, "--chunks", 1, "-c", 64, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    shard = next(folder.glob("set-00001-*"))
+    return {"MODEL": model, "MATRIX": matrix, "CK": EXAMPLE, "TEXT": TEXT, "SHARD": shard}
+
+
+def refuses(words: list[str], files: dict[str, Path], folder: Path, monkeypatch) -> str:
+    """Assert that the call ends with an error of one line and leaves no file; returns what was said."""
+    monkeypatch.chdir(folder)
+    done = typed(*(files.get(word, word) for word in words))
+    assert done.returncode in (1, 2), f"{words} ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(folder.iterdir()), f"{words} left {list(folder.iterdir())}"
+    return done.stderr
+
+
+def test_every_command_and_option_is_tried():
+    """A new one needs an entry above: the values that it must not take, or why it has none."""
+    assert set(CALLS) == set(PROGRAM.commands)
+    names = {name for _, name in OPTIONS}
+    assert names == set(WRONG_VALUES) | FLAGS
+    for (command, name), option in OPTIONS.items():
+        assert option.is_flag == (name in FLAGS), f"{command} {name}"
+
+
+@pytest.mark.parametrize(("command", "name"), [
+    key for key in OPTIONS if key[1] in WRONG_VALUES and key != ("demo", "--file")
+])  # fmt: skip
+def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, monkeypatch):
+    for value in WRONG_VALUES[name]:
+        words = [command, *CALLS[command].split()]
+        if name in words:
+            words[words.index(name) + 1] = value
+        else:
+            words += [*NEEDED_BESIDE.get(name, []), name, value]
+        refuses(words, files, tmp_path, monkeypatch)
+
+
+def entries() -> list[tuple[str, str, str]]:
+    """(command, option, another that it does not go with) of every pair."""
+    found = []
+    for command, rules in APART.items():
+        for one, others, _ in rules:
+            names = others.split() if not others.startswith("*") else ["imatrix"]
+            found += [(command or "validate", one, other) for other in names]
+    return found
+
+
+@pytest.mark.parametrize(("command", "one", "other"), entries())
+def test_options_that_contradict_each_other_are_refused(command, one, other, files, tmp_path, monkeypatch):
+    words = [command, *CALLS[command].split(), *with_value(command, one), *with_value(command, other)]
+    said = refuses(words, files, tmp_path, monkeypatch)
+    assert "does not go with" in said
+
+
+@pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
+def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
+    said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
+    assert f"{flag(one)} means nothing without {flag(NEEDS[command][one])}" in said
+
+
+def with_value(command: str, name: str) -> list[str]:
+    """An option, with a value that it could have."""
+    option = OPTIONS[command, flag(name)]
+    if option.is_flag:
+        return [flag(name)]
+    value = {"check_logits": "3", "split_max_tensors": "3", "split_max_size": "2M", "threads": "2"}.get(name, "TEXT")
+    return [flag(name), value]
+
+
+def test_every_contradiction_is_of_options_that_there_are():
+    for command, one, other in entries():
+        assert {(command, flag(one)), (command, flag(other))} <= set(OPTIONS)
+
+
+def test_a_short_name_belongs_to_one_option():
+    owners: dict[str, set[str]] = {}
+    for (_, name), option in OPTIONS.items():
+        for short in option.opts[1:]:
+            owners.setdefault(short, set()).add(name)
+    assert {short: names for short, names in owners.items() if len(names) > 1} == {}
+
+
+def test_the_table_in_the_docs_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True,
+                          text=True)  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr}: run python docs/generate.py"
