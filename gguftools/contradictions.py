@@ -42,6 +42,8 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 }  # fmt: skip
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
+    "hash": {"overwrite": "output"},
+    "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},
     "quantize": {"include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix"},
     "set-metadata": {"overwrite": "output"},

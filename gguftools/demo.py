@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .conversion import convert
 from .files.atomic import made_folder
-from .measure import perplexity
+from .measure import perplexity, read_text
 from .quantization import quantize
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
@@ -44,6 +44,7 @@ def demo(
     step: told what is being done. overwrite: replace files that are there.
     """
     tell = step or (lambda what: None)
+    read_text(text)  # a wrong one is found before anything is written
     with made_folder(folder):
         tell(f"convert {model}")
         converted = convert(model, folder, overwrite=overwrite, reads=[text]).outputs[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -22,3 +22,8 @@ Matrix = Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGU
 New = Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")]
 ShardTensors = Annotated[int | None, Option("--split-max-tensors", min=1, help="Tensors of a shard of the output.")]
 ShardSize = Annotated[str | None, Option("--split-max-size", help="Tensor bytes of a shard of the output, as 2G.")]
+
+
+def where(detail: str) -> Any:
+    """The option that says where to write; detail: a file or a folder, and which one if it is not given."""
+    return Option("--output", "-o", metavar="PATH", help=f"Where to write: {detail}")

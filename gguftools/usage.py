@@ -132,7 +132,7 @@ class Commands(OwnHelp, TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         for before, word in zip(("", *rest), rest, strict=False):
             if not word or (word.startswith("--") and word.endswith("=")):
-                ctx.fail(f"{word or before or 'an argument'} is given without a value")
+                raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
         return name, command, [_current(word, ALIASES.get(str(name), {})) for word in rest]
 
     @contextmanager

@@ -101,9 +101,7 @@ def test_every_command_and_option_is_tried():
         assert option.is_flag == (name in FLAGS), f"{command} {name}"
 
 
-@pytest.mark.parametrize(("command", "name"), [
-    key for key in OPTIONS if key[1] in WRONG_VALUES and key != ("demo", "--file")
-])  # fmt: skip
+@pytest.mark.parametrize(("command", "name"), [key for key in OPTIONS if key[1] in WRONG_VALUES])
 def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, monkeypatch):
     for value in WRONG_VALUES[name]:
         words = [command, *CALLS[command].split()]
@@ -149,6 +147,14 @@ def with_value(command: str, name: str) -> list[str]:
 def test_every_contradiction_is_of_options_that_there_are():
     for command, one, other in entries():
         assert {(command, flag(one)), (command, flag(other))} <= set(OPTIONS)
+
+
+def test_an_option_means_the_same_in_every_command():
+    """Its help is the same up to a colon, behind which a command may add what is its own; so are its short names."""
+    for name in {name for _, name in OPTIONS}:
+        of_commands = [option for (_, other), option in OPTIONS.items() if other == name]
+        assert len({(option.help or "").rstrip(".").partition(": ")[0] for option in of_commands}) == 1, name
+        assert len({(*option.opts, *option.secondary_opts) for option in of_commands}) == 1, name
 
 
 def test_a_short_name_belongs_to_one_option():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads
+from ..options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads, where
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
@@ -21,13 +21,7 @@ def convert(
     model: Annotated[
         str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), or hf://ORG/MODEL[@REVISION].")
     ],
-    output: Annotated[
-        str | None,
-        Option(
-            "--output", "-o", metavar="PATH",
-            help="File to write, or folder for NAME-OUTTYPE.gguf; the current one.",
-        ),
-    ] = None,
+    output: Annotated[str | None, where("a file, or a folder for NAME-OUTTYPE.gguf; default the current one.")] = None,
     outtype: Annotated[
         str,
         Option("--outtype", help="Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."),

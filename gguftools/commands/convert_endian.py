@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
-from ..options import Json, Overwrite
+from ..options import Json, Overwrite, where
 
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 
@@ -13,10 +13,7 @@ EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
     order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="File to write; NAME-ORDER.gguf if not given."),
-    ] = None,
+    output: Annotated[str | None, where("a file; default NAME-ORDER.gguf.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:

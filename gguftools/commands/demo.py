@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Overwrite
+from ..options import Overwrite, where
 
 EXAMPLES = (
     "gguftools demo",
@@ -18,7 +18,7 @@ def demo(
     file: Annotated[
         Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
     ] = None,
-    output: Annotated[Path, Option("--output", "-o", help="Folder for the files.")] = Path("demo"),
+    output: Annotated[Path, where("a folder.")] = Path("demo"),
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Overwrite, ShardSize, Threads
+from ..options import Json, Overwrite, ShardSize, Threads, where
 
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
@@ -15,13 +15,7 @@ EXAMPLES = (
 
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
-    output: Annotated[
-        str,
-        Option(
-            "--output", "-o", metavar="PATH",
-            help="A folder for a Hugging Face checkpoint, or a .safetensors or .npy file.",
-        ),
-    ],
+    output: Annotated[str, where("a folder for a checkpoint, or a .safetensors or .npy file.")],
     tensors: Annotated[
         str | None, Option("--tensors", help="Tensors whose names match: they are written under their GGUF names.")
     ] = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Overwrite
+from ..options import Json, Overwrite, where
 
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
 
@@ -16,10 +16,7 @@ def gpu_split(
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="Default MODEL.generated.gpuidx."),
-    ] = None,
+    output: Annotated[str | None, where("a file; default MODEL.generated.gpuidx.")] = None,
     batch: Annotated[int, Option("--batch", min=1, help="Neurons that are placed together.")] = 256,
     least: Annotated[int, Option("--least", min=0, help="Neurons that a layer gets if it gets any.")] = 0,
     overwrite: Overwrite = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Overwrite
+from ..options import Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools hash model.gguf",
@@ -23,10 +23,7 @@ def hash(
     all: Annotated[bool, Option("--all", help="All of them.")] = False,
     no_tensors: Annotated[bool, Option("--no-tensors", help="Of each file as a whole only.")] = False,
     check: Annotated[Path | None, Option("--check", help="Manifest to compare the files with.")] = None,
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="Write the manifest here."),
-    ] = None,
+    output: Annotated[str | None, where("a file for the manifest.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:

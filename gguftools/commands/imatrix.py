@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Overwrite, TextFile, Threads
+from ..options import Chunks, Context, Overwrite, TextFile, Threads, where
 
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
@@ -13,10 +13,7 @@ EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
     file: TextFile,
-    output: Annotated[
-        str,
-        Option("--output", "-o", metavar="PATH", help="Matrix to write; .dat for the legacy form."),
-    ],
+    output: Annotated[str, where("a file; .dat for the legacy form.")],
     ctx: Context = 512,
     chunks: Chunks = None,
     process_output: Annotated[bool, Option("--process-output", help="Also measure the weights of the head.")] = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Overwrite
+from ..options import DryRun, Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
@@ -15,10 +15,7 @@ EXAMPLES = (
 
 def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="File to write; PREFIX.gguf beside the shards if not given."),
-    ] = None,
+    output: Annotated[str | None, where("a file; default PREFIX.gguf beside the shards.")] = None,
     free: Annotated[
         bool, Option("--free", help="Delete each shard once its bytes are safe; if interrupted, run it again.")
     ] = False,

@@ -5,7 +5,20 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Matrix, Memory, New, Overwrite, Reserve, Resume, ShardSize, ShardTensors, Threads
+from ..options import (
+    DryRun,
+    Json,
+    Matrix,
+    Memory,
+    New,
+    Overwrite,
+    Reserve,
+    Resume,
+    ShardSize,
+    ShardTensors,
+    Threads,
+    where,
+)
 
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
@@ -19,13 +32,7 @@ EXAMPLES = (
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,
     recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
-    output: Annotated[
-        str | None,
-        Option(
-            "--output", "-o", metavar="PATH",
-            help="File, or folder for MODEL-RECIPE.gguf; default beside the source.",
-        ),
-    ] = None,
+    output: Annotated[str | None, where("a file, or a folder for MODEL-RECIPE.gguf; default: beside SOURCE.")] = None,
     imatrix: Matrix = None,
     include_weights: Annotated[
         list[str] | None, Option("--include-weights", help="Use the matrix for names with this part only.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, New, Overwrite, Reserve
+from ..options import DryRun, Json, New, Overwrite, Reserve, where
 
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
@@ -34,10 +34,7 @@ def set_metadata(
     special_token: Annotated[
         list[str] | None, Option("--special-token", help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")
     ] = None,
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="Write a copy here, leave FILE alone."),
-    ] = None,
+    output: Annotated[str | None, where("a copy; FILE stays as it is.")] = None,
     reserve: Reserve = None,
     force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
     new: New = False,

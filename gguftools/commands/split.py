@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Overwrite, ShardSize, ShardTensors
+from ..options import DryRun, Json, Overwrite, ShardSize, ShardTensors, where
 
 EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
@@ -15,10 +15,7 @@ EXAMPLES = (
 
 def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],
-    output: Annotated[
-        str | None,
-        Option("--output", "-o", metavar="PATH", help="PREFIX of the shards' names; the file's own if not given."),
-    ] = None,
+    output: Annotated[str | None, where("PREFIX of the shards' names; default the file's own.")] = None,
     split_max_size: ShardSize = None,
     split_max_tensors: ShardTensors = None,
     no_tensor_first_split: Annotated[

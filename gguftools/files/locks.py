@@ -17,6 +17,8 @@ from pathlib import Path
 
 from quants.errors import FileError
 
+from .naming import hint_for_absent, hint_for_folder
+
 WAIT = 2.0  # seconds that others get to finish
 STEP = 0.005
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)  # file systems without locks say something else
@@ -77,7 +79,8 @@ def open_to_lock(path: Path) -> int:
                 raise
             fd = os.open(path, os.O_RDONLY | flags)
     except OSError as error:
-        raise FileError(f"{path} cannot be changed: {error.strerror}") from error
+        hint = hint_for_folder(path) if path.is_dir() else hint_for_absent(path)
+        raise FileError(f"{path} cannot be changed: {error.strerror}", hint) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise FileError(f"{path} is not a regular file")

@@ -134,7 +134,7 @@ def test_nothing_is_set_twice(words: list[str], model: Path):
 
 
 @pytest.mark.parametrize(("pre", "meant"), [
-    ("nonsense", "hint: did you mean"), ("lama-bpe", "did you mean llama-bpe"), ("", "llama-bpe"),
+    ("nonsense", "hint: did you mean"), ("lama-bpe", "did you mean llama-bpe"),
 ])  # fmt: skip
 def test_an_unknown_pre_tokenizer_is_refused(pre: str, meant: str, tmp_path: Path):
     refused(typed("convert", EXAMPLE, "-o", tmp_path / "x.gguf", "--pre", pre), "pre-tokenizer", meant)
