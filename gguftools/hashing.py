@@ -6,6 +6,7 @@ padding are not part of it, so that renaming a model changes nothing.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ from quants.errors import FileError, OptionError
 from .files.atomic import Reads, atomic_output, output_path
 from .files.gguf_reader import open_gguf
 from .inputs import read_by_calls
+from .terminal import visible
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int, str], None]
@@ -29,6 +31,8 @@ ALGORITHMS = ("xxh64", "sha1", "sha256")
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
 WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
+ESCAPE = "\\"
+ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
 LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
 
@@ -49,8 +53,11 @@ class Digest:
     tensor: str | None = None
 
     def line(self) -> str:
-        """As it stands in a manifest."""
-        return f"{self.algorithm:<8}  {self.hex}  {self.file}{'' if self.tensor is None else f':{self.tensor}'}"
+        """As it stands in a manifest. As in coreutils', `\\` in front says that the name has escapes."""
+        name = self.file if self.tensor is None else f"{self.file}:{self.tensor}"
+        if visible(name) == name:
+            return f"{self.algorithm:<8}  {self.hex}  {name}"
+        return "\\" + f"{self.algorithm:<8}  {self.hex}  {visible(name.replace(ESCAPE, 2 * ESCAPE))}"
 
     def as_dict(self) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "hash": self.hex, "file": self.file, "tensor": self.tensor}
@@ -160,7 +167,7 @@ def write_manifest(
 def read_manifest(path: PathLike) -> list[Digest]:
     """The lines of a manifest. Raises FileError for one that is none."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError:
         raise FileError(f"{path} is not a manifest: it is not text") from None
     except OSError as error:
@@ -169,14 +176,19 @@ def read_manifest(path: PathLike) -> list[Digest]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        match = LINE.fullmatch(line.rstrip())
+        match = LINE.fullmatch(line.removeprefix(ESCAPE).rstrip())
         if match is None or match[1] not in (*ALGORITHMS, "uuid"):
             known = ", ".join((*ALGORITHMS, "uuid"))
             raise FileError(f"{path}, line {number} is not ALGORITHM  HEX  NAME with one of {known}: {line[:60]!r}")
-        rows.append((match[1], match[2].lower(), match[3]))
+        name = ESCAPED.sub(_unescaped, match[3]) if line.startswith(ESCAPE) else match[3]
+        rows.append((match[1], match[2].lower(), name))
     names = {name for _, _, name in rows}
     wholes = {name for name in names if any(other.startswith(f"{name}:") for other in names)}
     return [Digest(algorithm, value, *_parts(name, wholes)) for algorithm, value, name in rows]
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return codecs.decode(match[0], "unicode_escape")
 
 
 def _parts(name: str, wholes: set[str]) -> tuple[str, str | None]:
