@@ -21,6 +21,7 @@ from ..small_files import parse_json
 from .files import AddedToken
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .tokens import ADDED_SCORE
+from .wordpiece import words
 
 __all__ = ["ROLES", "restored_files"]
 
@@ -79,7 +80,8 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
-        return files | {"vocab.txt": "".join(f"{_word(found, row)}\n" for row in range(used[-1] + 1)).encode()}
+        listed = words(found.metadata, found.texts, found.types)[: used[-1] + 1]
+        return files | {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
     if kind == "t5":
         return files | {"spiece.model": _sentencepiece(found, unigram=True)}
     files |= {"tokenizer.model": _sentencepiece(found, unigram=False)}
@@ -274,14 +276,6 @@ def _merges(found: _Vocabulary) -> list[list[str]]:
         if text[:cut] in scores and text[cut:] in scores
     ]  # fmt: skip
     return [[left, right] for _, left, right in sorted(found_merges, key=lambda each: each[0])]
-
-
-def _word(found: _Vocabulary, row: int) -> str:
-    """A token as vocab.txt has it."""
-    text = found.texts[row]
-    if found.types[row] != TokenType.NORMAL:
-        return text
-    return text[1:] if text.startswith("▁") else f"##{text}"
 
 
 def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from gguf.constants import Keys, TokenType
 
 from ..metadata import Metadata, ValueType
 from .byte_bpe import listed_tokens
 from .files import TokenizerFiles
 
-__all__ = ["CONTINUATIONS", "is_wordpiece", "write_wordpiece"]
+__all__ = ["CONTINUATIONS", "is_wordpiece", "words", "write_wordpiece"]
 
 LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
 CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, as only words do otherwise
@@ -43,6 +46,19 @@ def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
 
 def write_token_types(metadata: Metadata, count: int) -> None:
     metadata.set(Keys.Tokenizer.TOKEN_TYPE_COUNT, count, ValueType.UINT32)
+
+
+def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]) -> list[str]:
+    """A file's tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are those
+    that the file names because they begin with it, which else words do.
+    """
+    named = set(metadata.get(CONTINUATIONS, ()))
+
+    def word(row: int, text: str) -> str:
+        return text[1:] if text.startswith("▁") and text != "▁" and row not in named else f"##{text}"
+
+    normal = int(TokenType.NORMAL)
+    return [word(row, text) if types[row] == normal else text for row, text in enumerate(texts)]
 
 
 def _marked(text: str, prefix: str) -> str:

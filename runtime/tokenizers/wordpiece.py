@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gguf.constants import Keys, TokenType
+from gguf.constants import Keys
 
-from archs.vocab.wordpiece import CONTINUATIONS
+from archs.vocab.wordpiece import words
 
 from .model import Tokens
 
@@ -46,15 +46,7 @@ class WordPieces:
 
     @cached_property
     def _texts(self) -> list[str]:
-        """Tokens as vocab.txt has them. U+2581 alone is a continuation, as there is no empty word; so are those that
-        the file names because they begin with it, which else words do.
-        """
-        continuations = set(self.tokens.metadata.get(CONTINUATIONS, ()))
-        texts = list(self.tokens.texts)
-        for number in (self.tokens.types == TokenType.NORMAL).nonzero()[0].tolist():
-            text = texts[number]
-            is_word = text.startswith("▁") and text != "▁" and number not in continuations
-            texts[number] = text[1:] if is_word else "##" + text
+        texts = words(self.tokens.metadata, self.tokens.texts, self.tokens.types.tolist())
         return [self.tokens.unlisted.get(number, text) for number, text in enumerate(texts)]
 
     @cached_property

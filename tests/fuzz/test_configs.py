@@ -29,7 +29,7 @@ import gguftools
 from archs.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
 from archs.plan import Plan, plan
 from archs.registry import architectures
-from archs.shapes import wrong_shapes
+from archs.shapes import faults
 from gguftools.conversion import convert
 from gguftools.files.checkpoint import open_checkpoint
 from gguftools.known_keys import problems
@@ -187,8 +187,8 @@ def check(planned: Plan) -> None:
         for problem in problems(key, None, planned.metadata, planned.tensors):
             if "0; 1 or more" not in problem:  # heads of models without attention
                 raise AssertionError(problem)
-    for name, expected in wrong_shapes(planned.architecture, planned.metadata, planned.tensors):
-        raise AssertionError(f"{name}: {expected}")
+    for fault in faults(planned.architecture, planned.metadata, planned.tensors):
+        raise AssertionError(str(fault))
 
 
 def entries(folder: Path, zoo: bool) -> Iterator[Path]:
