@@ -160,8 +160,9 @@ def _choices(key: str, rule: Rule) -> Collection[str | int]:
     if key == Keys.General.FILE_TYPE:
         from quants.recipes import RECIPES
 
-        types = {int(each) for each in LlamaFileType} | {each.file_type for each in RECIPES.values()}
-        return sorted(each for each in types if each is not None)
+        guessed = int(LlamaFileType.GUESSED)
+        types = {*map(int, LlamaFileType), *(each.file_type or 0 for each in RECIPES.values())} - {guessed}
+        return sorted(types | {number + guessed for number in types})
     if key == Keys.Tokenizer.PRE:
         from archs.vocab.pretokenizer import table
 

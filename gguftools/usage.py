@@ -133,7 +133,10 @@ class Commands(OwnHelp, TyperGroup):
         for before, word in zip(("", *rest), rest, strict=False):
             if not word or (word.startswith("--") and word.endswith("=")):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
-        return name, command, [_current(word, ALIASES.get(str(name), {})) for word in rest]
+        current = [_current(word, ALIASES.get(str(name), {})) for word in rest]
+        if twice := _given_twice(command, current):
+            raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
+        return name, command, current
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -145,6 +148,27 @@ class Commands(OwnHelp, TyperGroup):
             from .ui import usage
 
             usage(*explain(error, self.words, self.commands))
+
+
+def _given_twice(command: Any, words: Sequence[str]) -> str | None:
+    """An option that has one value and is given a second one."""
+    options = {spelled: each for each in command.params for spelled in (*each.opts, *each.secondary_opts)}
+    seen: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        found = word.partition("=")[0]
+        found = found if found in options or word.startswith("--") else word[:2]
+        option = options.get(found) if found.startswith("-") else None
+        if option is None:
+            continue
+        if option.name in seen and not option.multiple and (not option.is_flag or seen[option.name] != found):
+            return str(option.opts[0])
+        seen[option.name] = found
+        if not option.is_flag and word == found:
+            next(rest, None)  # its value
+    return None
 
 
 def _current(word: str, aliases: Mapping[str, str]) -> str:

@@ -64,6 +64,10 @@ WRONG = {  # of shell: usage errors. MODEL: a model's file, CK: its checkpoint, 
     "convert CK -o x.gguf --lora CK --embed-tokenizer": "--lora does not go with --embed-tokenizer",
     "export MODEL -o x.safetensors --max-shard-size 2G": "means nothing for tensors",
     "split MODEL --max-size 2M --max-tensors 3": "does not go with",
+    # two values where one is taken
+    "quantize MODEL Q8_0 -o x.gguf -j 1 --threads 2": "--threads is given twice",
+    "convert CK -o x.gguf --outtype f16 --outtype f32": "--outtype is given twice",
+    "show MODEL --tensors attn --tensors ffn": "--tensors is given twice",
     # nothing where something belongs
     "convert CK -o x.gguf --reserve ''": "--reserve",
     "quantize MODEL Q8_0 -o x.gguf --prune-layers ''": "--prune-layers",

@@ -6,7 +6,7 @@ import pytest
 import typer.main
 
 from gguftools.__main__ import build_app
-from gguftools.usage import ALIASES, ELSEWHERE, OTHERWISE, PROGRAMS, misplaced_recipes, options_of
+from gguftools.usage import ALIASES, ELSEWHERE, OTHERWISE, PROGRAMS, USAGE_ERROR, misplaced_recipes, options_of
 
 COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
 ALL_OPTIONS = set().union(*(options_of(command) for command in COMMANDS.values()))
@@ -43,3 +43,20 @@ def test_an_old_spelling_means_the_new_one(command, old, new):
 def test_recipes_in_order_are_no_mistake():
     assert misplaced_recipes("in.gguf", ["Q4_K_M", "Q8_0"]) is None
     assert misplaced_recipes("in.gguf", ["15"]) is None  # a recipe's number
+
+
+@pytest.mark.parametrize(("call", "twice"), [
+    ("quantize m Q8_0 -j 1 --threads 2", "--threads"), ("quantize m Q8_0 -j1 -j2", "--threads"),
+    ("convert m --outtype f16 --outtype=q8_0", "--outtype"),
+    ("quantize m --statistics --no-statistics", "--statistics"),
+    ("quantize m Q8_0 --json --json -qv", None), ("show m --key a --key a", None),
+    ("set-metadata m --remove --remove --type a=b", None), ("show -- --tensors --tensors", None),
+    ("split m --max-size 2M --split-max-size 3M", "--split-max-size"),
+])  # fmt: skip
+def test_an_option_of_one_value_is_given_once(call, twice):
+    group = typer.main.get_command(build_app())
+    if twice is None:
+        group.resolve_command(None, call.split())  # type: ignore[attr-defined]
+        return
+    with pytest.raises(USAGE_ERROR, match=f"{twice} is given twice"):
+        group.resolve_command(None, call.split())  # type: ignore[attr-defined]
