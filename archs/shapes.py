@@ -304,30 +304,19 @@ def _layer_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
 
 
 def _one_layer(model: _Model, numbers: Hyper, start: str, index: int) -> Iterator[Fault]:
+    """What numbers of the metadata have to do with each other goes first: shapes follow from them."""
     roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
-    sizes = _sizes(model, numbers, index)
-    made_of = list(_parts_of(model, start, own))
-    for part in made_of:
-        yield from _part_faults(model, start, roles, part, sizes)
+    sizes, made_of = _sizes(model, numbers, index), list(_parts_of(model, start, own))
+    of_parts = [fault for part in made_of for fault in _part_faults(model, start, roles, part, sizes)]
     if model.two_sides:
-        yield from _two_sided_faults(model, start, own, sizes)
-        return
-    block = model.architecture.block
-    if len(made_of) == 1:
+        yield from _two_sided_faults(model, start, own)
+    else:
+        yield from _attention_faults(model, numbers, start, made_of)
+        yield from _state_faults(model, made_of, sizes)
+        yield from _expert_faults(model, numbers, start, made_of, sizes)
+    yield from of_parts
+    if made_of == [parts.NORMS]:
         yield Fault(start[:-1], "is a layer without attention, a feed-forward net or any other")
-    if numbers.parallel and parts.ATTENTION not in made_of:
-        yield _missing(f"{start}attn_output.weight")
-    if parts.ATTENTION in made_of or parts.BORROWING in made_of or parts.LATENT in made_of:
-        yield from _attention_faults(model, numbers, start, own)
-    if parts.EXPERTS in made_of:
-        yield from _expert_faults(model, numbers, sizes)
-        names = {"ffn_gate_exps.weight", "ffn_gate_up_exps.weight"}
-        if block.gated and not names & set(roles):
-            yield _missing(f"{start}ffn_gate_exps.weight")
-    for key, name, whole in (("time_step_rank", "steps", "inner"), ("group_count", "groups", "steps")):
-        in_heads = parts.HEADS in made_of or parts.DELTA in made_of
-        if in_heads and sizes.get(whole, 0) % sizes.get(name, 1):
-            yield model.fault(f"ssm.{key}", f"is {sizes[name]}, which does not divide {sizes[whole]}")
 
 
 def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
@@ -424,16 +413,21 @@ def _written_shape(dimensions: tuple[parts.Terms, ...], sizes: Sizes) -> str:
     return f"[{', '.join(word if number is None else f'{number} ({word})' for number, word in pairs)}]"
 
 
-def _attention_faults(model: _Model, numbers: Hyper, start: str, own: LayerHyper) -> Iterator[Fault]:
-    roles, keys = model.grouped[start], model.keys
-    latent = _has(roles, parts.LATENT_MARKS)
+def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part]) -> Iterator[Fault]:
+    roles, keys, own = model.grouped[start], model.keys, numbers.layers[int(start.split(".")[-2])]
+    latent = parts.LATENT in made_of
+    if not latent and parts.ATTENTION not in made_of and parts.BORROWING not in made_of:
+        if numbers.parallel:
+            yield _missing(f"{start}attn_output.weight")
+        return
     most = keys.get("attention.key_length_mla", 0) - 1 if latent else own.key_width
     rotation = "rope.dimension_count"
     if own.heads < 1:
         yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")
         return
     if (own.rotates or latent) and not (0 < own.rope_width <= most and own.rope_width % 2 == 0):
-        yield model.fault(rotation, f"means {own.rope_width} values of a head; an even number, at most {most}, rotates")
+        width = f"an even number of a head's {most} ('attention.key_length') rotates"
+        yield model.fault(rotation, f"means {own.rope_width} values; {width}")
     if own.rotates and own.rope_width == 2 and keys.get("rope.scaling.dynamic_factor"):
         yield model.fault(rotation, "is 2; dynamic scaling needs more")
     if latent:
@@ -455,8 +449,20 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, own: LayerHyper
         yield Fault(f"{start}attn_qkv.weight", "is there, but queries have gates")
 
 
-def _expert_faults(model: _Model, numbers: Hyper, sizes: Sizes) -> Iterator[Fault]:
-    count, used = sizes.get("experts", 0), numbers.experts_used
+def _state_faults(model: _Model, made_of: list[Part], sizes: Sizes) -> Iterator[Fault]:
+    if parts.HEADS not in made_of and parts.DELTA not in made_of:
+        return
+    for key, name, whole in (("time_step_rank", "steps", "inner"), ("group_count", "groups", "steps")):
+        if sizes.get(whole, 0) % sizes.get(name, 1):
+            yield model.fault(f"ssm.{key}", f"is {sizes[name]}, which does not divide {sizes[whole]}")
+
+
+def _expert_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part], sizes: Sizes) -> Iterator[Fault]:
+    if parts.EXPERTS not in made_of or "experts" not in sizes:
+        return
+    if model.architecture.block.gated and not _has(model.grouped[start], "ffn_gate_exps ffn_gate_up_exps"):
+        yield _missing(f"{start}ffn_gate_exps.weight")
+    count, used = sizes["experts"], numbers.experts_used
     groups, best = numbers.expert_groups, numbers.expert_groups_used
     if not 1 <= used <= count:
         yield model.fault("expert_used_count", f"is {used}: {used} experts cannot be used of {count}")
@@ -468,7 +474,7 @@ def _expert_faults(model: _Model, numbers: Hyper, sizes: Sizes) -> Iterator[Faul
         yield model.fault("expert_group_used_count", f"is {best}: {used} experts cannot come from so many of {groups}")
 
 
-def _two_sided_faults(model: _Model, start: str, own: LayerHyper, sizes: Sizes) -> Iterator[Fault]:
+def _two_sided_faults(model: _Model, start: str, own: LayerHyper) -> Iterator[Fault]:
     """Distances: near ones have a bucket each, those up to the farthest share the rest."""
     roles = model.grouped[start]
     bias = roles.get("attn_rel_b.weight")

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from quants.errors import ModelError
+
 from .files.atomic import NOTHING, check_target, output_path
 from .imatrix import Entry, ImportanceMatrix, write_imatrix
 from .measure import read_text
 from .opened import open
+
+MOST = 3e38  # what float32 holds
 
 Progress = Callable[[int, int, float], None]
 
@@ -54,6 +58,9 @@ def measure_importance(
         if progress:
             progress(done, len(plan.starts), 0.0)
     kept = (name for name in found.sums if with_output or name not in ("output.weight", "token_embd.weight"))
+    for name, sums in found.sums.items():
+        if not np.all(sums.squares < MOST):
+            raise ModelError(f"the inputs of {name!r} are too large to be squared", "keys or weights are wrong")
     entries = {
         name: Entry(found.sums[name].squares.astype(np.float32), found.sums[name].counts.astype(np.float32))
         for name in kept

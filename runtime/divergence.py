@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.errors import FileError, OptionError
+from quants.errors import FileError, ModelError, OptionError
 
 from .kernels.softmax import divergences
 from .kernels.threads import run, shares
@@ -75,11 +75,13 @@ def _array(logits: Iterable[Floats] | Logits) -> Floats:
 def compare(base: Floats, other: Floats, targets: Ids) -> NDArray[np.float64]:
     """For each row of two logits (n, vocabulary): KL, log p(target) of base and of other, 1 where the top token agrees.
 
-    float64 (n, 4). Raises OptionError where the vocabularies differ.
+    float64 (n, 4). Raises OptionError where the vocabularies differ, ModelError for logits that are NaN.
     """
     if base.shape != other.shape:
         raise OptionError(f"logits of shape {base.shape} and {other.shape}; the models must share a vocabulary")
     rows = [np.ascontiguousarray(logits, np.float32) for logits in (base, other)]
+    if any(np.isnan(logits).any() for logits in rows):
+        raise ModelError("logits are not numbers: there is nothing to compare")
     out = np.empty((len(base), 4))
     run(lambda start, stop: divergences(*rows, targets, out, start, stop), shares(len(out), 16))
     return out

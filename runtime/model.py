@@ -106,7 +106,8 @@ class Model:
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
         first: the first position (within these tokens) whose logits are wanted.
-        Raises ModelError for an id outside the vocabulary, and for a cache where tokens see those after them.
+        Raises ModelError for an id outside the vocabulary, for a cache where tokens see those after them, and where
+        numbers stop being finite.
         """
         ids = self._checked(tokens)
         if ids.size == 0:
@@ -124,6 +125,8 @@ class Model:
                 return self.forward(again, cache, seen + first)
         result = self._evaluate(texts, cache, first)
         array = result.float32() if isinstance(result, Logits) else result
+        if np.isnan(array).any():
+            raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
 
     def scorable(self, tokens: ArrayLike, first: int = 0) -> Logits:
@@ -149,8 +152,13 @@ class Model:
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     """Norms and biases are few enough to be looked at before anything runs; matrices show in what comes out of them."""
     for name, tensor in tensors.items():
-        if len(tensor.shape) == 1 and not tensor.format.is_quantized and not np.isfinite(tensor.float32()).all():
-            raise ModelError(f"{name!r} has values that are not finite", hint=DAMAGED)
+        if len(tensor.shape) != 1 or tensor.format.is_quantized:
+            continue
+        values = tensor.float32()
+        wrong = np.flatnonzero(~np.isfinite(values))
+        # a bias of -infinity says that a token never comes
+        if len(wrong) and not (name == "output.bias" and np.isneginf(values[wrong]).all()):
+            raise ModelError(f"{name!r} holds {values[wrong[0]]} at {wrong[0]}; all have to be finite", hint=DAMAGED)
 
 
 def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:

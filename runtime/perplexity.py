@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.errors import OptionError
+from quants.errors import ModelError, OptionError
 
 from .kernels.softmax import negative_log_likelihoods
 from .kernels.threads import run, shares
@@ -28,6 +28,7 @@ Floats = NDArray[np.float32]
 # `Logits` instead of arrays leave it to us to compute no more of them than the losses need.
 Forward = Callable[[Ids, int], Iterable[Floats] | Logits]
 Progress = Callable[[int, int, float], None]
+MOST_LOSS = 700.0  # e^709 is the largest number there is
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def perplexity(
     bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
     together; more than one changes what `forward` is given and returns (see Forward). progress: called after each
     window with (windows done, windows in all, perplexity so far).
-    Raises OptionError as `windows` does.
+    Raises OptionError as `windows` does, ModelError where the losses are no numbers.
     """
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
     text = np.asarray(tokens, np.int64)
@@ -99,10 +100,17 @@ def perplexity(
         targets = np.stack([text[start + plan.first + 1 : start + plan.last + 2] for start in starts])
         for window in _window_losses(forward, inputs, plan.first, targets, batch > 1):
             losses[len(running)] = window
-            running.append(math.exp(losses[: len(running) + 1].mean()))
+            running.append(_perplexity(float(losses[: len(running) + 1].mean())))
             if progress is not None:
                 progress(len(running), len(plan.starts), running[-1])
     return Perplexity(running[-1], _standard_error(losses, running[-1]), running, n_ctx * len(running), losses.size)
+
+
+def _perplexity(loss: float) -> float:
+    """Of a mean loss. Raises ModelError where it is no number, or one too large to mean anything."""
+    if not loss < MOST_LOSS:
+        raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
+    return math.exp(loss)
 
 
 def _window_losses(
@@ -111,7 +119,10 @@ def _window_losses(
     """Losses of each window; targets: (windows, scored)."""
     result = forward(inputs if together else inputs[0], first)
     if isinstance(result, Logits):
-        yield from result.losses(targets if together else targets[0]).reshape(targets.shape)
+        losses = result.losses(targets if together else targets[0]).reshape(targets.shape)
+        if not np.isfinite(losses).all():
+            raise ModelError(f"logits are not finite, though all layers are: {result.weight.name!r} is damaged")
+        yield from losses
         return
     for logits, wanted in zip(result if together else [result], targets, strict=True):
         yield token_losses(np.asarray(logits)[: len(wanted)], wanted)
