@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +56,33 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def answer(path: Path) -> None:
-    loaded = gguftools.load(path)
-    loaded.logits([1, 2, 3], [0, 1] if loaded.sides else [])
+def answer(path: Path) -> str:
+    """What comes of running the file, in a process of its own: kernels that are misled may end it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+        said = "it crashes"
+        try:
+            loaded = gguftools.load(path)
+            said = f"it runs: {loaded.logits([1, 2, 3], [0, 1] if loaded.sides else []).shape}"
+        except ModelError as error:
+            said = f"refused: {error}"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answers:
+        said = answers.read().decode()
+    return said if os.waitpid(child, 0)[1] == 0 else "it crashes"
 
 
 def refuses(path: Path, where: str) -> None:
-    with pytest.raises(ModelError) as found:
-        answer(path)
-    assert where in str(found.value)
+    said = answer(path)
+    assert said.startswith("refused: "), said
+    assert where in said
     assert not validate(path, data=False).valid
 
 
@@ -100,7 +120,7 @@ def test_commands(command: str, model: Path, tmp_path: Path) -> None:
 # Other insides: entries of tests/data/families, a key of theirs, what is named.
 OTHERS: list[tuple[str, str, Any, str]] = [
     ("glm4-moe-lite", "attention.kv_lora_rank", 7, "attn_kv_a"),
-    ("glm4-moe-lite", "rope.dimension_count", 2**31, "rope.dimension_count"),
+    ("glm4-moe-lite", "rope.dimension_count", 4096, "rope.dimension_count"),
     ("glm4-moe-lite", "expert_group_count", 3, "expert_group_count"),
     ("llama4", "expert_used_count", 99, "expert_used_count"),
     ("nemotron-h-moe", "ssm.group_count", 3, "ssm"),
@@ -110,7 +130,7 @@ OTHERS: list[tuple[str, str, Any, str]] = [
     ("gemma3n", "altup.active_idx", 9, "altup.active_idx"),
     ("gemma4-e", "attention.shared_kv_layers", 9, "share"),
     ("gemma4-e", "attention.key_length_swa", 6, "attention.key_length"),
-    ("umt5", "decoder_block_count", 2**31, "dec.blk"),
+    ("umt5", "decoder_block_count", 99, "dec.blk"),
     ("umt5", "attention.head_count", 3, "attn_"),
 ]
 
@@ -124,5 +144,6 @@ def test_other_insides(entry: str, key: str, value: Any, where: str, tmp_path: P
     done = typed("validate", path)
     assert done.returncode == 1
     assert "its metadata makes no model" not in done.stdout + done.stderr
-    with pytest.raises(ModelError, match=where):
-        answer(path)
+    said = answer(path)
+    assert said.startswith("refused: "), said
+    assert where in said
