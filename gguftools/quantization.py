@@ -78,7 +78,9 @@ def quantize(
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = [recipes] if isinstance(recipes, str) else list(recipes)
-    chosen = list(dict.fromkeys(recipe_named(name) for name in names))
+    chosen = [recipe_named(name) for name in names]
+    if len(set(chosen)) < len(chosen):
+        raise OptionError(f"{' '.join(names)} is one recipe twice", f"they are {', '.join(r.name for r in chosen)}")
     if not chosen:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     opened = source if isinstance(source, Input) else open_input(Path(source))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Overwrite, where
+from ..options import Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools demo",
@@ -20,13 +20,17 @@ def demo(
     ] = None,
     output: Annotated[Path, where("a folder.")] = Path("demo"),
     overwrite: Overwrite = False,
+    json: Json = False,
 ) -> None:
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
     from ..demo import demo as run
     from ..demo import example
-    from ..ui import note, print_table, size
+    from ..ui import note, print_json, print_table, size
 
     rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
+    if json:
+        print_json([{**vars(row), "file": str(row.file)} for row in rows])
+        return
     cells = [
         (row.recipe, row.file.name, size(row.bytes), f"{row.bits_per_weight:.2f}",
          f"{row.perplexity:.3f} ± {row.standard_error:.3f}", f"{row.tokens_per_second:,.0f}")

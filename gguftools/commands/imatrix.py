@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Overwrite, TextFile, Threads, where
+from ..options import Chunks, Context, Json, Overwrite, TextFile, Threads, where
 
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
@@ -19,12 +19,14 @@ def imatrix(
     process_output: Annotated[bool, Option("--process-output", help="Also measure the weights of the head.")] = False,
     overwrite: Overwrite = False,
     threads: Threads = None,
+    json: Json = False,
 ) -> None:
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
+    from ..imatrix import as_dict
     from ..importance import measure_importance
     from ..measure import context_warning
     from ..progress import window_progress
-    from ..ui import note, print_matrix
+    from ..ui import note, print_json, print_matrix
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")
@@ -33,4 +35,4 @@ def imatrix(
             model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
             overwrite=overwrite, progress=progress,
         )  # fmt: skip
-    print_matrix(matrix)
+    print_json(as_dict(matrix)) if json else print_matrix(matrix)

@@ -87,6 +87,7 @@ def test_what_would_be_ignored_is_refused(call: str, model: Path):
 CONTRADICTIONS = {  # what is seen only when files have been opened
     "quantize MODEL COPY -o x.gguf --pure": "COPY",
     "quantize MODEL COPY -o x.gguf --output-tensor-type Q6_K": "COPY",
+    "quantize MODEL Q4_K_M Q4_K -o .": "is one recipe twice",
     "quantize CK Q8_0 -o x.gguf --keep-split": "no GGUF shards",
     "convert CK -o x.gguf --outtype f16 --imatrix MATRIX": "without importance",
     "quantize MODEL Q4_K_M -o x.gguf --imatrix MATRIX --include-weights attn_v --include-weights fnn": "'fnn'",
