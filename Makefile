@@ -36,6 +36,7 @@ fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_mutations --count 200000
 	$(RUN)/python -m tests.fuzz.test_lies --count 20000
 	$(RUN)/python -m tests.fuzz.test_configs --count 20000
+	$(RUN)/python -m tests.fuzz.test_tokenizers --count 5000
 
 zoo: $(VENV)/installed
 	$(RUN)/python -m tests.zoo

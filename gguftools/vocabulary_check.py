@@ -12,6 +12,7 @@ from gguf.constants import Keys, TokenType
 
 from archs.metadata import Metadata, ValueType
 from archs.vocab.pretokenizer import byte_characters, table
+from archs.vocab.tokens import missing_bytes
 from quants import Tensor
 from quants.errors import VocabularyError
 
@@ -114,8 +115,9 @@ def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iter
     found = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
     if not needed and not found:
         return
-    if len(found) < 256:
-        lost = f"{256 - len(found)} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
+    count = len(missing_bytes(texts)) if found else 256
+    if count:
+        lost = f"{count} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
         yield (ERROR if found else WARNING), TOKENS, lost
     if len(types) == len(texts):
         wrong = sorted(i for i in found if types[i] != int(TokenType.BYTE))

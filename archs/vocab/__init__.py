@@ -19,7 +19,7 @@ from .files import AddedToken, TokenizerFiles
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
-from .tokens import plain_text
+from .tokens import missing_bytes, plain_text
 from .wordpiece import is_wordpiece, write_normalizer, write_token_types, write_wordpiece
 
 __all__ = ["vocabulary"]
@@ -132,6 +132,8 @@ def _check_usable(metadata: Metadata, folder: Path) -> None:
     types = np.asarray(metadata[Keys.Tokenizer.TOKEN_TYPE])
     if not np.isin(types, (TokenType.NORMAL, TokenType.BYTE)).any():
         raise VocabularyError(f"the tokenizer of {folder} has no token that text can become")
+    if metadata[Keys.Tokenizer.MODEL] in ("llama", "t5") and (lost := missing_bytes(metadata[Keys.Tokenizer.LIST])):
+        raise VocabularyError(f"the tokenizer of {folder} has no token <0x{lost[0]:02X}>, but such ones of other bytes")
 
 
 def _check_unicode(metadata: Metadata, folder: Path) -> None:

@@ -7,7 +7,6 @@ imported only then.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from quants.errors import VocabularyError
 from .. import small_files
 from .checked import ROLES, check_model, read_tokenizer, read_tokenizer_config, read_tokens
 from .ranks import from_ranked_files
+from .slow import tokenizer_by_transformers
 
 __all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json", "read_json_list"]
 
@@ -68,23 +68,7 @@ class TokenizerFiles:
 
     def converted(self) -> TokenizerFiles:
         """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
-        from transformers import AutoTokenizer  # slow to import, and needed for few folders
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(self.folder), use_fast=True, local_files_only=True, trust_remote_code=False
-            )
-            return replace(self, tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()))
-        except Exception as error:  # whatever a tokenizer class raises on files it does not like
-            if "trust_remote_code" in str(error):
-                raise VocabularyError(
-                    f"{self.folder}: the tokenizer is Python code of the checkpoint, which is never run",
-                    "a version of it with tokenizer.json can be read",
-                ) from error
-            raise VocabularyError(
-                f"{self.folder} has no tokenizer that can be read: {str(error).splitlines()[0]}",
-                "it should hold tokenizer.json, tokenizer.model, or vocab.json and merges.txt",
-            ) from error
+        return replace(self, tokenizer=read_tokenizer(tokenizer_by_transformers(self.folder), str(self.folder)))
 
     def role(self, role: str) -> str | None:
         """The text of the token that plays a role ("bos", "eos", …)."""

@@ -29,6 +29,7 @@ from .tokens import ADDED_SCORE, Tokens, check_rows, plain_text, type_of_added
 __all__ = ["is_sentencepiece", "puts_space_in_front", "user_defined_pieces", "write_sentencepiece"]
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 UNIGRAM = 1  # TrainerSpec.ModelType
 USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.TokenType
 
@@ -91,6 +92,8 @@ def _check_pieces(path: Path, pieces: Any, rows: int) -> None:
     for row, piece in enumerate(pieces):
         if not math.isfinite(piece.score):
             raise VocabularyError(f"{path}: piece {row} has the score {piece.score}; a finite number was expected")
+        if piece.type == TokenType.BYTE and not BYTE.fullmatch(piece.piece):
+            raise VocabularyError(f"{path}: piece {row} is a byte, but {piece.piece!r} is none like <0x0A>")
 
 
 def _as_fairseq(tokens: Tokens) -> Tokens:
@@ -139,7 +142,7 @@ def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> Non
     check_rows(files.folder / "tokenizer.json", max(model["vocab"].values()), rows)
     tokens = Tokens.unused(rows)
     for text, row in model["vocab"].items():
-        kind = TokenType.BYTE if re.fullmatch("<0x[0-9A-F]{2}>", text) else TokenType.NORMAL
+        kind = TokenType.BYTE if BYTE.fullmatch(text) else TokenType.NORMAL
         tokens.put(row, text, kind, -float(len(model["merges"])))
     for rank, merge in reversed(list(enumerate(model["merges"]))):
         text = "".join(merge.split(" ") if isinstance(merge, str) else merge)

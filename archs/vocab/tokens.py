@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata, ValueType
 from .files import AddedToken
 
-__all__ = ["Tokens", "check_rows", "plain_text", "type_of_added"]
+__all__ = ["Tokens", "check_rows", "missing_bytes", "plain_text", "type_of_added"]
 
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
@@ -54,6 +54,13 @@ def check_rows(file: object, last: int, rows: int) -> None:
     """Raises VocabularyError where the embedding has no row for the last token."""
     if last >= rows:
         raise VocabularyError(f"{file} has a token {last}, but the embedding only {rows} rows", OTHER)
+
+
+def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:
+    """The bytes that have no token where others have; Gemma's tokenizer.json has the tab itself in place of one."""
+    found = set(texts)
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in found and not (byte == 9 and "\t" in found)]
+    return missing if len(missing) < 256 else []
 
 
 def type_of_added(token: AddedToken) -> TokenType:

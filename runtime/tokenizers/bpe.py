@@ -64,7 +64,7 @@ class BytePairs:
 
         if whole := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
             content = parse_json(whole) | {"added_tokens": [], "post_processor": None, "truncation": None}
-            return Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+            return _read(content)
         tokenizer = Tokenizer(self._merging())
         tokenizer.normalizer = _normalizer(self.tokens.metadata, self.kind)
         tokenizer.pre_tokenizer = _cutting(self.kind)
@@ -96,19 +96,28 @@ class BytePairs:
             raise VocabularyError(f"the file's merges do not fit its tokens: {error}") from error
 
 
+def _read(content: Mapping[str, Any]) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # the library raises Exception itself
+        raise VocabularyError(f"the file holds a tokenizer.json that cannot be used: {error}") from error
+
+
 def _pair(merge: str) -> tuple[str, str]:
     cut = merge.find(" ", 1)
     return merge[:cut], merge[cut + 1 :]
 
 
 def _normalizer(metadata: Mapping[str, Any], kind: PreTokenizer) -> Any:
-    from tokenizers import Tokenizer, normalizers
+    from tokenizers import normalizers
 
     if kind.escaped:
         return normalizers.Replace(" ", "▁")
     if block := metadata.get("tokenizer.huggingface.normalizer"):
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": parse_json(block)}
-        return Tokenizer.from_str(json.dumps(empty)).normalizer
+        return _read(empty).normalizer
     composed = metadata.get("tokenizer.ggml.normalizer.nfc", kind.normalizer == "NFC")
     return normalizers.NFC() if composed else None
 
