@@ -412,7 +412,7 @@ def _base(known: _Known, value: Any) -> None:
 
 
 def _window(known: _Known, value: Any) -> None:
-    known.config["sliding_window"] = value
+    known.config["sliding_window"] = value or None  # some files say none by 0
     if known.get("attention.sliding_window_pattern") is not None:
         known.config["use_sliding_window"] = True
 
@@ -494,7 +494,7 @@ def _llama3(known: _Known) -> dict[str, Any]:
     largest = number(wanted.max())
     base = known.get("rope.freq_base") or 10_000.0
     wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
-    config = {"rope_theta": base, **known.config, "head_dim": known.config.get("head_dim") or known.head}
+    config = {"rope_theta": base, **known.config}
     for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
         between = (wanted > 1) & (wanted < factor)
         smooth = (1 / wanted[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)
@@ -515,6 +515,11 @@ def _normalized_experts(known: _Known, value: Any) -> None:
 def _gating(known: _Known, value: Any) -> None:
     if value is not None:
         known.config["scoring_func"] = {number: name for name, number in GATING.items()}[value]
+
+
+def _groups(known: _Known, value: Any) -> None:
+    if value is not None:
+        known.config["topk_group"] = value
 
 
 def _parallel(known: _Known, value: Any) -> None:
@@ -544,6 +549,7 @@ SOLVED: dict[str, Callable[[_Known, Any], None]] = {
         None if known.copied("expert_weights_norm") else _normalized_experts(known, value)
     ),
     "expert_gating_func": _gating,
+    "expert_group_used_count": _groups,
     "rope.scaling.type": _scaling,
     "feed_forward_length": lambda known, value: None if known.copied("feed_forward_length") else _inner(known, value),
 }

@@ -16,7 +16,7 @@ from archs.inverse import Rebuilt, rebuild
 from archs.metadata import Metadata
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
-from archs.vocab.restore import ROLES, restored_files
+from archs.vocab.restore import ROLES, ends, restored_files
 from quants import Format, Tensor, format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
@@ -203,7 +203,7 @@ def _config(rebuilt: Rebuilt, metadata: Metadata, outtype: str | None) -> dict[s
     for role, key in ROLES.items():
         number = metadata.get(key)
         if number is not None and f"{role}_token_id" not in config:
-            config[f"{role}_token_id"] = int(number)
+            config[f"{role}_token_id"] = ends(metadata) if role == "eos" else int(number)
     sizes: dict[str, int] = {}
     for tensor in rebuilt.tensors.values():
         name = target_format(tensor, outtype, keep_small=True).name

@@ -23,7 +23,7 @@ from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .tokens import ADDED_SCORE
 from .wordpiece import words
 
-__all__ = ["ROLES", "restored_files"]
+__all__ = ["ROLES", "ends", "restored_files"]
 
 ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
 ROLES = {
@@ -34,6 +34,10 @@ ROLES = {
 ADDS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
 SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
+
+
+# What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
+ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,23 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     if metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
         return files  # a conversion writes that key where there is a tokenizer.json with a token in front
     return files | {"tokenizer.json": _json(_sentencepiece_bpe(found))}
+
+
+def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
+    """`eos_token_id`: all control tokens that end a text, as far as a file tells, the first of them being `eos` where
+    no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones are known of some vocabularies.
+    """
+    eos = metadata.get(ROLES["eos"])
+    if eos is None or Keys.Tokenizer.LIST not in metadata:
+        return None if eos is None else int(eos)
+    texts, types = list(metadata[Keys.Tokenizer.LIST]), metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
+    control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
+    named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
+    found = {int(eos), *(named & control)}
+    others = [other for row in found & control for other in ENDS.get(_as_text(texts[row]), ())]
+    found |= {row for row in control if _as_text(texts[row]) in others} if others else set()
+    ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
+    return ordered if len(ordered) > 1 else ordered[0]
 
 
 def _json(content: Any) -> bytes:

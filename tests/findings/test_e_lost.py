@@ -58,3 +58,12 @@ def test_activation_has_the_name_that_is_read(tmp_path):
 def test_stretching_is_in_the_spelling_that_is_read(tmp_path):
     config, _ = exported("cohere2-moe", tmp_path, {"rope_parameters": YARN, "rope_scaling": None})
     assert config["rope_parameters"] == YARN
+
+
+@pytest.mark.parametrize(
+    ("entry", "ends"),
+    [("llama3-gqa-rope-tied", [596, 599]), ("glm4-moe", [590, 597, 599]), ("glm4-moe-lite", [283, 290, 292])],
+)
+def test_all_tokens_that_end_a_text_are_said(entry, ends, tmp_path):
+    config, _ = exported(entry, tmp_path)
+    assert config["eos_token_id"] == ends

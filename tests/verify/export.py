@@ -235,7 +235,7 @@ def of_random_options(count: int, seed: int) -> Iterator[Found]:
             folder = Path(work) / name
             try:
                 write_checkpoint(name, base, config, folder)
-                model, (ids, decoder_ids) = load(base, folder), prompt(name, config)
+                model, (ids, decoder_ids) = load(base, folder), prompt(name)
                 decoder = {"decoder_input_ids": decoder_ids} if model.config.is_encoder_decoder else {}
                 wanted = logits(model, ids, decoder_ids if decoder else ())
             except RefusedError:
