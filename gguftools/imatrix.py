@@ -94,6 +94,8 @@ class ImportanceMatrix:
 def read_imatrix(path: Path) -> ImportanceMatrix:
     """Read an importance matrix in either stored form. Raises FileError for anything else."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise FileError(f"{path} is not a regular file")
     try:
         with path.open("rb") as file:
             beginning = file.read(64)
