@@ -32,6 +32,7 @@ ROLES = {
     "cls": "tokenizer.ggml.cls_token_id",
 }  # fmt: skip
 ADDS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
+KNOWN_TYPES = frozenset(TokenType)
 SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
 
@@ -129,6 +130,10 @@ def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
     scores = [float(each) for each in metadata.get(Keys.Tokenizer.SCORES, [0.0] * len(texts))]
     if not len(texts) == len(types) == len(scores):
         raise VocabularyError(f"{len(texts)} tokens, {len(types)} types and {len(scores)} scores do not fit")
+    odd = next((row for row, each in enumerate(types) if each not in KNOWN_TYPES), None)
+    if odd is not None:
+        first, last = min(TokenType), max(TokenType)
+        raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
     added = {
         row: AddedToken(texts[row], special=each == TokenType.CONTROL)
         for row, each in enumerate(types)
