@@ -34,6 +34,8 @@ def main() -> None:
         build_app()()
     except SystemExit as ended:
         sys.exit(terminal.flushed(ended.code))
+    except OSError as error:  # not of a command, which explains its own, but of what is printed before there is one
+        sys.exit(terminal.unwritable(error))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from quants.errors import FileError
 from .files.naming import hint_for_absent
 from .opened import OpenFile, open
 
+log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
 
 Progress = Callable[[int, int, float], None]
@@ -82,6 +84,7 @@ def perplexity(
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
     compile_seconds = _warm_up(net, tokens[:n_ctx])
+    log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
         set_reference_rounding(round_activations)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import math
 import os
 import time
@@ -33,6 +34,7 @@ from .files.gguf_reader import DEFAULT_ALIGNMENT
 from .files.gguf_writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from .resume import Figures, resumable_gguf
 
+log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
 BLOCK_VALUES = 1 << 20  # values of a task: 4 MB of float32, which fits in a core's cache
 # Bits of infinity, for formats whose values have bytes of their own; NaN has these too.

@@ -65,11 +65,16 @@ def flushed(code: Any) -> Any:
     try:
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again
-        if not code and not isinstance(error, BrokenPipeError):  # of which whoever closed it knows
-            say(f"error: the output cannot be written: {error.strerror}")
-        return code or 1
+        return code or unwritable(error)
     return code
+
+
+def unwritable(error: OSError) -> int:
+    """Say that the output cannot be written, unless whoever read it has closed it; the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
+    if not isinstance(error, BrokenPipeError):
+        say(f"error: the output cannot be written: {error.strerror}")
+    return 1
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -24,6 +25,7 @@ from quants.errors import FileError, OptionError
 
 from .locks import State, hold, is_named, lock, open_to_lock, state_of
 
+log = logging.getLogger(__name__)
 PROC_FD = "/proc/self/fd/{}"
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 PathLike = str | os.PathLike[str]
@@ -171,6 +173,8 @@ def publish(*files: Unnamed) -> None:
         raise
     for folder in {file.target.parent for file in files}:
         sync_folder(folder)
+    for file in files:
+        log.info("wrote %s: %d bytes", file.target, os.fstat(file.fd).st_size)
 
 
 def _give_name(file: Unnamed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from .naming import hint_for_absent
 from .safetensors import open_safetensors
 from .torch_pickle import open_torch
 
+log = logging.getLogger(__name__)
 OpenWeights = Callable[[Path], dict[str, Tensor]]
 
 # In the order in which they are looked for: single file, pattern of shards, how a file is opened.
@@ -68,6 +70,7 @@ def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Ch
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
     _check_index(folder, weight_map, tensors)
+    log.info("opened %s: %d tensors in %d files", folder, len(tensors), len(files))
     return Checkpoint(
         folder, config, read_json_object(generation) if generation.exists() else None, tensors, files
     )

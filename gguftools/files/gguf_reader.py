@@ -11,6 +11,7 @@ before anything is allocated for it.
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 import os
@@ -75,6 +76,7 @@ STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
 }
 
 
+log = logging.getLogger(__name__)
 packed = lru_cache(maxsize=64)(struct.Struct)
 
 
@@ -121,9 +123,11 @@ def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> Gg
     """
     path = Path(path)
     opened = _open_file(path, ignore_journal)
-    if not join or _split_count(opened) <= 1:
-        return opened
-    return _join(opened, ignore_journal)
+    if join and _split_count(opened) > 1:
+        opened = _join(opened, ignore_journal)
+    log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
+             path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
+    return opened
 
 
 def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
