@@ -214,6 +214,8 @@ def write_files(
     outcome.compile_seconds = compile_codecs(
         _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
     )
+    log.info("kernels are there after %.3f s; %d blocks of rows for %d threads",
+             outcome.compile_seconds, len(tasks), threads)  # fmt: skip
     with _open_sinks(files, resumable, overwrite, reads) as sinks:
         run = _Run(sinks, tasks, statistics, threads, report)
         figures = run.in_executor(executor) if executor else run.in_threads()
