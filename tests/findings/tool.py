@@ -9,7 +9,9 @@ import resource
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..conftest import ROOT
 
@@ -44,15 +46,23 @@ def refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 1) 
     return done.stderr
 
 
-def typed(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`gguftools ARGUMENTS` in this process, which is faster: for calls that end before they do much."""
+@cache
+def program() -> Any:
+    """The command line, built once."""
+    import typer.main
+
     from gguftools.__main__ import build_app
 
+    return typer.main.get_command(build_app())
+
+
+def typed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`gguftools ARGUMENTS` in this process, which is faster: for calls that end before they do much."""
     out, said = io.StringIO(), io.StringIO()
     words = [str(each) for each in arguments]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         try:
-            build_app()(words)
+            program()(words)
             code = 0
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
