@@ -160,7 +160,7 @@ def resumable_gguf(
     with ExitStack() as stack:
         reads.check_target(partial)
         reads.check_target(journal)
-        replaced = stack.enter_context(held(target)) if target.exists() else None
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
         with explained(target, layout.total):
             log, lines = claim(journal, contents, "gguftools", target)
         stack.callback(os.close, log)

@@ -311,7 +311,7 @@ def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progr
     with ExitStack() as stack:
         for part in opened.parts:
             stack.enter_context(held(part.path))
-        replaced = stack.enter_context(held(target)) if target.exists() else None
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
         log, lines = claim(state, head, "shards", target)
         stack.callback(os.close, log)
         if lines:
@@ -372,15 +372,14 @@ def _resume(
         report = [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
         if dry_run:
             return ShardsReport(target, head["whole"][0], report, dry_run)
-        if not left and _is_whole(target, head):
-            if unfinished.exists() and unfinished.samefile(target):
-                unfinished.unlink()
+        if not left and _is_whole(target, head) and (not unfinished.exists() or unfinished.samefile(target)):
+            unfinished.unlink(missing_ok=True)
             remove_own(log, state)
             return ShardsReport(target, head["whole"][0], report, dry_run)
         if not unfinished.exists():
             raise FileError(f"{unfinished} is gone, which had the tensors of {len(merged)} deleted shards")
         check_target(target, Reads(tuple(left)), overwrite)
-        replaced = stack.enter_context(held(target)) if target.exists() else None
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
         fd = open_own(unfinished, True, (head["whole"][0],))
         stack.callback(os.close, fd)
         run = _Freeing(target, fd, log, replaced, head, merged)
@@ -398,7 +397,10 @@ def _fingerprint(part: GgufFile) -> tuple[int, str]:
 
 
 def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
-    return target.is_file() and list(_fingerprint(open_gguf(target))) == head["whole"]
+    try:
+        return list(_fingerprint(open_gguf(target))) == head["whole"]
+    except FileError:
+        return False
 
 
 @dataclass(frozen=True)

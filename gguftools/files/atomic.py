@@ -59,7 +59,7 @@ class Reads:
     def check_unchanged(self) -> None:
         """Raise FileError where a file is not what it was when it was opened."""
         for path, state in self.states.items():
-            if not path.exists() or state_of(path) != state:
+            if state_of(path) != state:
                 raise FileError(f"{path} was changed while it was read", hint="run it again")
 
 

@@ -36,7 +36,7 @@ from quants.errors import FileError
 from .bus_errors import MAPPED
 from .endian import swap_rows
 from .journal import journal_path
-from .locks import STEP, State, is_held, state_of
+from .locks import NO_FILE, STEP, State, is_held, state_of
 from .naming import hint_for_absent, hint_for_folder
 from .strings import ORDER_SIGN, find_strings, quote
 
@@ -103,7 +103,7 @@ class GgufFile:
     file_size: int
     magic: bytes = b"GGUF"
     parts: list[GgufFile] = field(default_factory=list, repr=False)
-    state: State = (0, 0, 0, 0)
+    state: State = NO_FILE
 
     @property
     def states(self) -> dict[Path, State]:
@@ -135,23 +135,23 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
     while True:
         if not ignore_journal:
             _wait_for_edit(path, end)
-        state = state_of(path) if path.is_file() else None
+        state = state_of(path)
         problem = None
         try:
             opened = _Header(path, map_file(path, "GGUF file")).parse()
         except FileError as error:
             problem = error
-        if state is None or ignore_journal or time.monotonic() > end or not _was_changed(path, state):
+        if ignore_journal or time.monotonic() > end or not _was_changed(path, state):
             break
     if problem is not None:
         raise problem
-    opened = replace(opened, state=state or opened.state)
+    opened = replace(opened, state=state)
     return replace(opened, parts=[opened])
 
 
 def _was_changed(path: Path, state: State) -> bool:
     """Whether the header may have been read while someone edited it."""
-    return os.path.lexists(journal_path(path)) or not path.is_file() or state_of(path) != state
+    return os.path.lexists(journal_path(path)) or state_of(path) != state
 
 
 def _wait_for_edit(path: Path, end: float) -> None:

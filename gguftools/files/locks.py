@@ -24,11 +24,18 @@ STEP = 0.005
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)  # file systems without locks say something else
 
 State = tuple[int, int, int, int]
+NO_FILE: State = (0, 0, 0, 0)
 
 
 def state_of(file: Path | int) -> State:
-    """Device, inode, bytes and time of change: others where a file was written to, or another one has its name."""
-    info = os.fstat(file) if isinstance(file, int) else file.stat()
+    """Device, inode, bytes and time of change: others where a file was written to, or another one has its name.
+
+    Zeros where there is no file.
+    """
+    try:
+        info = os.fstat(file) if isinstance(file, int) else file.stat()
+    except OSError:
+        return NO_FILE
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
