@@ -1,4 +1,4 @@
-"""Many runs of the tool, also several at once: a process that has imported it forks for each, which takes milliseconds."""
+"""Many runs of the tool, also several at once: a process that has imported it forks for each, in milliseconds."""
 
 from __future__ import annotations
 

@@ -123,7 +123,9 @@ def begin(command: Command, number: int, folder: Path) -> int:
         os._exit(code)
 
 
-def round_of(commands: Sequence[Command], prepared: Path, folder: Path, chance: random.Random, exists: bool) -> list[int]:
+def round_of(
+    commands: Sequence[Command], prepared: Path, folder: Path, chance: random.Random, exists: bool
+) -> list[int]:
     """The exit codes of commands that began at almost the same moment; fails where something was lost."""
     global OVERWRITE
     OVERWRITE = exists
@@ -142,7 +144,8 @@ def round_of(commands: Sequence[Command], prepared: Path, folder: Path, chance: 
     if problems:
         said = [f"{path.name}: {path.read_text()}" for path in folder.glob("*.refused")]
         names = ", ".join(f"{each.name} ({code})" for each, code in zip(commands, codes, strict=True))
-        raise AssertionError(f"{names}: {'; '.join(problems)}; {' '.join(said)}; {sorted(os.listdir(folder))}")
+        left = sorted(path.name for path in folder.iterdir())
+        raise AssertionError(f"{names}: {'; '.join(problems)}; {' '.join(said)}; {left}")
     shutil.rmtree(folder)
     return codes
 
