@@ -398,7 +398,7 @@ def _fingerprint(part: GgufFile) -> tuple[int, str]:
 
 def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
     try:
-        return list(_fingerprint(open_gguf(target))) == head["whole"]
+        return bool(list(_fingerprint(open_gguf(target))) == head["whole"])
     except FileError:
         return False
 
