@@ -179,7 +179,10 @@ def head_dim(config: Config) -> int:
     """The width of one attention head: as given, or the hidden width shared out."""
     given = config.get("head_dim")
     heads = required(config, "num_attention_heads|n_head|n_heads")
-    return int(given or required(config, "hidden_size|n_embd|d_model") // heads)
+    width = given or required(config, "hidden_size|n_embd|d_model") // heads
+    if not width:
+        raise ModelError(f"{FILE} has more attention heads, {heads}, than the hidden width shares out")
+    return int(width)
 
 
 def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:

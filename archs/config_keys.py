@@ -13,7 +13,7 @@ from .typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, List
 
 MOST_LAYERS = 10_000  # where no tensors tell
 
-FLAG, TEXT, ANYTHING = Flag(), Text(), Anything()
+FLAG, TEXT, ANYTHING = Flag(), Text(most=200), Anything()
 LAYERS = Whole(1, MOST_LAYERS, limit="layers")
 SOME_LAYERS = Whole(0, MOST_LAYERS)
 PERIOD = Whole(1)
@@ -82,7 +82,7 @@ LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers"
 
 KEYS: dict[str, Kind] = {
     # which model it is
-    "architectures": ListOf(TEXT),
+    "architectures": ListOf(TEXT, most=16),
     "model_type": TEXT,
     "id2label": LABELS,
     **_each("is_decoder is_encoder_decoder tie_word_embeddings", FLAG),

@@ -17,6 +17,7 @@ from quants.errors import ModelError
 from .config import lookup, normalized, required
 from .config_keys import KEYS
 from .general import general
+from .keys import F32, MODEL
 from .metadata import Metadata, Value, ValueType
 from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .pooling import pooling_type
@@ -44,16 +45,6 @@ LEFT_OUT = (
     "*mm_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
     "*embed_vision.*", "*embed_audio.*",
 )  # fmt: skip
-
-# Metadata that is a float whatever number the config holds; other types follow from the value.
-FLOATS = frozenset({
-    "rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-    "rope.scaling.yarn_log_multiplier", "rope.scaling.dynamic_factor", "attention.layer_norm_rms_epsilon",
-    "attention.layer_norm_epsilon", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
-    "embedding_scale", "residual_scale", "logit_scale", "attn_logit_softcapping", "final_logit_softcapping",
-    "expert_weights_scale", "attention.temperature_scale", "attention.latent_norm_epsilon",
-})  # fmt: skip
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 GENERATION = {"eos_token_id": KEYS["eos_token_id"]}  # what is read of generation_config.json
@@ -169,7 +160,8 @@ def _stored(key: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         whole = value and isinstance(value[0], int) and not isinstance(value[0], bool)
         return Value([_bounded(key, one, 2**31) for one in value], ValueType.ARRAY, ValueType.INT32) if whole else value
-    return float(_bounded(key, value)) if key in FLOATS else _bounded(key, value)
+    rule = MODEL.get(key)
+    return float(_bounded(key, value)) if rule is not None and rule.type is F32 else _bounded(key, value)
 
 
 def _bounded(key: str, value: Any, most: int = 2**32) -> Any:
@@ -177,7 +169,7 @@ def _bounded(key: str, value: Any, most: int = 2**32) -> Any:
     least = 1 if key in NEEDED else 0
     if isinstance(value, float) and not abs(value) <= FLOAT32_MOST:
         raise ModelError(f"config.json makes {key} {value}, which no float32 can be")
-    if type(value) is int and not (key in FLOATS or least <= value < most):
+    if type(value) is int and not least <= value < most:
         raise ModelError(f"config.json makes {key} {value}; a number from {least} to {most - 1} was expected")
     return value
 

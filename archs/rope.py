@@ -117,7 +117,7 @@ def rotated_width(config: Config) -> int:
     """How many values of each head rotate."""
     share = lookup(config, "partial_rotary_factor|rotary_pct|rope_pct") or 1.0
     width = int(head_dim(config) * share)
-    if width % 2:
+    if width % 2 or not width:
         raise ModelError(f"config.json lets {width} of {head_dim(config)} values of a head rotate, but pairs rotate")
     return width
 

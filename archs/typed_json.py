@@ -120,20 +120,26 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """A string, one of `choices` if there are any, or one that is like the regular expression `form` as a whole."""
+    """A string, one of `choices` if there are any, or one that is like the regular expression `form` as a whole.
+
+    most: how many characters it may have.
+    """
 
     choices: tuple[str, ...] = ()
     form: str = ""
+    most: int = 1 << 30
     types = (str,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
         if self.form:
             return f"a string like {self.form}"
-        return f"one of {', '.join(self.choices)}" if self.choices else "a string"
+        return f"one of {', '.join(self.choices)}" if self.choices else "a string" + (
+            f" of at most {self.most} characters" if self.most < 1 << 30 else ""
+        )
 
     def read(self, value: Any, at: Place) -> str:
-        found = isinstance(value, str) and (not self.choices or value in self.choices)
+        found = isinstance(value, str) and len(value) <= self.most and (not self.choices or value in self.choices)
         if not found or not re.fullmatch(self.form or "(?s:.*)", value):
             raise at.wrong(value, self.expected)
         return str(value)
@@ -141,21 +147,23 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class ListOf(Kind):
-    """A list of one kind. length: how many items, if that is fixed; per_layer: one for each layer (the place's
-    limit "of layers", once it is known).
+    """A list of one kind. length: how many items, if that is fixed; most: how many at most; per_layer: one for each
+    layer (the place's limit "of layers", once it is known).
     """
 
     item: Kind
     length: int | None = None
     per_layer: bool = False
+    most: int = 1 << 30
     types = (list,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        return f"a list{f' of {self.length}' if self.length else ''} ({self.item.expected} each)"
+        count = f" of {self.length}" if self.length else f" of at most {self.most}" if self.most < 1 << 30 else ""
+        return f"a list{count} ({self.item.expected} each)"
 
     def read(self, value: Any, at: Place) -> list[Any]:
-        if not isinstance(value, list) or (self.length is not None and len(value) != self.length):
+        if not isinstance(value, list) or len(value) > self.most or self.length not in (None, len(value)):
             raise at.wrong(value, self.expected)
         exact = at.limits.get("of layers") if self.per_layer else None
         if exact is not None and len(value) != exact:

@@ -18,7 +18,8 @@ from tests.archs import checkpoints
 
 CONFIGS = ("config", "full", "raw", "read")
 BY_LOOKUP = ("lookup", "required", "interleave_rope", "ungroup", "in_groups", "scaled", "head_rows", "columns")
-OTHERS_CONFIG = ("lora.py", "restore.py", "ranks.py", "files.py", "chat.py")  # `config` is another file's there
+# where `config` is another file's
+OTHERS_CONFIG = ("lora.py", "restore.py", "ranks.py", "files.py", "chat.py", "checked.py")
 INTERNAL = {"rope_scaling_local"}
 
 
