@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 
-.PHONY: demo test test-warm test-all lint fuzz bench zoo docs clean
+.PHONY: demo test test-warm test-all lint fuzz verify bench zoo docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -38,6 +38,13 @@ fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_lies --count 20000
 	$(RUN)/python -m tests.fuzz.test_configs --count 20000
 	$(RUN)/python -m tests.fuzz.test_tokenizers --count 5000
+
+# Beside transformers (and torch): recorded cases, then random options of every family, there and back.
+verify: $(VENV)/installed
+	$(RUN)/pip install --quiet --editable '.[test,verify]'
+	$(RUN)/python -m pytest -m verify
+	$(RUN)/python -m tests.verify.forward --count 300
+	$(RUN)/python -m tests.verify.export --count 300
 
 zoo: $(VENV)/installed
 	$(RUN)/python -m tests.zoo

@@ -21,7 +21,8 @@ HEAD = """\
 # Architectures
 
 Written by `docs/generate.py` from the registry; `gguftools architectures` prints the same. All of them are converted and
-run; the results are checked against the original models' logits (`make zoo`, `tests/archs/test_more_families.py`). Of
+run; the results are checked against the original models' logits (`make zoo`, `tests/archs/test_more_families.py`), and
+those of random options of each (`tests/archs/test_options.py`; `make verify` draws others, beside transformers). Of
 models with towers for pictures or sounds the text part is converted: also of those whose class is not listed, if their
 `text_config` is of a model type that is (Llava, InternVL, SmolVLM, Voxtral, …).
 
@@ -40,7 +41,7 @@ does not know it is no worse off than before. NAME is the architecture's.
 
 | key | type | written when | meaning |
 |---|---|---|---|
-| `NAME.attention.sliding_window` | uint32 | Mistral, Qwen2, StarCoder2, … with a window that hides something | keys at this distance or more are hidden |
+| `NAME.attention.sliding_window` | uint32 | Mistral, Qwen2, StarCoder2, … with a window | keys at this distance or more are hidden |
 | `NAME.attention.sliding_window_pattern` | uint32 or bool array | layers differ otherwise than the architecture's own rule | every how many layers one sees everything (0: all are windowed, 1: none is), or a flag for each layer |
 | `NAME.attention.scale` | float32, or an array | q·k is not scaled by the head's width (Gemma's `query_pre_attn_scalar`, …) | the factor; an array where layers differ (GPT-2's `scale_attn_by_inverse_layer_idx`) |
 | `NAME.hidden_activation` | string | the activation is not the architecture's usual one | Hugging Face's name of it |
@@ -52,7 +53,7 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `NAME.rope.scaling.original_context_length` | uint32 | GLM | the context length; the reference writes the hidden width as `context_length` |
 | `NAME.rope.freq_base` | float32 | not 10000 where the reference has no such key | base of the rotary frequencies |
 | `NAME.no_rope_layers` | bool array | SmolLM3, Llama 4 with an unusual choice | which layers do not rotate |
-| `NAME.attention.rope_pattern` | bool array | Granite with windows, where some layers do not rotate | which layers rotate |
+| `NAME.attention.rope_pattern` | bool array | Granite with windows, where some layers do not rotate; Cohere 2 MoE with dense layers of an unusual kind | which layers rotate |
 | `NAME.attention.latent_norm_epsilon` | float32 | latent attention (DeepSeek, GLM 4.7 Flash, …) where other norms have another | epsilon of the norms of latents |
 | `NAME.attention.temperature_scale`, `NAME.attention.temperature_length` | float32, uint32 | Mistral 4; Llama 4 with unusual values | by how much queries grow with the logarithm of how often so many positions have passed |
 | `NAME.attention.chunk_length` | uint32 | Llama 4 with another than 8192 | attention stays within chunks of so many tokens |
@@ -73,6 +74,15 @@ does not know it is no worse off than before. NAME is the architecture's.
 | `tokenizer.huggingface.ignore_merges` | bool | the pre-tokenizer's name implies otherwise | whole words in the vocabulary win over merges |
 | `tokenizer.huggingface.normalizer`, `tokenizer.ggml.normalizer.nfc` | string, bool | the pre-tokenizer's name implies another normalizer | what text goes through first |
 | `tokenizer.huggingface.json` | string | `--embed-tokenizer` | `tokenizer.json` itself |
+
+Where others disagree, the code that a model was published with decides:
+
+- umT5 has a head of its own, whose logits are not scaled (`tie_word_embeddings: false`; T5X's `logits_via_embedding =
+  False`). transformers 5 takes `tie_word_embeddings` for true whatever the config says, and scales that head as well.
+  Without a head of its own in the checkpoint the embedding is the head, and scaled.
+- Hunyuan's end of text is what generation_config.json and config.json say (`eos_token_id`). llama.cpp's converter writes
+  3 when it runs with transformers 5: that is what transformers means by another key, `eod_token_id`, which the
+  checkpoint does not have.
 
 OPT has no name in llama.cpp; its files use `opt`, GPT-2's tensor names, BERT's for norms after each part, and
 `token_embd_proj.weight` / `output_proj.weight` for the 350m variant's projections.

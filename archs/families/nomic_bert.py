@@ -36,7 +36,7 @@ NOMIC_BERT = BERT.but(
         "attention.value_length": head_width,
         "rope.freq_base": "rotary_emb_base|rope_theta",
     },
-    defaults={"rope_theta": 1000.0, "vocab_size": 30_528},
+    defaults={"max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
         "activation_function": lambda name: name not in (None, "swiglu"),

@@ -27,7 +27,12 @@ def columns(width: str) -> Reversible:
     return Reversible(transform, transpose.undo)
 
 
-KEYS: dict[str, str | Computed | None] = {"rope.dimension_sections": sections, "n_deepstack_layers": deepstack}
+KEYS: dict[str, str | Computed | None] = {
+    "rope.dimension_sections": sections,
+    "n_deepstack_layers": deepstack,
+    "attention.sliding_window": None,
+    "attention.sliding_window_pattern": None,
+}
 
 QWEN3_VL = QWEN3.but(
     name="qwen3vl",

@@ -56,8 +56,8 @@ def one_line(error: Exception) -> str:
 
 
 def model_class(base: Base) -> Any:
-    """By its name, whose letters transformers has in other cases for some (MPTForCausalLM)."""
-    return getattr(transformers, {name.lower(): name for name in dir(transformers)}[base.hf_class.lower()])
+    """By its name, of which transformers writes some otherwise than published configs do."""
+    return getattr(transformers, base.hf_class.replace("MPT", "Mpt").replace("PhiMoE", "Phimoe"))
 
 
 def _row(name: str, values: torch.Tensor) -> Row:

@@ -28,10 +28,11 @@ POSITIONS, TOKENS = 5, 24
 
 def record(name: str, base: Base, config: Config) -> tuple[Case, dict[str, Any]]:
     """The case, and what the line says where transformers and we took it."""
+    ids, decoder_ids = prompt(name)
     with tempfile.TemporaryDirectory() as folder:
         try:
             rows = original.write_checkpoint(name, base, config, Path(folder, "checkpoint"))
-            wanted = original.truth(base, Path(folder, "checkpoint"), *prompt(name))
+            wanted = original.truth(base, Path(folder, "checkpoint"), ids, decoder_ids)
         except original.RefusedError as error:
             return Case(name, "refused by transformers", str(error)), {}
         case = compare(name, Path(folder, "checkpoint"), Path(folder, "f32.gguf"), wanted)
@@ -41,8 +42,8 @@ def record(name: str, base: Base, config: Config) -> tuple[Case, dict[str, Any]]
     tokens = np.sort(random.choice(wanted.shape[1], min(TOKENS, wanted.shape[1]), replace=False)).tolist()
     logits = [[float(f"{value:.7g}") for value in row] for row in wanted[np.ix_(positions, tokens)].tolist()]
     return case, {
-        "name": name, "config": config, "tensors": rows, "positions": positions, "tokens": tokens,
-        "std": float(f"{wanted.std():.7g}"), "logits": logits,
+        "name": name, "config": config, "tensors": rows, "ids": ids, "decoder_ids": decoder_ids,
+        "positions": positions, "tokens": tokens, "std": float(f"{wanted.std():.7g}"), "logits": logits,
     }  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+"""Random options of every family, converted and run: transformers' logits of them are in tests/data/options.jsonl.gz.
+
+`tests.verify.record` wrote them; `make verify` draws others. No tokenizers here: the config and the tensors alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from archs.config import normalized
+from archs.plan import architecture_metadata, map_tensors
+from archs.registry import of_config
+from archs.shapes import check_shapes
+from quants import from_array
+from runtime.model import Model
+from tests.archs import checkpoints
+from tests.conftest import DATA
+from tests.zoo import TOLERANCE
+
+with gzip.open(DATA / "options.jsonl.gz", "rt", encoding="utf-8") as lines:
+    CASES = [json.loads(line) for line in lines]
+EVERY = 3  # so many of them are run by `make test`, all by `make test-all`
+
+
+def parameters() -> list[Any]:
+    return [
+        pytest.param(case, id=case["name"], marks=() if number % EVERY == 0 else pytest.mark.slow)
+        for number, case in enumerate(CASES)
+    ]
+
+
+@pytest.mark.parametrize("case", parameters())
+def test_logits_are_those_of_transformers(case: dict[str, Any]) -> None:
+    model = converted(case)
+    found = model.logits(case["ids"], case["decoder_ids"])[np.ix_(case["positions"], case["tokens"])]
+    assert np.abs(found - np.array(case["logits"])).max() < TOLERANCE * case["std"]
+
+
+def converted(case: dict[str, Any]) -> Model:
+    """The model that the case's checkpoint becomes, in float32."""
+    tensors = {
+        name: from_array(name, checkpoints.values(case["name"], name, shape, mean, std).astype(np.float32))
+        for name, _, shape, mean, std in case["tensors"]
+    }
+    architecture = of_config(case["config"])
+    config = normalized(case["config"], architecture.defaults, architecture.keys, tensors)
+    if architecture.arranged:
+        config, arranged = architecture.arranged(config, tensors)
+    else:
+        arranged = tensors
+    mapped = map_tensors(architecture, config, arranged)
+    metadata = {"general.architecture": architecture.name, **mapped.metadata(architecture)}
+    for key, value in architecture_metadata(architecture, config).items():
+        metadata[key] = getattr(value, "data", value)
+    check_shapes(architecture, metadata, mapped.tensors)
+    return Model(metadata, mapped.tensors)
