@@ -15,10 +15,15 @@ from archs.typed_json import Unread
 from quants import Tensor
 
 
+def dense(config: Config) -> list[bool]:
+    """For each layer whether it has one net."""
+    kinds, first = config.get("mlp_layer_types"), config["first_k_dense_replace"]
+    return [kinds[i] == "dense" if kinds else i < first for i in range(config["num_hidden_layers"])]
+
+
 def dense_layers(config: Config) -> int:
     """How many layers at the start have one net."""
-    kinds = config.get("mlp_layer_types") or ["dense"] * config["first_k_dense_replace"] + ["sparse"]
-    return next((layer for layer, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+    return [*dense(config), False].index(False)
 
 
 def window_pattern(config: Config) -> list[bool]:
@@ -33,10 +38,10 @@ def window_pattern(config: Config) -> list[bool]:
 
 def rope_pattern(config: Config) -> list[bool] | None:
     """Which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
-    windowed, dense = window_pattern(config), dense_layers(config)
-    forced = dense if config["prefix_dense_sliding_window_pattern"] == 1 else 0
-    rotating = [one or layer < forced for layer, one in enumerate(windowed)]
-    return rotating if rotating != [one or layer < dense for layer, one in enumerate(windowed)] else None
+    windowed, forced = window_pattern(config), config["prefix_dense_sliding_window_pattern"] == 1
+    rotating = [one or (forced and of_dense) for one, of_dense in zip(windowed, dense(config), strict=True)]
+    usual = [one or layer < dense_layers(config) for layer, one in enumerate(windowed)]
+    return rotating if rotating != usual else None
 
 
 def shared_width(config: Config) -> int | None:

@@ -24,17 +24,9 @@ from tests.zoo import TOLERANCE
 
 with gzip.open(DATA / "options.jsonl.gz", "rt", encoding="utf-8") as lines:
     CASES = [json.loads(line) for line in lines]
-EVERY = 3  # so many of them are run by `make test`, all by `make test-all`
 
 
-def parameters() -> list[Any]:
-    return [
-        pytest.param(case, id=case["name"], marks=() if number % EVERY == 0 else pytest.mark.slow)
-        for number, case in enumerate(CASES)
-    ]
-
-
-@pytest.mark.parametrize("case", parameters())
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_logits_are_those_of_transformers(case: dict[str, Any]) -> None:
     model = converted(case)
     found = model.logits(case["ids"], case["decoder_ids"])[np.ix_(case["positions"], case["tokens"])]
