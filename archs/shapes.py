@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from .spec import Architecture, Map
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]+)\.(.+)")
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 TOKENS = "tokenizer.ggml.tokens"
+MOST = 1000  # faults; a file of a hundred thousand tensors may have as many
 INTEGERS = ("I8", "I16", "I32", "I64")
 # Sizes that keys give. A tensor shows those that are missing or 0.
 SIZES = {
@@ -76,18 +79,18 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
 
 
 def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Fault]:
-    """All that contradicts itself. Later steps need that earlier ones found nothing."""
+    """What contradicts itself, the first MOST at most. Later steps need that earlier ones found nothing."""
     grouped = by_layer(tensors)
     model = _Model(architecture, Keys(architecture.name, metadata), grouped)
     for step in (_key_faults, _count_faults):
-        if found := list(dict.fromkeys(step(model))):
+        if found := list(islice(dict.fromkeys(step(model)), MOST)):
             return found
     try:
         numbers = hyper(architecture, metadata)
     except ModelError as error:
         return [Fault("model", str(error))]
-    found = [*_model_faults(model, numbers), *_outside_faults(model, numbers), *_alike_faults(model)]
-    return list(dict.fromkeys([*found, *_layer_faults(model, numbers)]))
+    steps = (_model_faults(model, numbers), _outside_faults(model, numbers), _alike_faults(model))
+    return list(dict.fromkeys(islice(chain(*steps, _layer_faults(model, numbers)), MOST)))
 
 
 def by_layer(tensors: Mapping[str, Tensor]) -> Grouped:
@@ -112,14 +115,14 @@ class _Model:
     def outside(self) -> Roles:
         return self.grouped[""]
 
-    @property
+    @cached_property
     def two_sides(self) -> bool:
         """An encoder and a decoder."""
         return any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped) or (
             "dec.output_norm.weight" in self.outside
         )
 
-    @property
+    @cached_property
     def attends(self) -> bool:
         return any(role.startswith("attn_q") for roles in self.grouped.values() for role in roles)
 
