@@ -36,7 +36,7 @@ KEYS: dict[str, Any] = {
     "attention.key_length": 7, "attention.value_length": 9, "attention.layer_norm_rms_epsilon": NAN,
     "rope.freq_base": NAN, "block_count": text("4"), "feed_forward_length": 2**31,
     "attention.scale": listed(1.0, 2.0, element=ValueType.FLOAT32), "attention.sliding_window": text("all"),
-    "rope.scaling.type": text("yarnn"), "final_logit_softcapping": NAN, "expert_gating_func": text("softmax"),
+    "rope.scaling.type": text("yarnn"), "final_logit_softcapping": NAN,
     "embedding_scale": float("inf"), "attention.clamp_kqv": -1.0,
 }  # fmt: skip
 # Tensors of the example and what becomes of their shapes.
@@ -128,9 +128,8 @@ OTHERS: list[tuple[str, str, Any, str]] = [
     ("qwen3-next", "ssm.time_step_rank", 3, "ssm"),
     ("qwen3-next", "ssm.inner_size", 3, "ssm"),
     ("gemma3n", "altup.active_idx", 9, "altup.active_idx"),
-    ("gemma4-e", "attention.shared_kv_layers", 9, "share"),
     ("gemma4-e", "attention.key_length_swa", 6, "attention.key_length"),
-    ("umt5", "decoder_block_count", 99, "dec.blk"),
+    ("umt5", "decoder_block_count", 1, "dec.blk"),
     ("umt5", "attention.head_count", 3, "attn_"),
 ]
 
