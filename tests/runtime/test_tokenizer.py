@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from archs.metadata import Metadata
@@ -207,3 +208,28 @@ def test_splitter() -> None:
     assert list(splitter.split("zz zzz (zz)")) == [3, (2, " zzz ("), 3, (10, ")")]
     assert list(splitter.split("")) == []
     assert list(Splitter([]).split("<a>")) == [(0, "<a>")]
+
+
+def test_splitter_goes_by_unicode() -> None:
+    splitter = Splitter(enumerate([AddedToken("<w>", single_word=True), AddedToken("<s>", lstrip=True, rstrip=True)]))
+    for letter in "aé日\u0301_\u200d५Ⓐ":  # letters, marks, digits, underscores, joiners
+        assert list(splitter.split(f"{letter}<w>")) == [(0, f"{letter}<w>")]
+    for other in "²½-.€\u00a0":
+        assert list(splitter.split(f"{other}<w>")) == [(0, other), 0]
+    assert list(splitter.split("a\u3000\u2009\x85<s>\u1680\u2028b")) == [(0, "a"), 1, (9, "b")]
+    assert list(splitter.split("a\u200b<s>\u180eb")) == [(0, "a\u200b"), 1, (5, "\u180eb")]
+
+
+def test_word_pieces_are_put_together_as_the_library_does() -> None:
+    from tokenizers import decoders
+
+    words = ["▁don", "▁do", "▁not", "'t", "▁n't", "▁.", "▁,", "▁'", "▁'s", "▁'ve", "s", "▁", "▁▁", "▁?", "▁!", "▁a.b"]
+    types = np.array([1] * len(words), np.int32)
+    metadata = {
+        "tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": types,
+    }  # fmt: skip
+    found, chance = tokenizer_from_metadata(metadata), np.random.default_rng(0)
+    texts = ["##" + word if word == "▁" or word[0] != "▁" else word[1:] for word in words]
+    for _ in range(300):
+        ids = chance.integers(0, len(words), chance.integers(0, 9)).tolist()
+        assert found.decode(ids) == decoders.WordPiece().decode([texts[number] for number in ids])
