@@ -1,0 +1,92 @@
+"""Keys against tensors: what the table of shapes says, and what is found with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from archs import parts
+from archs.parts import Part, evaluated, unknown
+from archs.registry import by_gguf_name
+from archs.shapes import MOST, faults
+from quants import from_array
+
+WIDTH, VOCABULARY = 8, 11
+SHAPES = {
+    "attn_norm": (8,), "attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8), "ffn_norm": (8,),
+    "ffn_gate": (10, 8), "ffn_up": (10, 8), "ffn_down": (8, 10),
+}  # fmt: skip
+KEYS = {
+    "embedding_length": WIDTH, "attention.head_count": 2, "attention.head_count_kv": 1,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+
+
+def found(layers=2, keys=(), shapes=(), without=()):
+    metadata = {f"llama.{key}": value for key, value in (KEYS | {"block_count": layers} | dict(keys)).items()}
+    named = {f"blk.{i}.{role}.weight": shape for i in range(layers) for role, shape in SHAPES.items()}
+    named |= {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | dict(shapes)
+    tensors = {
+        name: from_array(name, np.ones(shape, np.float32)) for name, shape in named.items() if name not in without
+    }
+    return faults(by_gguf_name("llama"), metadata, tensors)
+
+
+def test_a_sound_model_has_none():
+    assert found() == []
+
+
+def test_dimensions_are_sums_of_products():
+    table = Part(marks="", shapes={"x": "a+2*b*c 3"}).table
+    (first, second), (bias,) = table["x.weight"][0], table["x.bias"][0]
+    assert evaluated(first, {"a": 1, "b": 5, "c": 7}) == 71
+    assert evaluated(second, {}) == 3
+    assert evaluated(first, {"a": 1, "b": 5}) is None
+    assert bias == first
+
+
+@pytest.mark.parametrize(
+    ("dimension", "sizes", "told"),
+    [("f", {}, ("f", 1)), ("2*f", {}, ("f", 2)), ("f", {"f": 3}, None), ("a+b", {}, None), ("a*b", {}, None)],
+)
+def test_what_a_dimension_tells(dimension, sizes, told):
+    (terms,) = Part(marks="", shapes={"x": dimension}).table["x"][0]
+    assert unknown(terms, sizes) == told
+
+
+def test_every_part_needs_only_what_it_has_a_shape_for():
+    for part in (*parts.LAYER, parts.BORROWING, parts.ENCODER, parts.DECODER, parts.OUTSIDE):
+        for group in part.needs.split():
+            for name in group.split("|"):
+                known = part.table | parts.NORMS.table | parts.DENSE.table | parts.ATTENTION.table
+                assert parts.full_name(name) in known | parts.LAYER_INPUT.table, (part.marks, name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "words"),
+    [
+        ({"keys": {"attention.head_count": 3}}, "blk.0.attn_q.weight", "6 (queries)"),
+        ({"keys": {"attention.head_count_kv": 2}}, "blk.0.attn_k.weight", "[8 (keys), 8 (width)]"),
+        ({"keys": {"feed_forward_length": 12}}, "blk.0.ffn_gate.weight", "[12 (ffn), 8 (width)]"),
+        ({"keys": {"block_count": 3}}, "blk.2", "no tensors"),
+        ({"keys": {"block_count": 1}}, "blk.1", "past the 1"),
+        ({"keys": {"rope.dimension_count": 3}}, "llama.rope.dimension_count", "even"),
+        ({"keys": {"attention.scale": [1.0]}}, "llama.attention.scale", "1 items; the model has 2 layers"),
+        ({"keys": {"embedding_length": "wide"}}, "llama.embedding_length", "a whole number is expected"),
+        ({"shapes": {"blk.1.ffn_down.weight": (8, 9)}}, "blk.1.ffn_down.weight", "10 (ffn)"),
+        ({"shapes": {"blk.0.ffn_norm.weight": (7,)}}, "blk.0.ffn_norm.weight", "8 (width)"),
+        ({"shapes": {"blk.0.attn_q.bias": (9,)}}, "blk.0.attn_q.bias", "8 (queries)"),
+        ({"shapes": {"output.weight": (12, 8)}}, "output.weight", "11 (vocabulary)"),
+        ({"shapes": {"rope_freqs.weight": (1,)}}, "rope_freqs.weight", "2 pairs"),
+        ({"without": ["blk.1.attn_output.weight"]}, "blk.1.attn_output.weight", "missing"),
+        ({"without": ["output_norm.weight"]}, "output_norm.weight", "missing"),
+    ],
+)
+def test_faults(changes, where, words):
+    told = {fault.where: fault.problem for fault in found(**changes)}
+    assert words in told[where]
+
+
+def test_only_so_many_are_named():
+    wrong = {f"blk.{i}.ffn_up.weight": (11, 8) for i in range(2 * MOST)}
+    assert len(found(2 * MOST, shapes=wrong)) == MOST
