@@ -236,10 +236,10 @@ def run(rounds: int, processes: Sequence[int], seed: int, folder: Path, say: Cal
     learn(prepared)
     for pair in itertools.combinations_with_replacement(COMMANDS, 2):
         for count in processes:
-            for number in range(rounds):
+            for _ in range(rounds):
                 commands = [*pair, *chance.choices(pair, k=count - 2)]
                 chance.shuffle(commands)
-                codes = round_of(commands, prepared, folder / "round", chance, exists=bool(number % 2))
+                codes = round_of(commands, prepared, folder / "round", chance, exists=chance.random() < 0.5)
                 seen["rounds"] += 1
                 seen["done"] += codes.count(0)
                 seen["refused"] += codes.count(1)
@@ -248,7 +248,7 @@ def run(rounds: int, processes: Sequence[int], seed: int, folder: Path, say: Cal
 
 
 def test_no_write_is_lost(tmp_path: Path) -> None:
-    seen = run(2, (2,), 1, tmp_path, lambda text: None)
+    seen = run(1, (2,), 1, tmp_path, lambda text: None)
     assert seen["done"] > seen["rounds"]
 
 

@@ -1,0 +1,194 @@
+"""Every file that a command writes passes the gate, `gguftools.files.atomic`: commands are listed here and driven."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gguftools import commands
+
+from ..conftest import ROOT
+from ..findings.forks import Tool
+from .models import metadata_of, write_model
+from .torch_files import write_torch
+
+GATE = {"files/atomic.py", "files/locks.py"}
+# Who may write to an open file, remove or make one by other means, and why.
+ELSEWHERE = {
+    "files/journal.py": "writes into a file that is locked",
+    "files/remote.py": "fills a temporary folder of its own",
+    "shards.py": "deletes shards that are merged",
+    "terminal.py": "opens the null device",
+}
+WRITES = {
+    "write_bytes", "write_text", "mkdir", "rename", "replace_file", "unlink", "rmdir", "rmtree", "symlink_to",
+    "hardlink_to", "touch", "truncate", "tofile", "savez", "copyfile", "copytree", "move",
+}  # fmt: skip
+FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
+
+READERS = {"architectures", "audit", "diff", "formats", "perplexity", "show", "validate"}
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes.
+
+    line: a call of it, TARGET being what it writes. reads: files of that line that must not be the target.
+    """
+
+    line: str
+    reads: Sequence[str]
+
+    def __str__(self) -> str:
+        return self.line
+
+
+WRITERS = {
+    "convert": Writer(
+        "convert ck --outtype q4_0 --imatrix k -o TARGET",
+        ("ck/model.safetensors", "ck/config.json", "ck/tokenizer.json", "ck/tokenizer_config.json", "k"),
+    ),
+    "convert_endian": Writer("convert-endian m.gguf -o TARGET", ("m.gguf",)),
+    "demo": Writer("demo ck -f t -o folder", ()),
+    "export": Writer("export m.gguf --tensors norm -o TARGET.safetensors", ("m.gguf",)),
+    "gpu_split": Writer(
+        "gpu-split activations --vram 1M -m p.gguf -o TARGET", ("p.gguf", "activations/activation_0.pt")
+    ),
+    "hash": Writer("hash m.gguf -o TARGET", ("m.gguf",)),
+    "imatrix": Writer("imatrix m.gguf -f t -c 128 --chunks 1 -o TARGET", ("m.gguf", "t")),
+    "imatrix_info": Writer("imatrix-info k k --merge TARGET", ("k",)),
+    "merge": Writer("merge s-00001-of-00002.gguf -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
+    "quantize": Writer(
+        "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
+    ),
+    "set_metadata": Writer(
+        "set-metadata m.gguf general.description=@t --from-json values.json -o TARGET", ("m.gguf", "t", "values.json")
+    ),
+    "split": Writer("split m.gguf -o s --split-max-tensors 20", ()),
+}
+MORE = [  # other forms of output, and other inputs
+    Writer("merge s-00001-of-00002.gguf --free -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
+    Writer("imatrix-info k k --merge TARGET.dat", ("k",)),
+    Writer("export m.gguf --tensors output_norm -o TARGET.npy", ("m.gguf",)),
+    Writer("set-metadata m.gguf --chat-template @t --force -o TARGET", ("t",)),
+    Writer("quantize s-00001-of-00002.gguf Q8_0 -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
+    Writer("quantize ck Q8_0 -o TARGET", ("ck/model.safetensors", "ck/tokenizer.json")),
+]
+
+
+def test_each_command_is_known_to_write_or_not() -> None:
+    names = {path.stem for path in Path(commands.__file__).parent.glob("[!_]*.py")}
+    assert names == READERS | set(WRITERS)
+
+
+def test_only_the_gate_opens_files_for_writing() -> None:
+    package = ROOT / "gguftools"
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        name = str(path.relative_to(package))
+        lines = [node.lineno for node in ast.walk(ast.parse(path.read_text())) if _writes(node)]
+        if lines and name not in GATE:
+            found[name] = lines
+    assert set(found) == set(ELSEWHERE), found
+
+
+def _writes(node: ast.AST) -> bool:
+    """Whether it opens a file for writing, or makes or removes one."""
+    if isinstance(node, ast.Attribute) and node.attr in FLAGS:
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in WRITES:
+        return True
+    is_path = isinstance(node.func, ast.Attribute) and name == "replace" and len(node.args) == 1
+    given = (*node.args, *(word.value for word in node.keywords))
+    modes = [each.value for each in given if isinstance(each, ast.Constant)]
+    return is_path or (name in ("open", "fdopen") and any(str(mode)[:1] in "wax" or "+" in str(mode) for mode in modes))
+
+
+@pytest.fixture(scope="module")
+def tool() -> Iterator[Tool]:
+    tool = Tool()
+    yield tool
+    tool.close()
+
+
+@pytest.fixture(scope="module")
+def made(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that the commands read."""
+    folder = tmp_path_factory.mktemp("gate")
+    shutil.copytree(ROOT / "examples" / "austen-4m", folder / "ck")
+    (folder / "t").write_text((ROOT / "examples" / "persuasion.txt").read_text()[:8000])
+    (folder / "rules").write_text("attn_v=Q8_0\n")
+    (folder / "values.json").write_text('{"general.author": "me"}')
+    for line in (
+        "convert ck -o m.gguf --outtype f16", "imatrix m.gguf -f t -o k -c 128 --chunks 1",
+        "split m.gguf -o s --split-max-tensors 20",
+    ):  # fmt: skip
+        done = tool.run(folder, *line.split())
+        assert done.code == 0, done.line
+    matrices = {f"blk.0.{name}.weight": np.zeros((6, 4)) for name in ("ffn_gate", "ffn_up", "ffn_down_t")}
+    write_model(folder / "p.gguf", metadata_of({"general.architecture": "llama"}), matrices)
+    (folder / "activations").mkdir()
+    write_torch(folder / "activations" / "activation_0.pt", np.arange(6, dtype=np.int64))
+    return folder
+
+
+def state(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize("writer", [each for each in (*WRITERS.values(), *MORE) if each.reads], ids=str)
+def test_what_is_read_is_never_written(tool: Tool, made: Path, tmp_path: Path, writer: Writer) -> None:
+    """Nor through a link, nor by another name of the same file, nor by another spelling."""
+    shutil.copytree(made, tmp_path / "work")
+    folder, suffix, calls = tmp_path / "work", writer.line.partition("TARGET")[2], []
+    for number, read in enumerate(writer.reads):
+        targets = [f"link{number}{suffix}", f"name{number}{suffix}", *([] if suffix else [f"ck/../{read}"])]
+        (folder / targets[0]).symlink_to(folder / read)
+        os.link(folder / read, folder / targets[1])
+        calls += [[*writer.line.replace(f"TARGET{suffix}", target).split(), "--overwrite"] for target in targets]
+    before = state(folder)
+    for done in tool.together(folder, *calls):
+        assert done.code == 1, done.line
+        assert "is read, so it cannot be written" in done.err, done.line
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("line", [writer.line for writer in (*WRITERS.values(), *MORE)])
+def test_what_exists_is_kept(tool: Tool, made: Path, tmp_path: Path, line: str) -> None:
+    """A file, a folder, a link to nothing, something that is no file; and a name that must be a folder's."""
+    shutil.copytree(made, tmp_path / "work")
+    folder = tmp_path / "work"
+    written = line.replace("TARGET", "there")
+    target = next((word for word in written.split() if word.startswith("there")), None)
+    if target is None:
+        (folder / "folder").mkdir()
+        (folder / "folder" / "ck-BF16.gguf").write_text("mine")
+        calls = [written.split()]
+    else:
+        (folder / target).write_text("mine")
+        (folder / f"nothing{target}").symlink_to("nowhere")
+        os.mkfifo(folder / f"pipe{target}")
+        calls = [written.split(), *([*written.replace("there", f"{kind}there").split(), "--overwrite"]
+                                    for kind in ("nothing", "pipe"))]  # fmt: skip
+        calls.append(f"{written}/".replace(target, f"none{target}").split())
+    before = state(folder)
+    for done in tool.together(folder, *calls):
+        if "export" in done.arguments and done.arguments[-1].endswith("/"):
+            continue  # it makes a folder
+        assert done.code == 1, done.line
+        assert "Traceback" not in done.err
+    after = state(folder)
+    assert {name: after[name] for name in before} == before
+    assert not (folder / f"none{target}").is_file()
