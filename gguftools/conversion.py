@@ -36,7 +36,7 @@ from .pipeline import (
 from .predictors import Predictor, open_predictor
 from .quantization import PathLike, converted_input, quantize
 from .report import OutputReport, QuantizeReport, tensor_report
-from .resume import identity
+from .resume import identity, left_behind
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # outtypes of a conversion: `general.file_type`
 REMOTE_THREADS = 8  # most of the time they wait for the network
@@ -246,7 +246,8 @@ def convert(
         resumable = Resumable(identity(source.files, source.origin), resume)
     read = replace(read, states={path: state_of(path) for path in source.files})
     check_target(path, read, overwrite)
-    return write_converted(file, wanted, threads, memory, progress, resumable, overwrite, read)
+    warnings = left_behind([path], resume)
+    return write_converted(file, wanted, threads, memory, progress, resumable, overwrite, read, warnings)
 
 
 def write_converted(

@@ -22,7 +22,7 @@ from .inputs import converted_input as converted_input
 from .pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, scan, write_files
 from .planning import Planned, Planner, Splitting, without_layers
 from .report import OutputReport, QuantizeReport, tensor_report
-from .resume import identity, partial_path
+from .resume import identity, left_behind, partial_path
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
@@ -99,6 +99,7 @@ def quantize(
     )  # fmt: skip
     planner.check_overrides(new)
     planned = [planner.plan(recipe, path) for recipe, path in zip(chosen, paths, strict=True)]
+    warnings += left_behind([file.path for p in planned for file in p.files], resume)
     free = check_outputs(planned, read, overwrite or dry_run)
     tensors = planner.layers.tensors
     source_bytes = sum(tensor.nbytes for tensor in tensors.values())

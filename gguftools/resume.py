@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +34,14 @@ from .files.atomic import (
     claim,
     explain_write_error,
     explained,
+    is_list,
     open_own,
     publish,
     remove_own,
     write_at,
 )
 from .files.gguf_writer import Layout
-from .files.locks import held
+from .files.locks import held, is_held
 from .files.positioned import PositionedOutput
 
 READ_BACK = 1 << 24  # bytes verified at a time
@@ -74,6 +75,20 @@ def partial_path(path: Path) -> Path:
 
 def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial.journal")
+
+
+def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
+    """What to say of interrupted runs' unfinished files in the folders of `targets`, which are about to be written."""
+    found, own = [], {journal_path(target) for target in targets}
+    for journal in sorted({path for each in own for path in each.parent.glob("*.partial.journal")}):
+        partial = journal.with_suffix("")
+        if not partial.is_file() or is_held(journal) or not is_list(journal, "gguftools"):
+            continue
+        if journal not in own:
+            found.append(f"{partial} is left of an interrupted run: finish that with --resume, or delete it")
+        elif not resume:
+            found.append(f"{partial} of an interrupted run is not used; --resume would have gone on from it")
+    return found
 
 
 class PartialGguf:

@@ -94,8 +94,16 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
     print()
 
 
-def print_report(report: QuantizeReport, as_json: bool) -> None:
-    """What conversion or quantization did: for each output its types, then file, size, bits per weight, time."""
+def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) -> None:
+    """What conversion or quantization did: for each output its types, then file, size, bits per weight, time.
+
+    resume: whether it was to go on from what an earlier run left.
+    """
+    if report.resumed_bytes:
+        done, total = size(report.resumed_bytes), size(report.source_bytes)
+        note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
+    elif resume and not report.dry_run:
+        note("nothing to resume: all was done anew")
     for warning in report.warnings:
         note(f"warning: {warning}")
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]

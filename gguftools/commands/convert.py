@@ -73,6 +73,6 @@ def convert(
         )  # fmt: skip
     if check_logits:
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))
-    print_report(report, json)
+    print_report(report, json, resume)
     if report.check is not None and not report.check.passed:
         raise Exit(1)

@@ -132,4 +132,4 @@ def quantize(
             statistics=json if statistics is None else statistics, progress=progress, overwrite=overwrite,
             reads=[tensor_type_file] if tensor_type_file else (),
         )  # fmt: skip
-    print_report(report, json)
+    print_report(report, json, resume)

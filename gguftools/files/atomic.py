@@ -346,6 +346,15 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
         return fd, lines
 
 
+def is_list(path: Path, key: str) -> bool:
+    """Whether a file is a list that a run of ours left; see `claim`."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _has_key(file.readline(1 << 20), key)
+    except OSError:
+        return False
+
+
 def _has_key(line: str, key: str) -> bool:
     try:
         found = json.loads(line)
