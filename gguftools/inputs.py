@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .conversion import Converted
 
 PathLike = str | os.PathLike[str]
+KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def read_by_calls(file: GgufFile) -> dict[str, Tensor]:
     """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
     tensors = {}
     for part in file.parts:
-        opened = PositionedInput(part.path)
+        opened = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
         for name, tensor in part.tensors.items():
             read = _reader(opened, tensor, part.offsets[name], part.byte_order)
             tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,8 +309,7 @@ def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progr
         "whole": [whole.total, hashlib.sha256(whole.layout.header).hexdigest()],
     }
     with ExitStack() as stack:
-        for part in opened.parts:
-            stack.enter_context(held(part.path))
+        stack.enter_context(held(opened.parts[0].path))
         replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
         log, lines = claim(state, head, "shards", target)
         stack.callback(os.close, log)
@@ -360,8 +359,8 @@ def _resume(
         for shard in left:
             if not shard.exists():
                 raise FileError(f"the shard {shard} is gone, and was not merged into {target} yet")
-            if not dry_run:
-                stack.enter_context(held(shard))
+        if left and not dry_run:
+            stack.enter_context(held(left[0]))
         parts = [open_gguf(shard, join=False) for shard in left]
         for part in parts:
             if _fingerprint(part) != expected[part.path.name]:
@@ -408,7 +407,7 @@ class _Freeing:
     """A merge that deletes shards as it goes: the unfinished output has a name of its own; a list says what is done.
 
     The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
-    shard that is merged. It is locked from start to end, and so are the shards. A shard is in the list before it is
+    shard that is merged. It is locked from start to end, and so is the first shard. A shard is in the list before it is
     deleted, and its bytes are safe before it is in the list. The shard with the metadata goes last.
     fd, log: the unfinished file and the list. replaced: the file that the target is now, open and locked.
     """
@@ -458,14 +457,15 @@ class _Freeing:
         total, done = sum(part.file_size for part in parts), 0
         for part in reversed(parts):
             moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
-            _copy(part.path, self.fd, moves, progress, done, total, part.path.name)
-            os.fsync(self.fd)
-            if state_of(part.path) != part.state:
-                raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
-            self._note(part.path.name)
-            if not is_named(self.fd, partial):
-                raise FileError(f"{partial} was replaced by another program; the shards left were not deleted")
-            part.path.unlink()
+            with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
+                _copy(part.path, self.fd, moves, progress, done, total, part.path.name)
+                os.fsync(self.fd)
+                if state_of(part.path) != part.state:
+                    raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
+                if not is_named(self.fd, partial):
+                    raise FileError(f"{partial} was replaced by another program; the shards left were not deleted")
+                self._note(part.path.name)
+                part.path.unlink()
             done += part.file_size
 
     def _note(self, name: str) -> None:

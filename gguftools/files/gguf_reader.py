@@ -16,6 +16,7 @@ import math
 import mmap
 import os
 import re
+import resource
 import stat
 import struct
 import time
@@ -51,6 +52,7 @@ MAX_TENSORS = 1 << 20
 MAX_ARRAY_DEPTH = 4
 MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
+OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
 PATIENCE = 10.0  # seconds that others get to end an edit
 SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -450,6 +452,7 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
             f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
             hint="all shards must be in one folder, under the names they were given",
         )
+    _check_open_files(named.path, len(paths))
     parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(parts):
@@ -469,6 +472,20 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
         offsets={name: offset for part in parts for name, offset in part.offsets.items()},
         file_size=sum(part.file_size for part in parts),
     )  # fmt: skip
+
+
+def _check_open_files(path: Path, shards: int) -> None:
+    """Raise FileError where a process may not have so many files open: a map of a file counts as one."""
+    needed = shards + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise FileError(
+            f"{path} is one of {shards} shards, which takes {needed} open files; {hard} are allowed",
+            hint=f"allow more: ulimit -n {max(1024, needed)}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def shard_paths(named: GgufFile) -> list[Path]:

@@ -22,22 +22,38 @@ from .atomic import write_at
 STORE_BYTES = 64 << 20  # written between two requests to store it
 
 class PositionedInput:
-    """An open file that any thread reads from; closed when nothing refers to it any more."""
+    """An open file that any thread reads from; closed when nothing refers to it any more.
 
-    def __init__(self, path: Path) -> None:
+    keep_open: False opens it for each read, where a process would have too many files open.
+    """
+
+    def __init__(self, path: Path, keep_open: bool = True) -> None:
         self.path = path
+        self._fd = self._open() if keep_open else None
+        if self._fd is not None:
+            weakref.finalize(self, os.close, self._fd)
+
+    def _open(self) -> int:
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            return os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as error:
-            raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
-        weakref.finalize(self, os.close, self._fd)
+            raise FileError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def read(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Bytes begin … end, uint8. Raises OSError, and FileError where the file ends before."""
+        if self._fd is not None:
+            return self._read(self._fd, begin, end)
+        fd = self._open()
+        try:
+            return self._read(fd, begin, end)
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int, begin: int, end: int) -> NDArray[np.uint8]:
         found = np.empty(end - begin, np.uint8)
         data, position = found.data, begin
         while data:
-            count = os.preadv(self._fd, [data], position)
+            count = os.preadv(fd, [data], position)
             if not count:
                 raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
             data, position = data[count:], position + count
