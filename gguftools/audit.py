@@ -15,7 +15,7 @@ from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
 
 from .audits.finding import SEVERITIES, Finding, Severity, rank
-from .audits.templates import audit_template
+from .audits.templates import audit_templates
 from .audits.tensors import audit_errors, audit_statistics, measure
 from .audits.texts import audit_metadata, audit_names, audit_tokens
 from .compare import compare
@@ -69,8 +69,7 @@ def audit(
     templates = dict(chat_templates(opened.metadata))
     found = [*audit_names(opened.metadata, "key"), *audit_names(opened.tensors, "name")]
     found += [*audit_metadata(opened.metadata), *audit_tokens(opened.metadata)]
-    for key, text in templates.items():
-        found += audit_template(key, text)
+    found += audit_templates(templates) if templates else ()
     if against is not None:
         found += compare_templates(templates, dict(chat_templates(_source_metadata(Path(against)))))
     if tensors:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from subprocess import DEVNULL, PIPE
 from typing import Any
 
 from archs.metadata import Metadata
 from quants.errors import VocabularyError
 
+from .child import ask
 from .known_keys import SPECIAL_TOKENS, TOKENS
 
 SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
-WAITING = 4  # times as long may pass, on a busy machine
-MAX_OUTPUT = 64 << 20  # bytes of what the child says
-CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from gguftools.sandbox import serve; serve()"
 LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")
 
 QUESTION = {"role": "user", "content": "What is 2 + 2?"}
@@ -74,40 +65,14 @@ def render(template: str, conversations: Sequence[Mapping[str, Any]], seconds: f
 
     Raises VocabularyError, in one line, for one that takes too much time, memory or text, or breaks out of the sandbox.
     """
-    request = {"template": template, "conversations": list(conversations), "seconds": seconds}
-    command = [sys.executable, "-I", "-c", CHILD, json.dumps(sys.path)]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as child:
-        stop = threading.Timer(WAITING * seconds, child.kill)  # for what takes no processor time
-        stop.start()
-        try:
-            output = _exchange(child, json.dumps(request).encode())
-        finally:
-            stop.cancel()
-            child.kill()
-    answers = [Answer(**json.loads(line)) for line in output.splitlines() if line.endswith(b"}")]
+    request = {"template": template, "conversations": list(conversations)}
+    lines, death = ask("gguftools.sandbox", request, seconds)
+    answers = [Answer(**line) for line in lines]
     if answers and answers[-1].fatal:
         raise VocabularyError(f"the chat template {answers[-1].error}")
     if len(answers) < len(conversations):
-        raise VocabularyError(f"the chat template {_death(child.returncode, seconds)}")
+        raise VocabularyError(f"the chat template {death}")
     return answers
-
-
-def _exchange(child: subprocess.Popen[bytes], request: bytes) -> bytes:
-    """Write the request, and read what the child answers, but no more than it may."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.write(request)
-    with contextlib.suppress(BrokenPipeError):
-        child.stdin.close()
-    return child.stdout.read(MAX_OUTPUT)
-
-
-def _death(status: int, seconds: float) -> str:
-    """Why a child ended before it had answered."""
-    if status in (-signal.SIGPROF, -signal.SIGKILL):
-        return f"does not end within {seconds:g} s"
-    return "breaks off: it nests too deeply, or takes too much memory"
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:

@@ -100,11 +100,22 @@ def _now(form: str) -> str:
 
 def serve() -> None:
     """Answer the one request on standard input: a line of JSON for each conversation, {"text": …} or {"error": …}."""
-    request = json.load(sys.stdin)
-    _limit(request["seconds"])
+    request = bounded_request()
     for answer in _answers(request["template"], request["conversations"]):
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
+        tell(answer)
+
+
+def bounded_request() -> dict[str, Any]:
+    """What is asked for on standard input; from here on this process has little of everything."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    _limit(request["seconds"])
+    return request
+
+
+def tell(answer: Any) -> None:
+    """Answer with a line of JSON."""
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
 
 
 def _limit(seconds: float) -> None:

@@ -51,7 +51,7 @@ def _fold(node: Any, values: Values) -> Any:
             return items if None not in items else None
         case nodes.Concat():
             parts = [fold(part, values) for part in node.nodes]
-            return "".join(map(str, parts)) if None not in parts else None
+            return _joined("", parts) if None not in parts else None
         case nodes.Add() | nodes.Mul() | nodes.Mod():
             return _arithmetic(node, fold(node.left, values), fold(node.right, values))
         case nodes.Dict():
@@ -68,6 +68,18 @@ def _fold(node: Any, values: Values) -> Any:
         case nodes.Call(node=nodes.Getattr(node=inner, attr=name)):
             return _filtered(name, fold(inner, values), _arguments(node, values))
     return None
+
+
+def _plain(value: Any) -> str:
+    """A text or a number as text. Raises TypeError for what may hold others, and so be any length."""
+    if not isinstance(value, (str, int, float)):
+        raise TypeError
+    return str(value)
+
+
+def _joined(separator: str, items: Any) -> str | None:
+    texts = [_plain(item) for item in items]
+    return separator.join(texts) if sum(map(len, texts)) + len(separator) * len(texts) <= LIMIT else None
 
 
 def _arguments(node: Any, values: Values) -> list[Any]:
@@ -88,7 +100,8 @@ def _arithmetic(node: nodes.BinExpr, left: Any, right: Any) -> Any:
 def _formatted(text: str, arguments: list[Any]) -> str | None:
     """`%` formatting, but for widths, which could ask for gigabytes."""
     wide = any(character.isdigit() or character == "*" for character in text.replace("%%", "").split("%", 1)[-1][:12])
-    return None if wide else text % tuple(arguments)
+    values = [each if isinstance(each, (int, float)) else _plain(each) for each in arguments]
+    return None if wide else text % tuple(values)
 
 
 def _sliced(value: Any, part: nodes.Slice, values: Values) -> Any:
@@ -103,23 +116,24 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
     text = isinstance(value, str)
     match name:
         case "join" if text and arguments:  # the method: the separator comes first
-            return value.join(map(str, arguments[0]))
+            return _joined(value, arguments[0])
         case "join":
-            return str(arguments[0] if arguments else "").join(map(str, value))
+            return _joined(_plain(arguments[0]) if arguments else "", value)
         case "replace" if text and len(arguments) > 1:
-            return value.replace(arguments[0], arguments[1])
+            places = value.count(arguments[0])
+            return value.replace(*arguments[:2]) if places * len(arguments[1]) <= LIMIT else None
         case "reverse":
             return value[::-1] if text else list(value)[::-1]
         case "format" if text and "%" in value:
             return _formatted(value, arguments)
         case "format" if text and all(field in ("{}", "{0}", "{1}", "{2}") for field in _fields(value)):
-            return value.format(*arguments)
+            return value.format(*map(_plain, arguments))
         case "lower" | "upper" | "title" | "capitalize" | "swapcase" if text:
             return getattr(value, name)()
         case "trim" | "strip":
             return value.strip(*arguments)
         case "string" | "safe" | "escape" | "e":
-            return str(value)
+            return _plain(value)
         case "list" | "first" | "last":
             items = list(value)
             return items if name == "list" else items[0 if name == "first" else -1]
@@ -134,3 +148,28 @@ def _fields(text: str) -> Iterator[str]:
         _, _, rest = rest.partition("{")
         inner, _, rest = rest.partition("}")
         yield "{" + inner + "}"
+
+
+def number(node: Any, values: Values) -> int | None:
+    """A whole number, powers included, as far as it is plain."""
+    if isinstance(node, nodes.Pow):
+        base, exponent = number(node.left, values), number(node.right, values)
+        return None if base is None or exponent is None else base ** min(exponent, 64) if abs(base) < 1 << 16 else base
+    if isinstance(node, (nodes.Mul, nodes.Add)):
+        left, right = number(node.left, values), number(node.right, values)
+        if left is None or right is None:
+            return None
+        return left * right if isinstance(node, nodes.Mul) else left + right
+    if isinstance(node, nodes.Name) and len(assigned := values.names.get(node.name, ())) == 1:
+        return number(assigned[0], values) if assigned[0] is not node else None
+    found = fold(node, values)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def name_of(node: Any) -> str | None:
+    """ "x", or "ns.x" for a member of a namespace; None for anything else."""
+    if isinstance(node, nodes.NSRef):
+        return f"{node.name}.{node.attr}"
+    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+        return f"{node.node.name}.{node.attr}"
+    return node.name if isinstance(node, nodes.Name) else None

@@ -7,18 +7,22 @@ all those that appear only for certain words, dates or users.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jinja2 import TemplateSyntaxError, nodes
 
-from ..sandbox import environment
+from ..child import ask
+from ..sandbox import bounded_request, environment, tell
 from .finding import Finding, Severity
-from .folding import Values, fold
+from .folding import Values, fold, name_of, number
 from .unicode import DECEPTIVE, INVISIBLE, mixed_word, named
+from .work import Work, growth
 
+SECONDS = 5.0  # of processor time for the templates of a file
 MAX_TEMPLATE = 200_000  # characters; the longest published ones have a tenth
 ENOUGH_TEXT, MANY_VALUES = 2000, 8  # of a branch, of a name: more tells nothing new
 INTERNAL = re.compile(r"__[A-Za-z]\w*?__|^_+[A-Za-z]")
@@ -42,6 +46,8 @@ METHODS = frozenset({
 })  # fmt: skip
 BY_ATTRIBUTE = frozenset({"attr", "map", "selectattr", "rejectattr", "groupby", "sort", "unique", "sum", "min", "max"})
 LONG_LOOP, ENDLESS_LOOP = 10_000, 1_000_000
+MUCH_WORK, ENDLESS_WORK = 1e7, 1e9  # characters and rounds; published templates come to a hundredth
+DOUBLES = 1.5
 DEFINEDNESS = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number",
                          "boolean", "true", "false"})  # fmt: skip
 MESSAGES = frozenset({"messages", "message", "loop_messages", "msg", "m"})
@@ -94,6 +100,19 @@ class Template:
         return found if isinstance(found, str) else None
 
 
+def audit_templates(templates: Mapping[str, str]) -> list[Finding]:
+    """`audit_template` of each by its key, in a process of its own: reading some would never end."""
+    lines, death = ask(__name__, {"templates": templates}, SECONDS)
+    found = [Finding(**finding) for line in lines for finding in line]
+    return found + [Finding("high", "size", key, f"looking into it {death}") for key in [*templates][len(lines) :]]
+
+
+def serve() -> None:
+    """Answer the one request of `audit_templates`: a list of findings for each."""
+    for key, source in bounded_request()["templates"].items():
+        tell([asdict(finding) for finding in audit_template(key, source)])
+
+
 def audit_template(key: str, source: str) -> list[Finding]:
     """Everything that the rules find in one template, line by line."""
     found = list(_characters(key, source))
@@ -124,13 +143,13 @@ def _find(tree: nodes.Node, *kinds: type[nodes.Node]) -> Iterator[Any]:
 
 def _characters(key: str, source: str) -> Iterator[Finding]:
     """Invisible and deceptive characters, as they are in the file or written as escapes."""
-    for number, line in enumerate(source.splitlines(), 1):
+    for at, line in enumerate(source.splitlines(), 1):
         for pattern, severity in ((DECEPTIVE, "high"), (INVISIBLE, "medium")):
             if match := pattern.search(line):
                 name = named(match[0])
-                yield Finding(severity, "invisible text", key, f"has {name}, which a reader doesn't see", number)  # type: ignore[arg-type]
+                yield Finding(severity, "invisible text", key, f"has {name}, which a reader doesn't see", at)  # type: ignore[arg-type]
         if word := mixed_word(line):
-            yield Finding("medium", "look-alike letters", key, f"mixes alphabets in the word {word!r}", number)
+            yield Finding("medium", "look-alike letters", key, f"mixes alphabets in the word {word!r}", at)
 
 
 # What names stand for
@@ -165,7 +184,7 @@ def _assignments(tree: nodes.Node) -> Iterator[tuple[str, nodes.Expr]]:
         elif isinstance(node, nodes.For):
             yield from _pairs(node.target, node.iter)
         elif isinstance(node, nodes.AssignBlock):
-            name = _name(node.target)
+            name = name_of(node.target)
             if name:
                 yield name, nodes.Concat([part for output in node.body for part in getattr(output, "nodes", ())])
     macros = {macro.name: macro for macro in _find(tree, nodes.Macro)}
@@ -177,7 +196,7 @@ def _assignments(tree: nodes.Node) -> Iterator[tuple[str, nodes.Expr]]:
         call = assign.node
         if isinstance(call, nodes.Call) and isinstance(call.node, nodes.Name) and call.node.name == "namespace":
             for argument in call.kwargs:
-                yield f"{_name(assign.target)}.{argument.key}", argument.value
+                yield f"{name_of(assign.target)}.{argument.key}", argument.value
 
 
 def _assignments_in(body: Iterable[nodes.Node]) -> Iterator[tuple[str, nodes.Expr]]:
@@ -189,22 +208,13 @@ def _pairs(target: Any, value: Any) -> Iterator[tuple[str, nodes.Expr]]:
         parts = value.items if isinstance(value, nodes.Tuple) else [value] * len(target.items)
         for each, part in zip(target.items, parts, strict=False):
             yield from _pairs(each, part)
-    elif name := _name(target):
+    elif name := name_of(target):
         yield name, value
-
-
-def _name(node: Any) -> str | None:
-    """ "x", or "ns.x" for a member of a namespace; None for anything else."""
-    if isinstance(node, nodes.NSRef):
-        return f"{node.name}.{node.attr}"
-    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
-        return f"{node.node.name}.{node.attr}"
-    return node.name if isinstance(node, nodes.Name) else None
 
 
 def _is_user_text(template: Template, node: Any) -> bool:
     """Whether an expression is (part of) what a message says."""
-    if _name(node) in template.user_text:
+    if name_of(node) in template.user_text:
         return True
     match node:
         case nodes.Getattr():
@@ -236,7 +246,7 @@ def _is_user_text(template: Template, node: Any) -> bool:
 
 def _is_date(template: Template, node: Any) -> bool:
     """Whether an expression depends on the time."""
-    if _name(node) in template.dates:
+    if name_of(node) in template.dates:
         return True
     if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "strftime_now":
         return True
@@ -250,9 +260,10 @@ def _is_date(template: Template, node: Any) -> bool:
 
 def _internals(template: Template) -> Iterator[Finding]:
     """Attributes and subscripts that lead to Python's internals, and strings that spell their names."""
-    for node in _find(template.tree, nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Keyword, nodes.Name):
+    kinds = (nodes.Getattr, nodes.NSRef, nodes.Getitem, nodes.Filter, nodes.Keyword, nodes.Name)
+    for node in _find(template.tree, *kinds):
         match node:
-            case nodes.Getattr() if _is_internal(node.attr):
+            case nodes.Getattr() | nodes.NSRef() if _is_internal(node.attr):
                 yield template.found("high", "internals", node, f"reads the attribute {node.attr!r}")
             case nodes.Getitem() if (key := template.text(node.arg)) and _is_internal(key):
                 yield template.found("high", "internals", node, f"reads the item {key!r}")
@@ -320,55 +331,75 @@ def _loops(template: Template) -> Iterator[Finding]:
     for node in _find(template.tree, nodes.Call, nodes.Mul, nodes.Pow, nodes.Filter):
         count: Any = None
         if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "range":
-            ends = [_number(template, argument) for argument in node.args]
+            ends = [number(argument, template.folding) for argument in node.args]
             count = max((abs(end) for end in ends if end is not None), default=None)
             if any(_is_user_text(template, argument) for argument in node.args):
                 yield template.found("medium", "loop", node, "counts as far as a message says")
         elif isinstance(node, nodes.Mul):
-            sides = (fold(node.left, template.folding), fold(node.right, template.folding))
-            text = any(isinstance(side, (str, list)) for side in sides)
-            numbers = [_number(template, side) for side in (node.left, node.right)]
-            count = max((n for n in numbers if n is not None), default=None) if text else None
+            numbers = [number(side, template.folding) for side in (node.left, node.right)]
+            count = max((n for n in numbers if n is not None), default=None) if None in numbers else None
         elif isinstance(node, nodes.Pow):
             yield template.found("medium", "loop", node, "computes a power, which can take any time and memory")
         elif isinstance(node, nodes.Filter) and node.name in ("center", "indent", "wordwrap") and node.args:
-            count = _number(template, node.args[0])
+            count = number(node.args[0], template.folding)
         if count is not None and count > LONG_LOOP:
             severity: Severity = "high" if count > ENDLESS_LOOP else "medium"
             yield template.found(severity, "loop", node, f"repeats {count:,} times")
-    yield from _nested_loops(template)
+    yield from _work(template)
 
 
-def _number(template: Template, node: Any) -> int | None:
-    """A whole number, powers included, as far as it is plain."""
-    if isinstance(node, nodes.Pow):
-        base, exponent = _number(template, node.left), _number(template, node.right)
-        return None if base is None or exponent is None else base ** min(exponent, 64) if abs(base) < 1 << 16 else base
-    if isinstance(node, (nodes.Mul, nodes.Add)):
-        left, right = _number(template, node.left), _number(template, node.right)
-        if left is None or right is None:
-            return None
-        return left * right if isinstance(node, nodes.Mul) else left + right
-    if isinstance(node, nodes.Name) and len(values := template.values.get(node.name, ())) == 1:
-        return _number(template, values[0]) if values[0] is not node else None
-    found = fold(node, template.folding)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+def _work(template: Template) -> Iterator[Finding]:
+    """What takes too long or fills memory without a large number in it."""
+    macros = {macro.name: macro for macro in _find(template.tree, nodes.Macro)}
+    total = Work(template.folding, macros).of([template.tree])
+    for body in (macro.body for macro in macros.values()):
+        total = max(total, Work(template.folding, macros).of(body))
+    if total > MUCH_WORK:
+        severity: Severity = "high" if total > ENDLESS_WORK else "medium"
+        message = f"may write {total:.0e} characters, or go so many rounds"
+        yield template.found(severity, "loop", template.tree, message)
+    yield from _growing(template, macros)
+    yield from _recursion(template, macros)
 
 
-def _nested_loops(template: Template) -> Iterator[Finding]:
-    def total(node: nodes.Node, product: int) -> Iterator[tuple[nodes.Node, int]]:
-        for child in node.iter_child_nodes():
-            inner = product
-            if isinstance(child, nodes.For) and isinstance(child.iter, nodes.Call):
-                counts = [_number(template, argument) for argument in child.iter.args]
-                inner *= max(1, *(abs(count) for count in counts if count is not None), 1)
-                if inner > LONG_LOOP >= product:
-                    yield child, inner
-            yield from total(child, inner)
+def _growing(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterator[Finding]:
+    """Values that are doubled in each round of a loop, or again and again."""
+    loops = [*_find(template.tree, nodes.For), *macros.values()]
+    inner = [assign for loop in loops for assign in _find(loop, nodes.Assign)]
+    kept = {id(assign) for assign in inner if isinstance(assign.target, nodes.NSRef)}
+    factors: dict[str, list[float]] = {}
+    for assign in _find(template.tree, nodes.Assign):
+        name = name_of(assign.target)
+        if name is None or (factor := growth(assign.node, name, template.folding, macros)) == 1:
+            continue
+        factors.setdefault(name, []).append(factor)
+        if factor > DOUBLES and id(assign) in kept:
+            yield template.found("high", "loop", assign, f"makes {name!r} {factor:.2g} times as long in each round")
+        elif factor > DOUBLES and math.prod(filter(None, factors[name])) > LONG_LOOP:
+            yield template.found("high", "loop", assign, f"makes {name!r} longer and longer")
 
-    for node, count in total(template.tree, 1):
-        severity: Severity = "high" if count > ENDLESS_LOOP else "medium"
-        yield template.found(severity, "loop", node, f"repeats {count:,} times")
+
+def _recursion(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterator[Finding]:
+    """Macros and loops that call themselves with no smaller part of what they were given."""
+    for macro in macros.values():
+        given = {argument.name for argument in macro.args}
+        for call in _find(macro, nodes.Call):
+            same = isinstance(call.node, nodes.Name) and call.node.name == macro.name
+            arguments = [*call.args, *(each.value for each in call.kwargs)]
+            if same and not any(_is_part(argument, given) for argument in arguments):
+                yield template.found("medium", "loop", call, f"the macro {macro.name!r} calls itself without an end")
+    for loop in _find(template.tree, nodes.For):
+        for call in _find(loop, nodes.Call) if loop.recursive else ():
+            same = isinstance(call.node, nodes.Name) and call.node.name == "loop"
+            if same and name_of(loop.iter) in map(name_of, call.args):
+                yield template.found("medium", "loop", call, "the loop calls itself without an end")
+
+
+def _is_part(argument: Any, given: Container[str]) -> bool:
+    """Whether an argument may be a part of the macro's own: not a constant, nor one as it was given or a number."""
+    if isinstance(argument, (nodes.Const, nodes.TemplateData)) or name_of(argument) in given:
+        return False
+    return not isinstance(argument, (nodes.BinExpr, nodes.Neg, nodes.Concat))
 
 
 # Prompts that the user does not see
@@ -396,7 +427,7 @@ def _keyword(template: Template, test: Any) -> str | None:
     """The words that a condition looks for in what a message says; None where it looks for none."""
     mappings = [each.node for each in (test, *test.find_all(nodes.Test)) if getattr(each, "name", "") == "mapping"]
     for node in (test, *test.find_all(nodes.Expr)):
-        name = _name(node)
+        name = name_of(node)
         if name in template.triggers:
             return template.triggers[name]
         compared: list[Any] = []
@@ -459,7 +490,7 @@ def _users(template: Template) -> Iterator[Finding]:
             if not isinstance(compare, nodes.Compare):
                 continue
             sides = [compare.expr, *(operand.expr for operand in compare.ops)]
-            who = [name for side in sides if (name := _name(side)) and WHO.search(name.split(".")[-1])]
+            who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
             if who and any(template.text(side) for side in sides):
                 yield template.found("medium", "user", node, f"decides by {who[0]!r}")
             turns = [fold(side, template.folding) for side in sides]
@@ -473,8 +504,8 @@ def _users(template: Template) -> Iterator[Finding]:
 
 def _counts_turns(node: Any) -> bool:
     if isinstance(node, nodes.Filter):
-        return node.name in ("length", "count") and _name(node.node) in ("messages", "loop_messages")
-    return _name(node) in ("loop.index", "loop.index0")
+        return node.name in ("length", "count") and name_of(node.node) in ("messages", "loop_messages")
+    return name_of(node) in ("loop.index", "loop.index0")
 
 
 def _texts(template: Template) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import ROOT
-from .tool import EXAMPLE, run, typed
+from .tool import run, typed
 
 EVIL = "\x1b[31m\x07\x9b2J\x9d0;title\x9c\u202eabc\u202c\u200b\u2028\r\x7f\x08é"
 NAME = "m\x1b]0;x\x07\n\u202e.gguf"
@@ -87,17 +87,6 @@ def test_nothing_unseen_in_what_is_printed(name: str, tmp_path: Path) -> None:
         json.loads(done.stdout)
     else:
         assert "\\x1b" in done.stdout + done.stderr
-
-
-def test_names_in_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "ck").mkdir()
-    for file in EXAMPLE.iterdir():
-        (tmp_path / "ck" / file.name).write_bytes(file.read_bytes())
-    header = json.dumps({f"t{EVIL}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (tmp_path / "ck" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    done = typed("convert", tmp_path / "ck", "-o", tmp_path / "out.gguf")
-    assert done.returncode == 1
-    assert_seen(done.stdout + done.stderr)
 
 
 @pytest.mark.parametrize("name", [NAME, b"\xff\xfe.gguf".decode("utf-8", "surrogateescape"), "a\\nb.gguf", "a\tb.gguf"])

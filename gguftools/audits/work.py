@@ -1,0 +1,143 @@
+"""How much a template may come to, in characters and rounds of loops: an estimate from its syntax tree, nothing is run.
+
+What only a conversation decides counts as a message's length, or as the messages of a short chat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jinja2 import nodes
+
+from .folding import Values, fold, name_of, number
+
+UNKNOWN_TEXT, UNKNOWN_ROUNDS = 100.0, 8.0
+LARGE = 10_000  # a list of so many items is gone through, one of fewer may be the messages
+MOST = 10**18
+WIDTH = re.compile(r"%[^%A-Za-z]*?(\d+)[^%A-Za-z]*?(\d*)[A-Za-z]|\{[^{}]*:[^{}]*?(\d+)[^{}]*?(\d*)")
+PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "expandtabs"})
+
+
+class Work:
+    """values: what names stand for. given: lengths of names that are supposed to be known."""
+
+    def __init__(
+        self, values: Values, macros: Mapping[str, nodes.Macro], given: Mapping[str, float] | None = None
+    ) -> None:
+        self._values = values
+        self._macros = macros
+        self._given = given or {}
+        self._known: dict[int, float] = {}
+        self._open: set[str] = set()
+
+    def of(self, statements: Iterable[nodes.Node]) -> float:
+        """Of statements, one after the other."""
+        return sum(map(self._statement, statements))
+
+    def _statement(self, node: nodes.Node) -> float:
+        match node:
+            case nodes.Macro():
+                return 0  # until it is called
+            case nodes.For():
+                return self._rounds(node) * (1 + self.of(node.body)) + self.text(node.iter) + self.of(node.else_)
+            case nodes.CallBlock():
+                return self.text(node.call) * (1 + self.of(node.body))
+            case nodes.Expr():
+                return self.text(node)
+        return self.of(node.iter_child_nodes())
+
+    def _rounds(self, loop: nodes.For) -> float:
+        length = self.text(loop.iter)
+        match loop.iter:
+            case nodes.Call(node=nodes.Name(name="range")) if length > 1:
+                return length
+            case nodes.List() | nodes.Tuple():
+                return float(len(loop.iter.items))
+        return length if length > LARGE else UNKNOWN_ROUNDS
+
+    def text(self, node: Any) -> float:
+        """The length that an expression's value may have, and what it takes to make it."""
+        if id(node) not in self._known:
+            self._known[id(node)] = UNKNOWN_TEXT
+            self._known[id(node)] = min(self._text(node), MOST)
+        return self._known[id(node)]
+
+    def _text(self, node: Any) -> float:
+        name = name_of(node)
+        if name is not None:
+            return self._named(name)
+        match node:
+            case nodes.Const() | nodes.TemplateData():
+                return float(len(str(node.as_const()))) if isinstance(node.as_const(), str) else 1
+            case nodes.CondExpr():
+                branches = (node.expr1, node.expr2)
+                return self.text(node.test) + max(self.text(each) for each in branches if each is not None)
+            case nodes.Mul():
+                counts = [abs(count) for side in (node.left, node.right) if (count := number(side, self._values))]
+                return (self.text(node.left) + self.text(node.right)) * min(max(counts, default=1), MOST)
+            case nodes.Mod():
+                return self._formatted(node.left, [node.right])
+            case nodes.Filter() if node.node is not None:
+                return self._method(node.name, node.node, node.args)
+            case nodes.Call(node=nodes.Name(name=called)):
+                return self._call(called, node)
+            case nodes.Call(node=nodes.Getattr(node=target, attr=attribute)):
+                return self._method(attribute, target, node.args)
+        return max(sum(map(self.text, node.iter_child_nodes())), 1)
+
+    def _named(self, name: str) -> float:
+        if name in self._given:
+            return self._given[name]
+        if name in self._open or name not in self._values.names:
+            return UNKNOWN_TEXT
+        self._open.add(name)
+        found = max(map(self.text, self._values.names[name]))
+        self._open.discard(name)
+        return found
+
+    def _call(self, name: str, call: nodes.Call) -> float:
+        passed = sum(map(self.text, call.args))
+        counts = [abs(count) for argument in call.args if (count := number(argument, self._values))]
+        if name in ("range", "lipsum"):
+            return float(min(max(counts, default=1), MOST))
+        if name in self._macros and name not in self._open:
+            self._open.add(name)
+            passed += self.of(self._macros[name].body)
+            self._open.discard(name)
+        return passed + 1
+
+    def _method(self, name: str, target: Any, arguments: list[Any]) -> float:
+        """A filter or a method of its name."""
+        base, passed = self.text(target), sum(map(self.text, arguments))
+        count = min(max((abs(number(each, self._values) or 0) for each in arguments), default=0), MOST)
+        if name == "format":
+            return self._formatted(target, arguments)
+        if name in PADDING:
+            return base + count
+        if name == "indent":
+            return base * (1 + count)
+        if name == "join":
+            return base * (1 + passed / 8) + passed  # of either the separator or the items, each a few characters long
+        if name == "replace" and len(arguments) > 1:
+            old = fold(arguments[0], self._values)
+            return base * max(1, self.text(arguments[1]) / max(1, len(old) if isinstance(old, str) else 1))
+        return base + passed
+
+    def _formatted(self, pattern: Any, arguments: list[Any]) -> float:
+        text = fold(pattern, self._values)
+        widths = [int(each) for found in WIDTH.findall(text) for each in found if each] if isinstance(text, str) else []
+        if isinstance(text, str) and "*" in text:
+            widths += [count for each in arguments for part in _parts(each) if (count := number(part, self._values))]
+        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(map(abs, widths)), MOST)
+
+
+def _parts(node: Any) -> Iterable[Any]:
+    return node.items if isinstance(node, (nodes.Tuple, nodes.List)) else [node]
+
+
+def growth(value: nodes.Expr, name: str, values: Values, macros: Mapping[str, nodes.Macro]) -> float:
+    """By how much longer a value gets with what `name` stands for: 2 where it is doubled, 0 where it is not used."""
+    none, much = (Work(values, macros, {name: length}).text(value) for length in (0.0, 1e9))
+    return (much - none) / 1e9
