@@ -17,9 +17,10 @@ FLAG, TEXT, ANYTHING = Flag(), Text(most=200), Anything()
 LAYERS = Whole(1, MOST_LAYERS, limit="layers")
 SOME_LAYERS = Whole(0, MOST_LAYERS)
 PERIOD = Whole(1)
-SIZE = Whole(1, limit="rows")  # widths and counts that some tensor has as many rows or columns for
-SOME = Whole(0, limit="rows")
-NET_WIDTH = Whole(1, limit="values")  # may be that of nets which a model does not have
+MOST_SIZE = 1 << 20
+SIZE = Whole(1, MOST_SIZE, limit="rows")  # widths and counts that some tensor has as many rows or columns for
+SOME = Whole(0, MOST_SIZE, limit="rows")
+NET_WIDTH = Whole(1, 1 << 24, limit="values")  # may be that of nets which a model does not have
 LENGTH = Whole(1)  # of texts, in tokens
 WINDOW = Whole(0)
 TOKEN = Whole(0, 2**31 - 1)
@@ -88,12 +89,12 @@ KEYS: dict[str, Kind] = {
     **_each("is_decoder is_encoder_decoder tie_word_embeddings", FLAG),
     # how many layers, how wide they are, how long texts may be
     **_each("num_hidden_layers n_layer n_layers num_layers num_decoder_layers", LAYERS),
-    "vocab_size": Whole(1, limit="rows"),
+    "vocab_size": Whole(1, 1 << 24, limit="rows"),
     "type_vocab_size": SOME,
     **_each("hidden_size n_embd n_embed dim d_model", SIZE),
     **_each("intermediate_size intermediate_size_mlp n_inner ffn_dim hidden_dim d_ff ffn_hidden_size", NET_WIDTH),
     "block_ff_dim": NET_WIDTH,
-    **_each("prefix_dense_intermediate_size hidden_size_per_layer_input", Whole(0, limit="values")),
+    **_each("prefix_dense_intermediate_size hidden_size_per_layer_input", Whole(0, 1 << 24, limit="values")),
     "expansion_ratio": SIZE,
     **_each("max_position_embeddings n_ctx n_positions max_seq_len max_sequence_length model_max_length", LENGTH),
     **_each("seq_length max_trained_positions", LENGTH),

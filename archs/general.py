@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from quants import Tensor
+from quants.errors import ModelError
 
-from .metadata import Metadata
+from .metadata import Metadata, ValueType
+from .small_files import read_json_object
+from .typed_json import Kind, Number, Text, Whole, read_fields
+
+NAME: dict[str, Kind] = {"_name_or_path": Text(most=4096)}
+WHOLE, NUMBER = Whole(-(2**31), 2**31 - 1), Number()
+SAMPLING: dict[str, Kind] = {  # of generation_config.json
+    "sequence": Text(), **dict.fromkeys(("top_k", "penalty_last_n", "mirostat"), WHOLE),
+    **dict.fromkeys(
+        ("top_p", "min_p", "xtc_probability", "xtc_threshold", "temperature", "penalty_repeat", "mirostat_tau",
+         "mirostat_eta"), NUMBER),
+}  # fmt: skip
 
 
 def general(
@@ -24,18 +38,52 @@ def general(
     counts = _parameters(tensors)
     if kind == "adapter":
         counts = (-counts[0], *counts[1:])  # marks it as that of the weights adapted, not of what is stored
-    found = gguf.Metadata.load(None, folder, None, counts[0])
-    if found.size_label is None and counts[0] > 0:
-        found.size_label = gguf.size_label(*counts)
-    if found.name is None:
-        found.name = name or folder.resolve().name
     writer = gguf.GGUFWriter(None, architecture)  # never written: it only collects keys and types
     writer.add_type(kind)
-    found.set_gguf_meta_model(writer)
+    with _errors_of(folder / "README.md"):
+        found = _described(folder, counts[0])
+        if found.size_label is None and counts[0] > 0:
+            found.size_label = gguf.size_label(*counts)
+        if found.name is None:
+            found.name = name or folder.resolve().name
+        found.set_gguf_meta_model(writer)
     metadata = Metadata()
     for key, value in writer.kv_data[0].items():
-        metadata.set(key, value.value, value.type, value.sub_type or _element(value.value))
+        data = _texts(value.value) if value.type in (ValueType.STRING, ValueType.ARRAY) else value.value
+        metadata.set(key, data, value.type, value.sub_type or _element(data))
     return metadata
+
+
+@contextmanager
+def _errors_of(card: Path) -> Iterator[None]:
+    """Whatever the libraries make of a model card in which all may be written; what is ours goes through."""
+    import yaml
+
+    try:
+        yield
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, yaml.YAMLError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise ModelError(f"{card} is no model card: {why}", "mend or remove it") from error
+
+
+def _described(folder: Path, parameters: int) -> Any:
+    """What `gguf.Metadata.load` finds, from files read by type."""
+    import gguf
+
+    config, generation = (
+        read_fields(read_json_object(path), table, path.name) if path.is_file() else {}
+        for path, table in ((folder / "config.json", NAME), (folder / "generation_config.json", SAMPLING))
+    )
+    card = gguf.Metadata.load_model_card(folder)
+    found = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, config, folder, parameters)
+    for key in SAMPLING:
+        setattr(found, f"sampling_{'temp' if key == 'temperature' else key}", generation.get(key))
+    return found
+
+
+def _texts(value: Any) -> Any:
+    """Texts of a model card, in which YAML may see numbers or dates."""
+    return [str(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
 
 
 def _element(value: object) -> object:

@@ -81,3 +81,21 @@ def test_a_list_that_is_not_of_all_layers(tmp_path: Path) -> None:
 )
 def test_sizes_that_the_weights_do_not_have(key: str, value: int, tmp_path: Path) -> None:
     refused(tmp_path, "afmoe", setting(key, value), f'"{key}" is {value}')
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("generation_config.json", '{"temperature": "hot"}', '"temperature" is "hot"; a number'),
+        ("generation_config.json", '{"top_k": [50]}', '"top_k.*a whole number'),
+        ("README.md", "---\nlicense: [1, 2]\n---\n", r"README\.md is no model card"),
+        ("README.md", "---\na: [\n---\n", r"README\.md is no model card"),
+        ("modules.json", '[{"type": "Pooling", "path": 3}]', '"path" is 3; a string'),
+        ("quantize_config.json", '{"bits": "four"}', '"bits" is "four"; a whole number'),
+    ],
+)
+def test_files_beside_it(file: str, content: str, message: str, tmp_path: Path) -> None:
+    checkpoints.build("eurobert", tmp_path / "eurobert")
+    (tmp_path / "eurobert" / file).write_text(content)
+    with pytest.raises(gguftools.GgufToolsError, match=message):
+        gguftools.convert(tmp_path / "eurobert", tmp_path / "out.gguf")
