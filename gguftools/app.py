@@ -30,7 +30,7 @@ BY_NAME = {
     "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "imatrix": "FILE",
     "include_weights": "PART", "key": "KEY", "memory": "SIZE", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
-    "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
+    "recipes": "RECIPE",    "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
     "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
 }  # fmt: skip
@@ -98,10 +98,10 @@ def _with_word(parameter: inspect.Parameter) -> inspect.Parameter:
     kind, info = get_args(parameter.annotation)
     while found := [each for each in get_args(kind) if each is not NoneType]:
         kind = found[0]  # Path of Path | None, str of list[str] | None
-    if isinstance(info, OptionInfo) and info.metavar is None:
-        info.metavar = BY_NAME.get(parameter.name, BY_TYPE.get(kind))
-    if info.metavar in completion.VALUES:
-        info.autocompletion = completion.VALUES[info.metavar]
+    word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(kind))
+    if isinstance(info, OptionInfo):
+        info.metavar = word
+    info.autocompletion = completion.VALUES.get(word)
     return parameter
 
 

@@ -82,6 +82,11 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") not in DUMB
 
 
+def is_unicode(stream: TextIO) -> bool:
+    """Whether all characters can be written there."""
+    return (stream.encoding or "utf-8").lower().startswith("utf")
+
+
 def width() -> int:
     """Columns of the terminal; the variable COLUMNS wins."""
     return shutil.get_terminal_size().columns

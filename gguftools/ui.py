@@ -62,7 +62,7 @@ def print_json(value: Any) -> None:
 
 def _json(value: Any, indent: int | None = None) -> str:
     """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=str)
     return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 
 
@@ -241,7 +241,8 @@ def print_value(value: Any, as_json: bool) -> None:
     elif sys.stdout.isatty():
         print_line(value, keep="\n\t")
     else:
-        print(value)  # to the byte, for whoever takes a template out
+        lossless = value if terminal.is_unicode(sys.stdout) else value.encode("ascii", "backslashreplace").decode()
+        print(lossless)  # to the byte, for whoever takes a template out
 
 
 def size(count: float) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
+import pty
 import resource
+import struct
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -67,3 +72,32 @@ def typed(*arguments: object) -> subprocess.CompletedProcess[str]:
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
+
+
+def on_terminal(
+    *arguments: object, cwd: Path, columns: int = 80, environment: Mapping[str, str] | None = None, timeout: float = 120
+) -> tuple[int, str]:
+    """The exit code of `gguftools ARGUMENTS` on a terminal so wide, and all that was written to it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gguftools", *map(str, arguments)], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**inherited, "PYTHONPATH": str(ROOT), "TERM": "xterm", **(environment or {})},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        kill = threading.Timer(timeout, process.kill)
+        kill.start()
+        written = b""
+        while piece := _read(ours):
+            written += piece
+        kill.cancel()
+    os.close(ours)
+    return process.returncode, written.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # nobody writes there any more
+        return b""

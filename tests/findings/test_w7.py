@@ -1,0 +1,89 @@
+"""W7: output that nobody reads or that knows ASCII alone, pipes in place of files, odd token types: no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archs.metadata import Value, ValueType
+
+from ..conftest import ROOT
+from ..gguftools.models import edited
+from .test_u8 import write
+from .tool import EXAMPLE, refused, run
+
+ASCII = {"PYTHONIOENCODING": "ascii"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("w7")
+    assert run("convert", EXAMPLE, "-o", "model.gguf", cwd=path).returncode == 0
+    write(path / "many.gguf", 1, 5000)
+    return path
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line.replace("gguftools", f"{sys.executable} -m gguftools")], cwd=folder, capture_output=True,
+        text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [
+    "gguftools show many.gguf | head -1", "gguftools hash many.gguf | head -1",
+    "gguftools show --json many.gguf | head -1",
+    "gguftools show many.gguf >&-", "gguftools hash model.gguf >&- 2>&-", "gguftools formats >&-", "gguftools -h >&-",
+    "gguftools show model.gguf > /dev/full", "gguftools hash model.gguf > /dev/full", "gguftools --help > /dev/full",
+])  # fmt: skip
+def test_output_that_nobody_reads(line: str, folder: Path):
+    done = shell(line, folder)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
+    assert done.returncode == ("full" in line)
+
+
+def test_output_in_ascii_is_readable(folder: Path):
+    done = run("show", "model.gguf", cwd=folder, environment=ASCII)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "128 x 256" in done.stdout
+    edit = ("set-metadata", "model.gguf", "general.name=Привет ×", "-o", "named.gguf")
+    named = run(*edit, cwd=folder, environment=ASCII)
+    assert (named.returncode, named.stderr) == (0, "")
+    shown = run("show", "named.gguf", "--json", cwd=folder, environment=ASCII)
+    assert json.loads(shown.stdout)["metadata"]["general.name"]["value"] == "Привет ×"
+    assert "\\u041f" in run("show", "named.gguf", cwd=folder, environment=ASCII).stdout
+
+
+@pytest.mark.parametrize("words", [("imatrix-info", "PIPE"), ("quantize", "model.gguf", "Q4_K_M", "--imatrix", "PIPE"),
+                                   ("imatrix-info", "model.gguf", "PIPE", "--merge", "x.gguf")])  # fmt: skip
+def test_a_pipe_is_no_matrix(words: tuple[str, ...], folder: Path, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    arguments = [str(tmp_path / "pipe") if word == "PIPE" else word for word in words]
+    refused(run(*arguments, cwd=folder, timeout=20), "")
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_a_pipe_is_no_part_of_a_checkpoint(name: str, tmp_path: Path):
+    shutil.copytree(EXAMPLE, tmp_path / "ck")
+    (tmp_path / "ck" / name).unlink()
+    os.mkfifo(tmp_path / "ck" / name)
+    refused(run("convert", "ck", "-o", "m.gguf", cwd=tmp_path, timeout=20), name)
+
+
+def test_token_types_that_there_are_not(folder: Path, tmp_path: Path):
+    types = Value(np.full(2048, 99, np.int32), ValueType.ARRAY, ValueType.INT32)
+    edited(folder / "model.gguf", tmp_path / "odd.gguf", {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.scores": Value(np.zeros(2048, np.float32), ValueType.ARRAY, ValueType.FLOAT32),
+    })  # fmt: skip
+    refused(run("export", "odd.gguf", "-o", "out", cwd=tmp_path), "99")
+    assert not (tmp_path / "out").exists()
