@@ -32,8 +32,15 @@ def bytes_progress(title: str) -> Iterator[BytesProgress]:
 @contextmanager
 def window_progress(title: str, value: str = "") -> Iterator[StepProgress]:
     """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown."""
-    with _bar(title, lambda done, total: f"{done}/{total}", lambda rate: f"{rate:.3g}") as update:
-        yield lambda done, total, figure: update(done, total, f"{value} {figure:.4f}" if value else "")
+    latest = ""
+
+    def tell(done: int, total: int, figure: float) -> None:
+        nonlocal latest
+        latest = f"{GAP}{value} {figure:.4f}" if value else ""
+        update(done, total, "")
+
+    with _bar(title, lambda done, total: f"{done}/{total}{latest}", lambda rate: f"{rate:.3g}") as update:
+        yield tell
 
 
 def _bytes(done: int, total: int) -> str:
