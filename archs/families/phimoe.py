@@ -54,7 +54,10 @@ PHIMOE = MIXTRAL.but(
     other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
-    restored=lambda keys, tensors: {"router_jitter_noise": keys.get("expert_router_jitter", 0.01)},
+    restored=lambda keys, tensors: {
+        "router_jitter_noise": keys.get("expert_router_jitter", 0.01), "max_position_embeddings": keys["context_length"],
+        "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
+    },
     switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},
     block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
 )

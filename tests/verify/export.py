@@ -1,6 +1,7 @@
 """Exported checkpoints as transformers loads them: the same logits, tensors and token ids as what was converted.
 
     python -m tests.verify.export [--count N] [--seed S] [ENTRY …]      exit code 1 where anything is wrong
+    python -m tests.verify.export --record --count 360 --seed 80        also keeps what is right for the usual tests
 
 Each checkpoint of the zoo and of tests/data/families (or those named), then N checkpoints with random options: made a
 file of float32, exported, loaded by the class that the exported config.json names. Nothing may be missing from its
@@ -32,7 +33,7 @@ from gguftools.export import export_checkpoint
 from gguftools.files.checkpoint import open_checkpoint
 from quants.errors import GgufToolsError
 from tests import zoo
-from tests.archs import checkpoints
+from tests.archs import checkpoints, exported
 
 CLOSE = 2e-5  # of the logits' standard deviation
 # What no file holds, and what transformers does not read: poolers, layers that predict further tokens.
@@ -49,6 +50,7 @@ class Found:
     refused: str = ""
     wrong: list[str] = field(default_factory=list)
     error: float = 0.0
+    line: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         said = f"refused: {self.refused}" if self.refused else "; ".join(self.wrong) or f"{self.error:.0e}"
@@ -85,6 +87,9 @@ def examine(name: str, folder: Path, work: Path, truth: list[tuple[dict[str, Any
     if not found.error < CLOSE:
         own = own_error(work / "first.gguf", truth)
         found.wrong.append(f"logits are {found.error:.0e} off, those of our runtime {own:.0e}")
+    if not found.wrong:
+        file = gguftools.open(work / "first.gguf")
+        found.line = exported.line(name, file.metadata, file.tensors)
     return found
 
 
@@ -267,12 +272,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("entries", nargs="*", metavar="ENTRY")
     parser.add_argument("--count", type=int, default=0, help="checkpoints with random options")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", action="store_true", help="keep what is right for the usual tests")
     chosen = parser.parse_args(arguments)
     wrong = refused = total = 0
-    named = of_entries(chosen.entries if chosen.entries or chosen.count else entries())
+    recorded: list[dict[str, Any]] = []
+    whole = chosen.record or not (chosen.entries or chosen.count)
+    named = of_entries(entries() if whole else chosen.entries)
     for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed)):
         print(found, flush=True)
         total, wrong, refused = total + 1, wrong + bool(found.wrong), refused + bool(found.refused)
+        if found.line:
+            recorded.append(found.line)
+    if chosen.record:
+        exported.write(recorded)
     print(f"{total} exports: {wrong} wrong, {refused} refused")
     return int(bool(wrong))
 

@@ -1,0 +1,70 @@
+"""Headers of files beside the config.json that was verified of their exports: `python -m tests.verify.export --record`.
+
+One line a file: what its metadata says of the model, its tensors with their shapes (and the values of those that the
+config is found by), and what the export says: the config and the names and shapes of its tensors.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archs.inverse import Rebuilt, rebuild
+from quants import Tensor, from_array
+from tests.conftest import DATA
+
+FILE = DATA / "exports.jsonl.gz"
+SAID = ("general.architecture", "tokenizer.ggml.model")  # what else of the metadata the way back depends on
+
+
+def line(name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What is recorded of a file whose export is right."""
+    start = (f"{metadata['general.architecture']}.", "xielu.")
+    keys = {key: plain(metadata[key]) for key in metadata if key.startswith(start) or key in SAID}
+    values = {name: plain(tensor.float32()) for name, tensor in tensors.items() if name.startswith("rope_f")}
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    return {"name": name, "keys": keys, "tensors": shapes, "values": values, **found(rebuild(metadata, tensors))}
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value.item() if isinstance(value, np.generic) else value
+
+
+def found(rebuilt: Rebuilt) -> dict[str, Any]:
+    """What an export says, floats to nine digits: logarithms differ in their last ones between machines."""
+    shapes = sorted((name, list(tensor.shape)) for name, tensor in rebuilt.tensors.items())
+    return {"config": rounded(rebuilt.config), "names": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]}
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def again(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """What an export of the recorded file says now."""
+    keys = {key: np.array(value) if isinstance(value, list) and not isinstance(value[0], str) else value
+            for key, value in recorded["keys"].items()}  # fmt: skip
+    values = {name: np.array(each, np.float32) for name, each in recorded["values"].items()}
+    tensors = {name: from_array(name, values.get(name, np.broadcast_to(np.float32(0), shape)))
+               for name, shape in recorded["tensors"].items()}  # fmt: skip
+    return found(rebuild(keys, tensors))
+
+
+def lines() -> list[dict[str, Any]]:
+    with gzip.open(FILE, "rt", encoding="utf-8") as file:
+        return [json.loads(text) for text in file]
+
+
+def write(recorded: list[dict[str, Any]], path: Path = FILE) -> None:
+    text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in recorded)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))

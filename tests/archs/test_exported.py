@@ -1,0 +1,26 @@
+"""Exports say what was verified with transformers: for every checkpoint of the zoo and of tests/data/families, and for
+300 with random options.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from . import exported
+
+LINES = {each["name"]: each for each in exported.lines()}
+EVERY = 3  # so many of random options in a usual run
+PARAMETERS = [
+    pytest.param(name, marks=[pytest.mark.slow] if "-" in name and name[-1:].isdigit() and number % EVERY else [])
+    for number, name in enumerate(LINES)
+]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_export_is_the_verified_one(name: str) -> None:
+    recorded = LINES[name]
+    assert exported.again(recorded) == {"config": recorded["config"], "names": recorded["names"]}
+
+
+def test_there_are_enough() -> None:
+    assert len(LINES) > 400
