@@ -41,11 +41,13 @@ MODEL_TYPES = {
     "Glm4Moe": "glm4_moe", "SeedOss": "seed_oss", "Ernie4_5_Moe": "ernie4_5_moe", "FalconMamba": "falcon_mamba",
     "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "HunYuanDenseV1": "hunyuan_v1_dense",
     "HunYuanMoEV1": "hunyuan_v1_moe",
+    "Qwen3_5": "qwen3_5_text", "Qwen3_5Moe": "qwen3_5_moe_text",
     "Qwen3Next": "qwen3_next", "Lfm2Moe": "lfm2_moe", "ExaoneMoe": "exaone_moe", "Glm4MoeLite": "glm4_moe_lite",
     "Cohere2Moe": "cohere2_moe", "GraniteSWA": "granite_swa", "GraniteMoeSWA": "granitemoe_swa",
     "NomicBert": "nomic_bert", "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2",
     "PhiMoE": "phimoe", "MPT": "mpt",
 }  # fmt: skip
+SECTIONS = "rope.dimension_sections"
 STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
 
@@ -73,7 +75,8 @@ def rebuild(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Rebui
     family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
     if not family:
         raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
-    if f"{name}.rope.dimension_sections" in metadata:
+    pictures = f"{name}.{SECTIONS}" in metadata
+    if pictures and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
         raise ModelError("the file is the text part of a model of pictures; it cannot become a checkpoint of its own")
     check_model(family[0], metadata, tensors)
     reasons, found = [], []
@@ -468,6 +471,8 @@ def _scaling(known: _Known, value: Any) -> None:
         return
     base, local = known.get("rope.freq_base"), known.get("rope.freq_base_swa")
     settings = {"rope_type": "default", "rope_theta": base, **(scaling or {})}
+    if sections := known.get(SECTIONS):
+        settings["mrope_section"] = sections[:3]
     if known.architecture.rope_parameters == "by kind":
         plain = {"rope_type": "default", "rope_theta": base if local is None else local}
         of_kinds = {"full_attention": settings, "sliding_attention": plain}

@@ -5,11 +5,17 @@ the config has `llama_4_scaling_beta`, queries grow with the logarithm of their 
 is always used.
 """
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import rope_scaling
-from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor
+from archs.experts import APART
+from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, restored_v3
 from archs.families.llama import MISTRAL
 from archs.one_way import no_way_back
 from archs.spec import Architecture, Block, Computed, Config
+from quants import Tensor
 
 
 def of_yarn(key: str) -> Computed:
@@ -17,6 +23,25 @@ def of_yarn(key: str) -> Computed:
         return rope_scaling(config, key) if rope_scaling(config, "rope_type") == "yarn" else None
 
     return value
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor], times: int = 1) -> dict[str, Any]:
+    """Rotary settings with all that yarn and the queries' growth have. times: of the multiplier's is its scale."""
+    settings = {
+        "rope_type": keys.get("rope.scaling.type", "default"), "rope_theta": keys["rope.freq_base"],
+        "llama_4_scaling_beta": keys.get("attention.temperature_scale", 0.0),
+        "original_max_position_embeddings": keys.get("rope.scaling.original_context_length", keys["context_length"]),
+    }  # fmt: skip
+    for key in ("factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_truncate", "yarn_ext_factor"):
+        if (value := keys.get(f"rope.scaling.{key}")) is not None:
+            settings[{"yarn_ext_factor": "extrapolation_factor"}.get(key, key.removeprefix("yarn_"))] = value
+    if (given := keys.get("rope.scaling.yarn_attn_factor")) is not None:
+        settings["attention_factor"] = given
+    if (all_dim := keys.get("rope.scaling.yarn_log_multiplier")) is not None:
+        all_dim, grows = round(times * all_dim, 6), 0.1 * math.log(settings["factor"])
+        above = keys.get("rope.scaling.attn_factor", 1.0) * (grows * all_dim + 1)
+        settings |= {"mscale_all_dim": all_dim, "mscale": (above - 1) / grows}
+    return {"rope_parameters": settings, "rope_scaling": None}
 
 
 def latent(config: Config) -> Architecture | None:
@@ -35,6 +60,7 @@ MISTRAL3 = MISTRAL.but(
 
 MINISTRAL3 = MISTRAL3.but(
     hf_classes=("Ministral3ForCausalLM", "Ministral3Model"),
+    restored=restored,
     metadata={
         "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": of_yarn("mscale_all_dim"),
@@ -54,6 +80,10 @@ MINISTRAL3 = MISTRAL3.but(
         "vocab_size": 131_072,
     },
 )  # fmt: skip
+
+def restored_mistral4(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {**restored_v3(keys, tensors), **restored(keys, tensors, times=10)}
+
 
 MISTRAL4 = DEEPSEEK_V3.but(
     name="mistral4",
@@ -83,7 +113,8 @@ MISTRAL4 = DEEPSEEK_V3.but(
         },
         "vocab_size": 131_072,
     },
-    restored=no_way_back,
+    restored=restored_mistral4,
+    other_spellings=tuple(APART),
     refused={"rope_interleave": False, "n_group": lambda count: (count or 1) > 1},
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",

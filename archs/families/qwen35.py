@@ -39,7 +39,7 @@ VALUES = "linear_value_head_dim"
 
 QWEN35_MOE = QWEN3_NEXT.but(
     name="qwen35moe",
-    hf_classes=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     metadata={"rope.dimension_sections": sections, "feed_forward_length": "intermediate_size"},
     defaults={
         "intermediate_size": None,
@@ -63,12 +63,13 @@ QWEN35_MOE = QWEN3_NEXT.but(
         "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
         "layers.{i}.linear_attn.out_proj": Map("blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
     },
+    rope_parameters="one",
     other_spellings=tuple(APART),
 )
 
 QWEN35 = QWEN35_MOE.but(
     name="qwen35",
-    hf_classes=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     metadata={
         "expert_count": None,
         "expert_used_count": None,

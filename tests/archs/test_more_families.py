@@ -40,10 +40,11 @@ ADDED = {
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
-    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "ministral3", "mistral3", "mistral4",
-    "qwen2-5-vl", "qwen2-vl", "qwen3-5", "qwen3-5-moe", "qwen3-vl", "qwen3-vl-moe", "xlm-roberta",
+    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "qwen2-5-vl", "qwen2-vl", "qwen3-vl",
+    "qwen3-vl-moe", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {
+    "mistral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM",
     "idefics3": "LlamaForCausalLM", "internvl": "Qwen2ForCausalLM", "llava": "LlamaForCausalLM",
     "qwen2-audio": "Qwen2ForCausalLM", "smolvlm": "LlamaForCausalLM", "voxtral": "LlamaForCausalLM",
 }  # fmt: skip
