@@ -55,7 +55,8 @@ PHIMOE = MIXTRAL.but(
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
     restored=lambda keys, tensors: {
-        "router_jitter_noise": keys.get("expert_router_jitter", 0.01), "max_position_embeddings": keys["context_length"],
+        "router_jitter_noise": keys.get("expert_router_jitter", 0.01),
+        "max_position_embeddings": keys["context_length"],
         "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
     },
     switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},

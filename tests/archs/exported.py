@@ -65,6 +65,8 @@ def lines() -> list[dict[str, Any]]:
         return [json.loads(text) for text in file]
 
 
-def write(recorded: list[dict[str, Any]], path: Path = FILE) -> None:
-    text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in recorded)
+def keep(recorded: list[dict[str, Any]], path: Path = FILE) -> None:
+    """Add lines to those that are there; one replaces that of its name."""
+    named = {each["name"]: each for each in (*lines(), *recorded)}
+    text = "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in named.values())
     path.write_bytes(gzip.compress(text.encode(), mtime=0))

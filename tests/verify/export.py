@@ -1,7 +1,7 @@
 """Exported checkpoints as transformers loads them: the same logits, tensors and token ids as what was converted.
 
     python -m tests.verify.export [--count N] [--seed S] [ENTRY …]      exit code 1 where anything is wrong
-    python -m tests.verify.export --record --count 360 --seed 80        also keeps what is right for the usual tests
+    python -m tests.verify.export --record …                            also keeps what is right for the usual tests
 
 Each checkpoint of the zoo and of tests/data/families (or those named), then N checkpoints with random options: made a
 file of float32, exported, loaded by the class that the exported config.json names. Nothing may be missing from its
@@ -276,15 +276,15 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     wrong = refused = total = 0
     recorded: list[dict[str, Any]] = []
-    whole = chosen.record or not (chosen.entries or chosen.count)
-    named = of_entries(entries() if whole else chosen.entries)
-    for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed)):
-        print(found, flush=True)
-        total, wrong, refused = total + 1, wrong + bool(found.wrong), refused + bool(found.refused)
-        if found.line:
-            recorded.append(found.line)
-    if chosen.record:
-        exported.write(recorded)
+    named = of_entries(chosen.entries if chosen.entries or chosen.count else entries())
+    try:
+        for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed)):
+            print(found, flush=True)
+            total, wrong, refused = total + 1, wrong + bool(found.wrong), refused + bool(found.refused)
+            recorded += [found.line] if found.line else []
+    finally:
+        if chosen.record:
+            exported.keep(recorded)
     print(f"{total} exports: {wrong} wrong, {refused} refused")
     return int(bool(wrong))
 
