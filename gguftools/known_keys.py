@@ -247,8 +247,8 @@ def _model_problems(name: str, key: str, value: Value, metadata: Metadata) -> It
     rule = MODEL.get(name)
     layers = metadata.get(f"{prefix}block_count")
     further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
-    fits = (layers, layers - further) if _are_counts(layers, further) else (layers,)
-    if rule is not None and rule.per_layer and value.type is ValueType.ARRAY and len(value.data) not in fits:
+    per_layer = rule is not None and rule.per_layer and value.type is ValueType.ARRAY
+    if per_layer and _are_counts(layers, further) and len(value.data) not in (layers, layers - further):
         yield f"{key!r} has {len(value.data)} items; the model has {layers} layers"
     if name in ("attention.head_count", "attention.head_count_kv"):
         heads, groups = (metadata.get(f"{prefix}attention.{each}", 0) for each in ("head_count", "head_count_kv"))

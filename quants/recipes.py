@@ -166,7 +166,7 @@ def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int
         value = value[0] if len(value) else missing
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return missing
 
 
