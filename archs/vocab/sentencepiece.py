@@ -65,7 +65,7 @@ def _write_model_file(
     metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool, fairseq: bool
 ) -> None:
     model = _parse(path)
-    _check_pieces(path, model.pieces, rows)
+    _check_pieces(path, model.pieces)
     unigram = model.trainer_spec.model_type == UNIGRAM
     tokens = Tokens.unused(rows)
     for row, piece in enumerate(model.pieces):
@@ -85,11 +85,10 @@ def _write_model_file(
         _write_normalizer(metadata, spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.precompiled_charsmap)
 
 
-def _check_pieces(path: Path, pieces: Any, rows: int) -> None:
+def _check_pieces(path: Path, pieces: Any) -> None:
     if not any(piece.piece for piece in pieces):
         raise VocabularyError(f"{path} has no pieces", hint="fetch it again")
-    check_rows(path, len(pieces) - 1, rows)
-    for row, piece in enumerate(pieces):
+    for row, piece in enumerate(pieces):  # those past the embedding are left out, as llama.cpp does
         if not math.isfinite(piece.score):
             raise VocabularyError(f"{path}: piece {row} has the score {piece.score}; a finite number was expected")
         if piece.type == TokenType.BYTE and not BYTE.fullmatch(piece.piece):

@@ -63,7 +63,7 @@ def from_folder(folder: Path, **options: Any) -> Tokenizer:
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_tokenizers_give_the_true_ids(name: str, embed: bool, shared: Path) -> None:
     folder = shared / "zoo/tokenizers" / name
-    tokenizer = from_folder(folder, embed=embed)
+    tokenizer = from_folder(folder, embed=embed and (folder / "tokenizer.json").exists())
     for case in json.loads((folder / "encodings.json").read_text(encoding="utf-8")):
         plain = case.get("sentencepiece", case["hf"])
         assert tokenizer.encode(case["text"], add_special=False, parse_special=True) == plain, case["text"]
