@@ -103,6 +103,17 @@ def test_wrong_input_is_one_clear_error(case, folder):
     assert set(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize("line", [
+    "show {} | head -1", "show --json {} | head -1", "hash {} | head -1", "show {} > /dev/full", "hash {} > /dev/full",
+])  # fmt: skip
+def test_output_that_nobody_takes(line, folder):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gguftools {line.format('model-f16.gguf')}"], cwd=folder, text=True,
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert len(done.stderr.splitlines()) == ("full" in line), done.stderr
+
+
 def test_interruption_leaves_nothing_behind(folder):
     """Ctrl-C in the middle of work: no partial file, the source untouched."""
     source = folder / "model-f16.gguf"
