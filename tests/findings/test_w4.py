@@ -78,7 +78,7 @@ def test_a_pointer_of_git_lfs_is_called_one(file: str, tmp_path: Path) -> None:
 
 
 def test_more_pieces_than_rows(tmp_path: Path) -> None:
-    with pytest.raises(GgufToolsError, match="but the embedding only 100 rows"):
+    with pytest.raises(GgufToolsError, match="has no token <0x5E>, but such ones of other bytes"):
         converted("spm", tmp_path, rows=100)
 
 
