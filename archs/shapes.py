@@ -147,15 +147,15 @@ def _key_faults(model: _Model) -> Iterator[Fault]:
     """Types and values, each key for itself."""
     start = f"{model.keys.architecture}."
     layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers", 0)
-    running = layers - further if isinstance(layers, int) and isinstance(further, int) else None
+    counted = isinstance(layers, int) and isinstance(further, int)
     for name, data in model.keys.metadata.items():
         rule = MODEL.get(name.removeprefix(start)) if name.startswith(start) else ELSEWHERE.get(name)
         if rule is None or data is None:
             continue
-        if name == f"{start}attention.head_count" and not model.attends and np.size(data) and not np.max(data):
+        if name == f"{start}attention.head_count" and not model.attends and is_zero(data):
             continue  # models without attention say so
         listed = not isinstance(data, str) and hasattr(data, "__len__")
-        if rule.per_layer and listed and len(data) not in (layers, running):
+        if rule.per_layer and listed and counted and len(data) not in (layers, layers - further):
             yield Fault(name, f"has {len(data)} items; the model has {layers} layers")
         elif wrong := rule.wrong(data):
             yield Fault(name, wrong)
@@ -181,6 +181,13 @@ def _count_faults(model: _Model) -> Iterator[Fault]:
         beyond = min((number for number in there if number >= max(said, count)), default=None)
         if beyond is not None:
             yield Fault(f"{prefix}{beyond}", f"is past the {said} layers of '{model.keys.architecture}.{key}'")
+
+
+def is_zero(data: Any) -> bool:
+    """Whether a key holds a number that is zero, or a list of such."""
+    if isinstance(data, np.ndarray):
+        return data.dtype.kind in "iu" and not data.any()
+    return all(item == 0 for item in data) if isinstance(data, (list, tuple)) else isinstance(data, int) and data == 0
 
 
 # The model as a whole

@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from archs.powerinfer import MAGIC
 from archs.registry import architectures
-from archs.shapes import SUFFIX, faults, target_names, written_names
+from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
 from archs.spec import Architecture
 from quants.errors import GgufToolsError
 
@@ -111,7 +109,7 @@ def _check_keys(file: GgufFile) -> Iterator[Problem]:
     for key in metadata:
         if key == RESERVE_KEY:
             continue
-        if key.endswith(".attention.head_count") and not attends and np.max(metadata[key], initial=0) == 0:
+        if key.endswith(".attention.head_count") and not attends and is_zero(metadata[key]):
             continue  # models without attention say so
         for message in key_problems(key, None, metadata, file.tensors):
             yield Problem(ERROR, key, message)
