@@ -16,7 +16,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed
-	$(RUN)/gguftools demo
+	$(RUN)/gguftools demo --overwrite
 
 lint: $(VENV)/installed
 	$(RUN)/ruff check .

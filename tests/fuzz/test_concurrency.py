@@ -227,19 +227,22 @@ def learn(prepared: Path) -> None:
                 EXPECTED[tensor.name, tensor.format.name] = hashlib.sha256(tensor.raw().tobytes()).hexdigest()
 
 
-def run(rounds: int, processes: Sequence[int], seed: int, folder: Path, say: Callable[[str], object]) -> Counter[str]:
+def run(
+    rounds: int, processes: Sequence[int], seed: int, folder: Path, say: Callable[[str], object],
+    commands: Sequence[Command] = COMMANDS,
+) -> Counter[str]:  # fmt: skip
     """So many rounds of each pair of commands, with so many processes."""
     chance, seen = random.Random(seed), Counter[str]()
     prepared = folder / "prepared"
     prepared.mkdir()
     prepare(prepared)
     learn(prepared)
-    for pair in itertools.combinations_with_replacement(COMMANDS, 2):
+    for pair in itertools.combinations_with_replacement(commands, 2):
         for count in processes:
             for _ in range(rounds):
-                commands = [*pair, *chance.choices(pair, k=count - 2)]
-                chance.shuffle(commands)
-                codes = round_of(commands, prepared, folder / "round", chance, exists=chance.random() < 0.5)
+                chosen = [*pair, *chance.choices(pair, k=count - 2)]
+                chance.shuffle(chosen)
+                codes = round_of(chosen, prepared, folder / "round", chance, exists=chance.random() < 0.5)
                 seen["rounds"] += 1
                 seen["done"] += codes.count(0)
                 seen["refused"] += codes.count(1)
@@ -257,10 +260,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--folder", type=Path, help="where to work; the fastest is one in memory")
+    parser.add_argument("--only", nargs="*", help="pairs of these commands; all if not given")
     options = parser.parse_args()
+    chosen = [command for command in COMMANDS if not options.only or command.name in options.only]
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        seen = run(options.rounds, (2, 3), options.seed, Path(folder), lambda text: print(text, flush=True))
+        seen = run(options.rounds, (2, 3), options.seed, Path(folder), lambda text: print(text, flush=True), chosen)
     print(f"{seen['rounds']} rounds: {seen['done']} commands done, {seen['refused']} refused, nothing lost")
 
 
