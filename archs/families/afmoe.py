@@ -23,6 +23,7 @@ AFMOE = LLAMA.but(
     hf_classes=("AfmoeForCausalLM",),
     metadata={
         "attention.sliding_window": "sliding_window",
+        "expert_count": "num_experts|num_local_experts",
         "attention.sliding_window_pattern": window_pattern,  # the reference drops it
         "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # the reference drops it
         "expert_group_count": "n_group",

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,10 @@ class RefusedError(Exception):
 def write_checkpoint(name: str, base: Base, config: Config, folder: Path) -> list[Row]:
     """The base's tokenizer, config.json, and the weights that the model class has for this config, which are returned.
 
-    name: what the weights are made from. Raises RefusedError.
+    name: what the weights are made from, and whether config.json is spelled as published ones are or as transformers
+    saves it. Raises RefusedError.
     """
+    as_saved = Random(name).random() < 0.5
     try:
         full = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
         model = model_class(base)._from_config(full, dtype=torch.float32)
@@ -42,12 +45,12 @@ def write_checkpoint(name: str, base: Base, config: Config, folder: Path) -> lis
     except Exception as error:  # whatever a model class raises on a config that it does not like
         raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
     rows = [_row(*each) for each in sorted(load_file(folder / "model.safetensors").items())]
-    for path in folder.glob("*.json"):
-        path.unlink()
+    (folder / "generation_config.json").unlink(missing_ok=True)
     for file in base.tokenizer:
         shutil.copyfile(file, folder / file.name)
     checkpoints.write_tensors(folder / "model.safetensors", name, rows)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if not as_saved:
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return rows
 
 

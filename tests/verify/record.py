@@ -35,6 +35,7 @@ def record(name: str, base: Base, config: Config) -> tuple[Case, dict[str, Any]]
             wanted = original.truth(base, Path(folder, "checkpoint"), ids, decoder_ids)
         except original.RefusedError as error:
             return Case(name, "refused by transformers", str(error)), {}
+        config = json.loads(Path(folder, "checkpoint", "config.json").read_text(encoding="utf-8"))
         case = compare(name, Path(folder, "checkpoint"), Path(folder, "f32.gguf"), wanted)
     random = np.random.default_rng(list(name.encode()))
     last = len(wanted) - 1
