@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from archs.metadata import Metadata
 from gguftools.edit import set_metadata
@@ -250,6 +251,7 @@ def run(
     return seen
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # of fork, from 3.12 on
 def test_no_write_is_lost(tmp_path: Path) -> None:
     seen = run(1, (2,), 1, tmp_path, lambda text: None)
     assert seen["done"] > seen["rounds"]
