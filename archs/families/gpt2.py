@@ -26,10 +26,12 @@ def attention_scale(config: Config) -> float | list[float] | None:
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    scale = keys.get("attention.scale")
+    scale, found = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
+    if "position_embd.weight" in tensors:
+        found["n_positions"] = tensors["position_embd.weight"].shape[0]
     if not isinstance(scale, list):
-        return {}
-    return {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
+        return found
+    return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
 GPT2 = Architecture(

@@ -35,6 +35,8 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor], times: int 
     for key in ("factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_truncate", "yarn_ext_factor"):
         if (value := keys.get(f"rope.scaling.{key}")) is not None:
             settings[{"yarn_ext_factor": "extrapolation_factor"}.get(key, key.removeprefix("yarn_"))] = value
+    if (dynamic := keys.get("rope.scaling.dynamic_factor")) is not None:
+        settings |= {"rope_type": "dynamic", "factor": dynamic}
     if (given := keys.get("rope.scaling.yarn_attn_factor")) is not None:
         settings["attention_factor"] = given
     if (all_dim := keys.get("rope.scaling.yarn_log_multiplier")) is not None:
