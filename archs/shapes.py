@@ -162,7 +162,7 @@ def _key_faults(model: _Model) -> Iterator[Fault]:
     for key in ("block_count", "embedding_length"):
         if model.keys.get(key) is None:
             yield model.fault(key, "is missing; its architecture needs it")
-    if model.architecture.block.logit_scale == "divide" and model.keys.get("logit_scale") == 0:
+    if model.architecture.block.logit_scale == "divide" and is_zero(model.keys.get("logit_scale")):
         yield model.fault("logit_scale", "is 0; logits are divided by it")
 
 
@@ -187,7 +187,9 @@ def is_zero(data: Any) -> bool:
     """Whether a key holds a number that is zero, or a list of such."""
     if isinstance(data, np.ndarray):
         return data.dtype.kind in "iu" and not data.any()
-    return all(item == 0 for item in data) if isinstance(data, (list, tuple)) else isinstance(data, int) and data == 0
+    if isinstance(data, (list, tuple)):
+        return all(item == 0 for item in data)
+    return isinstance(data, (int, float)) and data == 0
 
 
 # The model as a whole
