@@ -4,7 +4,7 @@ Reference: transformers `models/lfm2_moe/modeling_lfm2_moe.py`.
 """
 
 from archs.experts import GATING, renormalized
-from archs.families.lfm2 import LFM2
+from archs.families.lfm2 import LFM2, restored
 from archs.spec import Block, Config, Map
 
 
@@ -36,6 +36,9 @@ LFM2_MOE = LFM2.but(
         "routed_scaling_factor": 1.0,
     },
     switches={**LFM2.switches, "use_expert_bias": "blk.*.exp_probs_b.bias"},
+    restored=lambda keys, tensors: {
+        **restored(keys, tensors), "routed_scaling_factor": keys.get("expert_weights_scale", 1.0)
+    },
     refused={"conv_bias": True},
     tensors={
         "layers.{i}.feed_forward.gate": "blk.{i}.ffn_gate_inp",
