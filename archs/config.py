@@ -127,9 +127,21 @@ def _check_layers(config: Config, keys: Mapping[str, Kind]) -> None:
             keys[key].read(value, at.inside(key))
 
 
+# By the wrapper's model type, what it means by keys that its text part leaves out, where that is not what the text
+# part's own model type means (transformers `models/voxtral/configuration_voxtral.py`).
+WRAPPERS: dict[str, dict[str, Any]] = {
+    "voxtral": {
+        "vocab_size": 131_072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+        "head_dim": 128,
+    },
+}  # fmt: skip
+
+
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
-    return next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
+    part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
+    return {**WRAPPERS.get(str(raw.get("model_type")), {}), **part} if part else part
 
 
 def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:

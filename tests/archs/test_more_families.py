@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import gguftools
+from archs.config import text_part
 from archs.inverse import rebuild
 from archs.metadata import Metadata, ValueType
 from archs.registry import by_hf_class, of_config
@@ -152,3 +153,11 @@ def described_tensor(tensor: Tensor) -> dict[str, Any]:
         "shape": list(tensor.shape[::-1]), "type": tensor.format.name,
         "sha256": hashlib.sha256(tensor.raw().tobytes()).hexdigest(),
     }  # fmt: skip
+
+
+def test_what_a_wrapper_means_by_keys_its_text_part_leaves_out() -> None:
+    part = {"model_type": "llama", "rms_norm_eps": 1e-6}
+    assert text_part({"model_type": "voxtral", "text_config": part})["rope_theta"] == 1e8
+    assert text_part({"model_type": "voxtral", "text_config": part})["rms_norm_eps"] == 1e-6
+    assert text_part({"model_type": "llava", "text_config": part}) == part
+    assert text_part({"model_type": "voxtral"}) == {}
