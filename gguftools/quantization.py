@@ -22,7 +22,7 @@ from .inputs import converted_input as converted_input
 from .pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, scan, write_files
 from .planning import Planned, Planner, Splitting, without_layers
 from .report import OutputReport, QuantizeReport, tensor_report
-from .resume import identity, left_behind, partial_path
+from .resume import identity, left_behind, partial_path, stored_bytes
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
@@ -166,7 +166,7 @@ def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool) -> 
 def _check_room(planned: Sequence[Planned], free: int) -> None:
     """Raise FileError where the disk hasn't the room; what an earlier run began is written over."""
     partial = [partial_path(file.path) for p in planned for file in p.files]
-    begun = sum(path.stat().st_blocks * 512 for path in partial if path.is_file())
+    begun = sum(map(stored_bytes, partial))
     needed = sum(p.nbytes for p in planned)
     if needed > free + begun:
         folder = planned[0].files[0].path.parent

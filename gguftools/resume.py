@@ -180,7 +180,7 @@ def resumable_gguf(
             log, lines = claim(journal, contents, "gguftools", target)
         stack.callback(os.close, log)
         earlier = _earlier(lines, layout, contents, target) if resume and lines else None
-        check_space(target, layout.total - (_blocks(partial) if partial.is_file() else 0))
+        check_space(target, layout.total - stored_bytes(partial))
         try:
             with explained(target, layout.total):
                 fd = open_own(partial, bool(lines), (0, _bytes(lines)))
@@ -212,8 +212,12 @@ def _bytes(lines: Sequence[str]) -> Any:
     return json.loads(lines[0]).get("bytes") if lines else None
 
 
-def _blocks(path: Path) -> int:
-    return path.stat().st_blocks * 512
+def stored_bytes(path: Path) -> int:
+    """Bytes on disk of a file, which another run may just be giving its final name."""
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def _earlier(lines: Sequence[str], layout: Layout, contents: dict[str, Any], target: Path) -> list[Any]:
