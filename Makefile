@@ -22,15 +22,16 @@ lint: $(VENV)/installed
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 
+# On all processors; the tests of a file stay together, for what they prepare in common.
 test: lint
-	$(RUN)/python -m pytest
+	$(RUN)/python -m pytest -n auto --dist loadfile
 
 # Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
 test-warm: $(VENV)/installed
 	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/test_startup.py
 
 test-all: lint
-	$(RUN)/python -m pytest -m 'not verify'
+	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify'
 
 fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_mutations --count 200000
