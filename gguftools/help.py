@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from typer.core import TyperCommand
 
 from . import terminal
-from .tables import GAP, fold, places
 
 MOST = 100  # columns that prose is still read well in
 LEAST_TEXT = 40  # columns for what an option does beside its name; with fewer it goes below
 WIDEST_NAME = 32
+GAP = 2
 
 
 class OwnHelp:
@@ -82,18 +83,23 @@ def explained(option: Any) -> str:
 
 def definitions(entries: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """Names with their meaning beside them, or below where a name is long or the terminal narrow."""
-    widest = min(max(places(name) for name, _ in entries), WIDEST_NAME)
-    start = 2 + widest + len(GAP)
+    widest = min(max(len(name) for name, _ in entries), WIDEST_NAME)
+    start = 2 + widest + GAP
     if width - start < LEAST_TEXT:
         start = 8
     for name, text in entries:
         lines = fold(text, width - start)
-        if 2 + places(name) + len(GAP) <= start:
-            yield f"  {name}{' ' * (start - 2 - places(name))}{lines.pop(0)}".rstrip()
+        if 2 + len(name) + GAP <= start:
+            yield f"  {name}{' ' * (start - 2 - len(name))}{lines.pop(0)}".rstrip()
         else:
             yield f"  {name}"
         yield from (" " * start + line for line in lines)
 
 
 def indented(text: str, by: int, width: int) -> Iterable[str]:
-    return (" " * by + line for line in fold(" ".join(text.split()), width - by))
+    return (" " * by + line for line in fold(text, width - by))
+
+
+def fold(text: str, width: int) -> list[str]:
+    """A text in lines of at most `width`, broken at spaces; a longer word has a line of its own."""
+    return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,11 +1,14 @@
-"""Tables as text: a row is one line, or is folded between words to a width; a word is never cut."""
+"""Tables: in a pipe a row is one line; on a terminal rich folds it, and cuts no word that fits the terminal."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 GAP = "  "
 WIDEST = 100  # what a column is padded to at most; a longer cell juts out of its row alone
@@ -21,89 +24,72 @@ def places(text: str) -> int:
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
-def table(rows: Sequence[Sequence[str]], right: str = "", width: int | None = None) -> Iterator[str]:
+def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
     """The text of each row, columns under each other. right: an "r" for each column that is aligned right ("lrr").
 
-    width: rows that are wider are folded, and consist of several lines.
+    Without rich, which takes its time for long tables.
     """
-    columns = list(zip(*rows, strict=True))
-    aligned = [align == "r" for align in right.ljust(len(columns), "l")]
-    taken = [[places(cell) for cell in column] for column in columns]
-    widths = [min(max(each), WIDEST) for each in taken]
-    room = None if width is None else width - len(GAP) * (len(columns) - 1)
-    if room is not None and sum(map(max, taken)) > room:
-        widths = _fitting(columns, [max(each) for each in taken], aligned, room)
-    padded = [
-        [" " * (most - size) + cell if on_right else cell + " " * (most - size)
-         for cell, size in zip(column, sizes, strict=True)]
-        for column, sizes, most, on_right in zip(columns, taken, widths, aligned, strict=True)
-    ]  # fmt: skip
-    for row, cells, sizes in zip(rows, zip(*padded, strict=True), zip(*taken, strict=True), strict=True):
-        if room is not None and any(size > most for size, most in zip(sizes, widths, strict=True)):
-            yield "\n".join(_folded_row(row, widths, aligned))
+    padded = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        taken = list(map(places, column))
+        most = min(max(taken), WIDEST)
+        if right[i : i + 1] == "r":
+            padded.append([" " * (most - size) + cell for cell, size in zip(column, taken, strict=True)])
         else:
-            yield GAP.join(cells).rstrip(" ")
+            padded.append([cell + " " * (most - size) for cell, size in zip(column, taken, strict=True)])
+    return (GAP.join(cells).rstrip(" ") for cells in zip(*padded, strict=True))
 
 
-def _fitting(columns: Sequence[Sequence[str]], wanted: list[int], aligned: list[bool], room: int) -> list[int]:
-    """Widths that need no more than `room`: of the longest words while there is room for them, then of whole cells."""
+def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> Iterator[RenderableType]:
+    """The same for rich, in lines of at most `width`, the first row bold.
+
+    Where a word is wider than its column, its cell has lines of its own, and the columns after it go below.
+    """
+    from rich.padding import Padding
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    numbers = [right[i : i + 1] == "r" for i in range(len(rows[0]))]  # are not folded
     words = [
-        most if on_right else max(places(word) for cell in column for word in cell.split(" "))
-        for column, most, on_right in zip(columns, wanted, aligned, strict=True)
+        [max(map(places, (cell,) if whole else cell.split(" "))) for cell, whole in zip(row, numbers, strict=True)]
+        for row in rows
     ]
-    least = _shares(words, room)
-    more = _shares([most - width for most, width in zip(wanted, least, strict=True)], room - sum(least))
-    return [width + share for width, share in zip(least, more, strict=True)]
+    widths = _widths(rows, words, width - len(GAP) * (len(rows[0]) - 1))
+
+    def grid() -> Table:
+        columns = (
+            Column(width=most, justify="right" if whole else "left", overflow="fold")
+            for most, whole in zip(widths, numbers, strict=True)
+        )
+        return Table.grid(*columns, padding=(0, len(GAP), 0, 0))
+
+    body, style = grid(), "bold"
+    for row, wide in zip(rows, words, strict=True):
+        line = [Text("") for _ in row]
+        for i, cell in enumerate(row):
+            if wide[i] <= widths[i]:
+                line[i] = Text(cell)
+                continue
+            if any(line):
+                body.add_row(*line, style=style)
+            yield body
+            indent = min(sum(widths[:i]) + len(GAP) * i, max(0, width - wide[i]))
+            yield Padding(Text(cell, style, overflow="fold"), (0, 0, 0, indent))
+            body, line = grid(), [Text("") for _ in row]
+        if any(line):
+            body.add_row(*line, style=style)
+        style = ""
+    yield body
 
 
-def _shares(wanted: list[int], room: int) -> list[int]:
-    """`room` dealt out evenly, except that nobody gets more than it wants."""
-    shares = [0] * len(wanted)
-    waiting = len(wanted)
-    for i in sorted(range(len(wanted)), key=wanted.__getitem__):
-        shares[i] = min(wanted[i], max(room, 0) // waiting)
-        room -= shares[i]
-        waiting -= 1
-    return shares
-
-
-def _folded_row(row: Sequence[str], widths: Sequence[int], aligned: Sequence[bool]) -> Iterator[str]:
-    """The lines of a row. Where a word is wider than its column, the columns after it begin on the next line."""
-    folded = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
-    start = 0
-    for end in range(1, len(row) + 1):
-        if end < len(row) and all(places(line) <= widths[end - 1] for line in folded[end - 1]):
-            continue
-        indent = "".join(" " * width + GAP for width in widths[:start])
-        for line in zip_longest(*folded[start:end], fillvalue=""):
-            cells = zip(line, widths[start:end], aligned[start:end], strict=True)
-            yield (indent + GAP.join(pad(*cell) for cell in cells)).rstrip(" ")
-        start = end
-
-
-def pad(text: str, width: int, on_right: bool = False) -> str:
-    """The text with spaces after it (`on_right`: before it) up to a width."""
-    spaces = " " * (width - places(text))
-    return spaces + text if on_right else text + spaces
-
-
-def fold(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width`, broken at spaces; a longer word has a line of its own."""
-    if places(text) <= width:
-        return [text]
-    lines: list[str] = []
-    for word in text.split(" "):
-        if lines and places(lines[-1]) + 1 + places(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
-
-
-def shorten(text: str, width: int) -> str:
-    """A text cut in its middle, where names of files differ least, to a width of at least 1."""
-    cut, start, end = text, len(text) // 2, (len(text) + 1) // 2
-    while places(cut) > width:
-        start, end = (start - 1, end) if start > len(text) - end else (start, end + 1)
-        cut = f"{text[: max(start, 0)]}…{text[end:]}"
-    return cut
+def _widths(rows: Sequence[Sequence[str]], words: Sequence[Sequence[int]], room: int) -> list[int]:
+    """Of each column: of its words, in as many rows as there is room for, then of whole cells, from the left."""
+    widths = [0] * len(rows[0])
+    for row in sorted(words, key=sum):
+        wider = list(map(max, widths, row))
+        if sum(wider) <= room:
+            widths = wider
+    for i, least in enumerate(widths):
+        most = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= least), default=0)
+        widths[i] += max(0, min(most - least, room - sum(widths)))
+    return widths

@@ -1,4 +1,4 @@
-"""What output goes to: whether it is a terminal, how wide it is, what it can show; lines that replace each other."""
+"""What output goes to: what it can show, how wide it is, rich's console where it is a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import sys
-from typing import Any, TextIO
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
 
-DUMB = ("dumb", "unknown")  # values of TERM for what moves no cursor and knows no styles
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # What terminals obey, what turns text around, and what nobody sees: control characters (C0, DEL, C1), formats of bidi
 # and zero width, separators of lines and paragraphs, tags; and halves of characters, which cannot be written.
@@ -17,10 +19,9 @@ UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 
-READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'", "━": "#", "─": "-"}
+READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'"}
 
 quiet = False  # whether the user asked for results and errors alone
-_passing = False  # whether a line that will be replaced stands on stderr
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -77,11 +78,6 @@ def unwritable(error: OSError) -> int:
     return 1
 
 
-def is_terminal(stream: TextIO) -> bool:
-    """Whether lines can be replaced and styled there."""
-    return stream.isatty() and os.environ.get("TERM") not in DUMB
-
-
 def is_unicode(stream: TextIO) -> bool:
     """Whether all characters can be written there."""
     return (stream.encoding or "utf-8").lower().startswith("utf")
@@ -92,32 +88,30 @@ def width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def styled(text: str, codes: str, stream: TextIO) -> str:
-    """The text in a style (SGR codes, such as "1" for bold) where there is a terminal and styles are not unwanted."""
-    if not is_terminal(stream) or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{codes}m{text}\x1b[0m"
+def console(stream: TextIO) -> Console:
+    """What draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
+    return _console(stream is sys.stderr)
+
+
+@cache
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def put(stream: TextIO, *parts: str | tuple[str, str]) -> None:
+    """Put a line on stdout or stderr. parts: texts; beside a text may be its style on a terminal, such as "bold"."""
+    if stream.isatty():
+        from rich.text import Text
+
+        console(stream).print(Text.assemble(*parts), soft_wrap=True)
+        return
+    stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
+    if stream is sys.stderr:
+        stream.flush()
 
 
 def say(line: str) -> None:
-    """Put a line on stderr, in the place of one that was passing."""
-    clear()
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
-def show_passing(line: str) -> None:
-    """Put a line on stderr that the next one replaces; the cursor stays before it, where `^C` makes it no longer."""
-    global _passing
-    _passing = True
-    sys.stderr.write(f"\r{line}\x1b[K\r")
-    sys.stderr.flush()
-
-
-def clear() -> None:
-    """Take away a line that was passing."""
-    global _passing
-    if _passing:
-        _passing = False
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+    """Put a line on stderr."""
+    put(sys.stderr, line)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from quants.errors import GgufToolsError
 
 from . import terminal
-from .tables import table
-from .terminal import UNSEEN, styled, visible
+from .tables import folded, table
+from .terminal import UNSEEN, visible
 
 if TYPE_CHECKING:
     from .checking import Checked
@@ -29,9 +29,9 @@ def print_line(text: str = "", keep: str = "") -> None:
 
 
 def print_error(error: GgufToolsError) -> None:
-    terminal.say(f"{styled('error:', '1;31', sys.stderr)} {visible(str(error))}")
+    terminal.put(sys.stderr, ("error:", "bold red"), f" {visible(str(error))}")
     if error.hint:
-        terminal.say(f"{styled('hint:', '36', sys.stderr)} {visible(error.hint)}")
+        terminal.put(sys.stderr, ("hint:", "cyan"), f" {visible(error.hint)}")
 
 
 def usage(message: str, hint: str) -> NoReturn:
@@ -53,7 +53,7 @@ def resumable_note() -> Iterator[None]:
 def note(text: str) -> None:
     """A remark that is neither result nor error."""
     if not terminal.quiet or text.startswith("warning"):
-        terminal.say(styled(visible(text), "33", sys.stderr) if text.startswith("warning") else visible(text))
+        terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
 
 
 def print_json(value: Any) -> None:
@@ -69,18 +69,17 @@ def _json(value: Any, indent: int | None = None) -> str:
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
     """A table; `right` has an "r" for each column that is aligned right ("lrr"). Folded on a terminal alone."""
     if title:
-        print(bold(visible(title)))
+        terminal.put(sys.stdout, (visible(title), "bold"))
     shown = [list(map(visible, row)) for row in (columns, *rows)]
-    lines = table(shown, right, terminal.width() if sys.stdout.isatty() else None)
-    head = next(lines)
+    if sys.stdout.isatty() and len(rows) <= MOST_FOLDED:
+        console = terminal.console(sys.stdout)
+        console.print(*folded(shown, right, console.width), sep="", end="")
+        return
+    head, *lines = table(shown, right)
     if head:
-        print(bold(head))
-    if rows:
+        terminal.put(sys.stdout, (head, "bold"))
+    if lines:
         print("\n".join(lines))
-
-
-def bold(text: str) -> str:
-    return styled(text, "1", sys.stdout)
 
 
 def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
@@ -207,6 +206,7 @@ def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
+MOST_FOLDED = 2000  # rows that are folded in a second
 MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 

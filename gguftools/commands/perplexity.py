@@ -1,5 +1,6 @@
 """`gguftools perplexity`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,8 @@ def perplexity(
     from ..measure import context_warning
     from ..measure import perplexity as measure
     from ..progress import window_progress
-    from ..ui import bold, note, print_json
+    from ..terminal import put
+    from ..ui import note, print_json
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")
@@ -49,7 +51,7 @@ def perplexity(
     if running:
         for number, value in enumerate(result.chunks, 1):
             print(f"{number:5d}  {value:.4f}")
-    print(f"perplexity  {bold(f'{result.perplexity:.4f}')} ± {result.standard_error:.4f}")
+    put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(
         f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
         f" (+ {result.compile_seconds:.1f} s to compile kernels)"

@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
+import io
 import random
+from collections.abc import Sequence
 
-from gguftools.tables import WIDEST, fold, places, shorten, table
+from rich.console import Console
+
+from gguftools.tables import WIDEST, folded, places, table
 
 ROWS = [("key", "value"), ("a.rather.long.name", "some words of a value"), ("b", "x" * 70)]
+
+
+def on_terminal(rows: Sequence[Sequence[str]], right: str, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        console.print(*folded(rows, right, width), sep="", end="")
+    return captured.get()
 
 
 def test_columns_stand_under_each_other():
     assert list(table([("a", "b"), ("long", "1")], "lr")) == ["a     b", "long  1"]
     assert list(table([("日本", "x"), ("abc", "y")])) == ["日本  x", "abc   y"]
+    assert on_terminal([("a", "b"), ("long", "1")], "lr", 30).splitlines() == ["a     b", "long  1"]
 
 
-def test_one_row_is_one_line_without_a_width():
+def test_one_row_is_one_line_in_a_pipe():
     assert all("\n" not in text for text in table(ROWS))
     assert len(next(table([*ROWS, ("k" * 5000, "")]))) < WIDEST + 20
 
 
-def test_words_are_never_cut():
+def test_words_that_fit_the_terminal_are_not_cut():
     random.seed(1)
-    for _ in range(300):
+    for _ in range(200):
         rows = [
             tuple(" ".join("w" * random.randrange(1, 30) for _ in range(random.randrange(8))) for _ in range(3))
             for _ in range(4)
         ]
-        width = random.randrange(5, 120)
-        words = "\n".join(table(rows, "lrl", width)).split()
-        assert sorted(words) == sorted(word for row in rows for cell in row for word in cell.split())
+        width = random.randrange(30, 120)
+        shown = on_terminal(rows, "", width)
+        assert sorted(shown.split()) == sorted(word for row in rows for cell in row for word in cell.split())
+        assert max(map(places, shown.splitlines()), default=0) <= width
 
 
-def test_what_fits_stays_within_the_width():
-    rows = [("name", "what"), ("short", "many words " * 20), ("another", "word")]
-    assert max(places(line) for text in table(rows, "", 40) for line in text.splitlines()) <= 40
+def test_a_word_wider_than_the_terminal_is_all_there():
+    shown = on_terminal([("name", "what"), ("k" * 99, "a b")], "", 20)
+    assert shown.count("k") == 99
+    assert shown.split()[-2:] == ["a", "b"]
 
 
 def test_a_word_wider_than_its_column_has_a_line_of_its_own():
-    text = next(table([("k" * 30, "UINT32", "1")], "", 20)).splitlines()
-    assert text[0] == "k" * 30
-    assert text[1].split() == ["UINT32", "1"]
+    rows = [("key", "type", "value"), ("k" * 18, "UINT32", "1"), ("short", "STRING", "yes")]
+    assert [line.rstrip() for line in on_terminal(rows, "", 24).splitlines()] == [
+        "key    type    value", "k" * 18, "       UINT32  1", "short  STRING  yes",
+    ]  # fmt: skip
 
 
-def test_fold_and_shorten():
-    assert fold("one two three", 7) == ["one two", "three"]
-    assert shorten("abcdefghij", 10) == "abcdefghij"
-    assert shorten("abcdefghij", 5) == "ab…ij"
-    assert all(places(shorten("日本語モデル-f16.gguf", n)) <= n for n in range(1, 25))
+def test_text_is_no_markup():
+    assert on_terminal([("[red]", ":smile:")], "", 40) == "[red]  :smile:\n"

@@ -1,0 +1,121 @@
+"""The bar itself, by rich: imported only where there is a terminal to draw it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)  # fmt: skip
+from rich.table import Column, Table
+from rich.text import Text
+
+FREE = 3  # cells at the end of the line, where the terminal puts `^C` without beginning another line
+LEAST_TITLE, LEAST_BAR = 12, 10  # cells, as all that follow
+NOTE = 24
+
+
+class Bar(Progress):
+    """A title, a bar and as many columns as there is room for, the first ones first; nothing is left of it."""
+
+    def __init__(self, details: Sequence[tuple[ProgressColumn, int]], console: Console) -> None:
+        """details: columns with the cells that they may take."""
+        self.details, self.terminal = details, console
+        bar = BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
+        self.always = (_Cut(lambda task: task.description), bar)
+        super().__init__(
+            *self.always, console=console, transient=True, disable=not console.is_interactive,
+            auto_refresh=False, redirect_stdout=False, redirect_stderr=False,  # no thread, which a fork would lose
+        )  # fmt: skip
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        """The line; without numbers while it is not known how much there is to do."""
+        width, known = max(1, self.terminal.width - FREE), all(task.total for task in self.tasks)
+        room = width - LEAST_TITLE - LEAST_BAR - 1
+        shown: list[ProgressColumn] = [*self.always]
+        for column, cells in self.details:
+            room -= cells + 1
+            if room >= 0 and known:
+                shown.append(column)
+        self.columns = tuple(shown)
+        table = super().make_tasks_table(tasks)
+        table.width = width
+        return table
+
+
+def bytes_details() -> list[tuple[ProgressColumn, int]]:
+    """What is shown of work counted in bytes."""
+    return [
+        (TaskProgressColumn(table_column=_whole()), 4), (DownloadColumn(table_column=_whole()), 14),
+        (TimeRemainingColumn(compact=True, table_column=_whole()), 7), (_Speed(table_column=_whole()), 10),
+        (_Cut(_note, Column(width=NOTE, no_wrap=True)), NOTE),
+    ]  # fmt: skip
+
+
+def window_details() -> list[tuple[ProgressColumn, int]]:
+    """What is shown of work counted in windows; its note is a figure."""
+    return [
+        (TaskProgressColumn(table_column=_whole()), 4), (MofNCompleteColumn(table_column=_whole()), 9),
+        (TextColumn("{task.fields[note]}", markup=False, table_column=_whole()), 12),
+        (TimeRemainingColumn(compact=True, table_column=_whole()), 7),
+    ]  # fmt: skip
+
+
+def _whole() -> Column:
+    return Column(no_wrap=True)
+
+
+def _note(task: Task) -> str:
+    return str(task.fields["note"])
+
+
+class _Speed(TransferSpeedColumn):
+    """Bytes a second; nothing while that is not known."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.speed else Text("")
+
+
+class _Cut(ProgressColumn):
+    """A text of the task that is cut in its middle where it has not enough room."""
+
+    def __init__(self, text: Callable[[Task], str], table_column: Column | None = None) -> None:
+        self.text = text
+        super().__init__(table_column)
+
+    def render(self, task: Task) -> Shortened:
+        return Shortened(self.text(task))
+
+
+class Shortened:
+    """A text on one line, cut in its middle, where names of files differ least."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(1, cell_len(self.text))).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shorten(self.text, options.max_width), no_wrap=True)
+
+
+def shorten(text: str, width: int) -> str:
+    """A text cut in its middle to a width of at least 1."""
+    cut, start, end = text, len(text) // 2, (len(text) + 1) // 2
+    while cell_len(cut) > width:
+        start, end = (start - 1, end) if start > len(text) - end else (start, end + 1)
+        cut = f"{text[: max(start, 0)]}…{text[end:]}"
+    return cut
