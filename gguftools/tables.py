@@ -83,12 +83,11 @@ def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> Iterator[Re
 
 
 def _widths(rows: Sequence[Sequence[str]], words: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Of each column: of its words, in as many rows as there is room for, then of whole cells, from the left."""
+    """Of each column: of its words, from the short ones on while there is room, then of whole cells, from the left."""
     widths = [0] * len(rows[0])
-    for row in sorted(words, key=sum):
-        wider = list(map(max, widths, row))
-        if sum(wider) <= room:
-            widths = wider
+    for most, i in sorted({(most, i) for row in words for i, most in enumerate(row)}):
+        if sum(widths) - widths[i] + most <= room:
+            widths[i] = most
     for i, least in enumerate(widths):
         most = max((places(row[i]) for row, wide in zip(rows, words, strict=True) if wide[i] <= least), default=0)
         widths[i] += max(0, min(most - least, room - sum(widths)))
