@@ -120,8 +120,8 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
         case "join":
             return _joined(_plain(arguments[0]) if arguments else "", value)
         case "replace" if text and len(arguments) > 1:
-            places = value.count(arguments[0])
-            return value.replace(*arguments[:2]) if places * len(arguments[1]) <= LIMIT else None
+            old, new = arguments[:2]
+            return value.replace(old, new) if value.count(old) * len(new) <= LIMIT else None
         case "reverse":
             return value[::-1] if text else list(value)[::-1]
         case "format" if text and "%" in value:
