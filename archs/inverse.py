@@ -7,6 +7,7 @@ file has them.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +21,12 @@ from quants.errors import FormatError, ModelError
 
 from .config import head_dim, normalized
 from .experts import GATING
+from .hyper import Hyper, hyper
 from .metadata import Value
 from .model_type import filled_in, own_keys, with_types
 from .plan import architecture_metadata, layer_count, map_tensors
 from .registry import architectures, of_config
+from .rope import SCALING
 from .shapes import check_model
 from .spec import Architecture, Config, Map, Numbers
 from .transforms import Reversible, computed, concatenated, reshape, take
@@ -48,6 +51,8 @@ MODEL_TYPES = {
     "PhiMoE": "phimoe", "MPT": "mpt",
 }  # fmt: skip
 SECTIONS = "rope.dimension_sections"
+SAYS_NOTHING = ("vocab_size", "rope.scaling.finetuned")  # that the tensors don't
+MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
 STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
 
@@ -123,16 +128,71 @@ def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: M
             raise ModelError(f"{name!r} would have shape {again.tensors[name].shape}, not {tensor.shape}")
     if extra := [name for name in again.tensors if name not in tensors]:
         raise ModelError(f"the file has no {extra[0]!r}, which a conversion would write")
-    written = architecture_metadata(architecture, full) | again.metadata(architecture)
-    _check_meaning(architecture, config, full)
+    made = again.metadata(architecture)
+    written = architecture_metadata(architecture, full) | made
+    _check_meaning(architecture, config, full, made)
     if architecture.published:
         source = dict(architecture.published(full, source))
-    return Rebuilt(architecture, config, source, dict(_differing(architecture, metadata, written)))
+    differing = dict(_differing(architecture, metadata, written))
+    _check_kept(architecture, metadata, differing)
+    return Rebuilt(architecture, config, source, differing)
 
 
-def _check_meaning(architecture: Architecture, config: Config, full: Config) -> None:
+def _check_kept(architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]) -> None:
+    """Raise ModelError where a conversion of the config would write other keys that change what the model computes, or
+    a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
+    or have keys that no model reads.
+    """
+    asked = {f"{architecture.name}.{key}" for key in (*architecture.metadata, *SCALING) if key not in SAYS_NOTHING}
+    unread, changing = _changes(architecture, metadata, differing)
+    lost = [key for key in unread if key in asked and str(metadata.get(key, "none")) != "none"]
+    for key in lost + changing:
+        said = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
+        raise ModelError(f"a conversion of its config would write {key} = {_shown(differing[key])}, {said}")
+
+
+def _changes(
+    architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Of keys with other values, those that a model's numbers are not read from, and the one that changes numbers."""
+    metadata = {key: plain(value) for key, value in metadata.items()}
+    own = _Noted(metadata)
+    before = _numbers(architecture, own)
+
+    def changes(values: Mapping[str, Any]) -> bool:
+        values = {**metadata, **{key: plain(value) for key, value in values.items()}}
+        return _numbers(architecture, {key: value for key, value in values.items() if value is not None}) != before
+
+    scaling = {f"{architecture.name}.{key}" for key in SCALING}  # of which other numbers are made as well
+    scales = any(layer.rotates and layer.rope_scaled for layer in before.layers)
+    unread = [key for key in differing if key not in (own.read - scaling if scales else own.read | scaling)]
+    return unread, sorted(differing, key=lambda key: changes({key: differing[key]}))[-1:] if changes(differing) else []
+
+
+def _numbers(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
+    found = hyper(architecture, metadata)
+    return found if found.temperature_scale else replace(found, temperature_length=0)
+
+
+class _Noted(dict[str, Any]):
+    """Metadata that notes what keys are asked for."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        super().__init__(metadata)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(number(plain(value)))
+
+
+def _check_meaning(architecture: Architecture, config: Config, full: Config, made: Mapping[str, Any]) -> None:
     """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
-    it must give the same keys.
+    it must give the same keys. made: those that the tensors give.
     """
     found = of_config(config)
     if found.name != architecture.name:
@@ -142,10 +202,13 @@ def _check_meaning(architecture: Architecture, config: Config, full: Config) -> 
         return
     filled = {**meant, "architectures": config["architectures"]}
     filled = normalized(filled, architecture.defaults, architecture.keys)
-    ours, theirs = architecture_metadata(architecture, full), architecture_metadata(architecture, filled)
-    wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs} | ours
-    for key, after in _differing(architecture, wanted, theirs):
-        raise ModelError(f"transformers would read its config as {key} = {plain(after)}, not {plain(wanted.get(key))}")
+    ours, theirs = ({**architecture_metadata(architecture, each), **made} for each in (full, filled))
+    wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs}
+    wanted |= ours
+    differing = dict(_differing(architecture, wanted, theirs))
+    for key in itertools.chain(*_changes(architecture, wanted, differing)):
+        said = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
+        raise ModelError(f"transformers would read its config as {said}")
 
 
 def _differing(
@@ -312,11 +375,12 @@ def rebuilt_config(
         if not isinstance(source, str):
             continue
         value = number(metadata.get(f"{architecture.name}.{key}"))
+        value = None if key == "attention.sliding_window" and value == 0 else value  # some files say none by 0
         name = _config_key(architecture, source)
         if value is not None:
             _set(config, name, value)
         elif not callable(architecture.defaults.get(name)) and name in architecture.defaults:
-            config.setdefault(name, None)
+            config.setdefault(name, MEANT.get(key) if architecture.block.rope != "none" else None)
     known = _Known(architecture, metadata, tensors, config)
     for key, solve in SOLVED.items():
         if key in architecture.metadata or key in ALWAYS:
@@ -415,7 +479,7 @@ def _base(known: _Known, value: Any) -> None:
 
 
 def _window(known: _Known, value: Any) -> None:
-    known.config["sliding_window"] = value or None  # some files say none by 0
+    known.config["sliding_window"] = value or None
     if known.get("attention.sliding_window_pattern") is not None:
         known.config["use_sliding_window"] = True
 
@@ -462,6 +526,9 @@ def _scaling(known: _Known, value: Any) -> None:
             scaling["mscale_all_dim"] = all_dim
     elif (factor := known.get("rope.scaling.dynamic_factor")) is not None:
         scaling = {"rope_type": "dynamic", "factor": factor}
+        if (trained := known.get("rope.scaling.original_context_length")) is not None:
+            known.config["model_max_length"] = known.get("context_length")
+            known.config["max_position_embeddings"] = trained
     elif "rope_factors_long.weight" in known.tensors:
         scaling = _longrope(known)
     elif "rope_freqs.weight" in known.tensors:
@@ -479,7 +546,8 @@ def _scaling(known: _Known, value: Any) -> None:
         if local is None and base == known.architecture.defaults["rope_theta"]:
             del of_kinds["sliding_attention"]  # what the model type means by none
         kinds = known.config.get("layer_types") or ("full_attention",)
-        settings = {kind: of_kinds[kind] for kind in kinds if kind in of_kinds}
+        kept = {*kinds, "full_attention"} if scaling else {*kinds}
+        settings = {kind: each for kind, each in of_kinds.items() if kind in kept}
     known.config["rope_parameters"] = settings
 
 
@@ -500,11 +568,13 @@ def _llama3(known: _Known) -> dict[str, Any]:
     base = known.get("rope.freq_base") or 10_000.0
     wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
     config = {"rope_theta": base, **known.config}
+    said = known.get("rope.scaling.original_context_length")
+    trained = () if said is None else (said,)
     for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
         between = (wanted > 1) & (wanted < factor)
         smooth = (1 / wanted[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)
         solved = [round(each) for each in (3 * smooth + 1) * wavelengths[between]]
-        for context in dict.fromkeys((8192, *(1 << power for power in range(1, 21)), *solved)):
+        for context in dict.fromkeys((*trained, 8192, *(1 << power for power in range(1, 21)), *solved)):
             scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": context}  # fmt: skip
             made = [t for make in known.architecture.generated for t in make({**config, "rope_scaling": scaling})]

@@ -4,10 +4,15 @@ Reference: transformers `models/nomic_bert/modeling_nomic_bert.py`. Published co
 length that the model can be stretched to.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from archs.config import required
+from archs.families import bert
 from archs.families.bert import BERT
 from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import Block, Config
+from quants import Tensor
 
 
 def context(config: Config) -> int:
@@ -19,6 +24,12 @@ def head_width(config: Config) -> int:
     """The width of one attention head."""
     given = config.get("head_dim")
     return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
+
+
+def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Config keys that follow from a file, on its way back to a checkpoint."""
+    width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
+    return {**bert.restored(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
 
 
 NOMIC_BERT = BERT.but(
@@ -58,6 +69,7 @@ NOMIC_BERT = BERT.but(
         "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
     },
     generated=(llama3_freqs, longrope_factors),
+    restored=restored,
     activation="hidden_act",
     block=Block(norm="layer", rope="halves", causal=False, hidden_states=True),
 )

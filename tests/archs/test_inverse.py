@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from archs.inverse import rebuild
 from archs.transforms import Reversible, concatenated, negative_exp, reshape, scaled, scaled_rows, take
-from quants import from_array
+from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from .test_transforms import CASES, CONFIG
@@ -60,7 +62,8 @@ def test_unknown_architecture():
         rebuild({"general.architecture": "none-such"}, {})
 
 
-def test_switches_follow_from_the_tensors():
+def tiny() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Metadata and tensors of a Llama model."""
     shapes = {"token_embd": (8, 4), "output_norm": (4,), "blk.0.attn_norm": (4,), "blk.0.ffn_norm": (4,),
               "blk.0.ffn_gate": (6, 4), "blk.0.ffn_up": (6, 4), "blk.0.ffn_down": (4, 6)}  # fmt: skip
     shapes |= {f"blk.0.attn_{name}": (4, 4) for name in ("q", "k", "v", "output")}
@@ -70,9 +73,48 @@ def test_switches_follow_from_the_tensors():
             "attention.head_count_kv": 2, "attention.key_length": 2, "attention.value_length": 2, "vocab_size": 8,
             "context_length": 16, "attention.layer_norm_rms_epsilon": 1e-6, "rope.dimension_count": 2,
             "rope.freq_base": 1e4}  # fmt: skip
-    metadata = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in keys.items()}
+    return {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in keys.items()}, tensors
+
+
+def test_switches_follow_from_the_tensors():
+    metadata, tensors = tiny()
     plain = rebuild(metadata, tensors).config
     assert (plain["attention_bias"], plain["mlp_bias"]) == (False, False)
     more = {f"blk.0.attn_{name}.bias": from_array(f"blk.0.attn_{name}.bias", np.ones(4, np.float32)) for name in "qkv"}
     biased = rebuild(metadata, tensors | more).config
     assert (biased["attention_bias"], biased["mlp_bias"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attention.scale", 0.3), ("logit_scale", 2.0), ("attention.clamp_kqv", 3.0), ("rope.scaling.attn_factor", 2.0),
+        ("rope.scaling.factor", 4.0), ("attn_logit_softcapping", 30.0),
+    ],
+)  # fmt: skip
+def test_keys_that_a_checkpoint_cannot_express_are_refused(key, value):
+    metadata, tensors = tiny()
+    with pytest.raises(ModelError, match=f"{key} = nothing, not {value}"):
+        rebuild(metadata | {f"llama.{key}": value}, tensors)
+
+
+@pytest.mark.parametrize("key", ["attention.value_length", "vocab_size", "rope.dimension_count", "rope.freq_base"])
+def test_keys_that_other_converters_leave_out(key):
+    metadata, tensors = tiny()
+    wanted = rebuild(metadata, tensors)
+    del metadata[f"llama.{key}"]
+    found = rebuild(metadata, tensors)
+    assert {**wanted.config, **found.config} == wanted.config
+    assert wanted.differing == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("vocab_size", 9), ("rope.scaling.finetuned", False), ("rope.scaling.type", "none"), ("tensor_data_layout", "x"),
+     ("attention.sliding_window", 0), ("expert_weights_scale", 1.0), ("attention.causal", True)],
+)  # fmt: skip
+def test_keys_that_say_nothing_may_be_lost(key, value):
+    metadata, tensors = tiny()
+    found = rebuild(metadata | {f"llama.{key}": value}, tensors)
+    assert found.config == rebuild(metadata, tensors).config
+    assert list(found.differing) == [f"llama.{key}"]
