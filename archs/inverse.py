@@ -22,6 +22,7 @@ from quants.errors import FormatError, ModelError
 from .config import head_dim, normalized
 from .experts import GATING
 from .hyper import Hyper, hyper
+from .keys import MODEL
 from .metadata import Value
 from .model_type import filled_in, own_keys, with_types
 from .plan import architecture_metadata, layer_count, map_tensors
@@ -51,7 +52,9 @@ MODEL_TYPES = {
     "PhiMoE": "phimoe", "MPT": "mpt",
 }  # fmt: skip
 SECTIONS = "rope.dimension_sections"
-SAYS_NOTHING = ("vocab_size", "rope.scaling.finetuned")  # that the tensors don't
+SAYS_NOTHING = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "classifier.pooling_type",
+                "classifier.output_labels"}  # of logits or hidden states, that the tensors don't  # fmt: skip
+MEANINGFUL = {key for key, rule in MODEL.items() if not rule.shaping} - SAYS_NOTHING  # tensors show what shapes them
 MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
 STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
@@ -143,7 +146,7 @@ def _check_kept(architecture: Architecture, metadata: Mapping[str, Any], differi
     a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
     or have keys that no model reads.
     """
-    asked = {f"{architecture.name}.{key}" for key in (*architecture.metadata, *SCALING) if key not in SAYS_NOTHING}
+    asked = {f"{architecture.name}.{key}" for key in MEANINGFUL | architecture.metadata.keys() - SAYS_NOTHING}
     unread, changing = _changes(architecture, metadata, differing)
     lost = [key for key in unread if key in asked and str(metadata.get(key, "none")) != "none"]
     for key in lost + changing:

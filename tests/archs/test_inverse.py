@@ -89,7 +89,7 @@ def test_switches_follow_from_the_tensors():
     ("key", "value"),
     [
         ("attention.scale", 0.3), ("logit_scale", 2.0), ("attention.clamp_kqv", 3.0), ("rope.scaling.attn_factor", 2.0),
-        ("rope.scaling.factor", 4.0), ("attn_logit_softcapping", 30.0),
+        ("rope.scaling.factor", 4.0), ("attn_logit_softcapping", 30.0), ("attention.causal", False),
     ],
 )  # fmt: skip
 def test_keys_that_a_checkpoint_cannot_express_are_refused(key, value):
@@ -111,7 +111,7 @@ def test_keys_that_other_converters_leave_out(key):
 @pytest.mark.parametrize(
     ("key", "value"),
     [("vocab_size", 9), ("rope.scaling.finetuned", False), ("rope.scaling.type", "none"), ("tensor_data_layout", "x"),
-     ("attention.sliding_window", 0), ("expert_weights_scale", 1.0), ("attention.causal", True)],
+     ("attention.sliding_window", 0), ("expert_weights_scale", 1.0), ("pooling_type", 1)],
 )  # fmt: skip
 def test_keys_that_say_nothing_may_be_lost(key, value):
     metadata, tensors = tiny()
