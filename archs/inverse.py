@@ -10,7 +10,7 @@ import fnmatch
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -146,12 +146,18 @@ def _check_kept(architecture: Architecture, metadata: Mapping[str, Any], differi
     a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
     or have keys that no model reads.
     """
-    asked = {f"{architecture.name}.{key}" for key in MEANINGFUL | architecture.metadata.keys() - SAYS_NOTHING}
+    def full(keys: Iterable[str]) -> set[str]:
+        return {f"{architecture.name}.{key}" for key in keys}
+
+    def said(values: Mapping[str, Any], key: str) -> str:
+        return str(plain(values.get(key))).lower()  # of rotary scaling, "none" is a value
+
     unread, changing = _changes(architecture, metadata, differing)
-    lost = [key for key in unread if key in asked and str(metadata.get(key, "none")) != "none"]
+    asked = full(MEANINGFUL) | full(architecture.metadata.keys() - SAYS_NOTHING) & metadata.keys()
+    lost = [key for key in unread if key in asked and said(metadata, key) != said(differing, key)]
     for key in lost + changing:
-        said = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
-        raise ModelError(f"a conversion of its config would write {key} = {_shown(differing[key])}, {said}")
+        value = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
+        raise ModelError(f"a conversion of its config would write {key} = {_shown(differing[key])}, {value}")
 
 
 def _changes(

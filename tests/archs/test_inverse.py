@@ -118,3 +118,13 @@ def test_keys_that_say_nothing_may_be_lost(key, value):
     found = rebuild(metadata | {f"llama.{key}": value}, tensors)
     assert found.config == rebuild(metadata, tensors).config
     assert list(found.differing) == [f"llama.{key}"]
+
+
+def test_scaling_that_a_file_leaves_out_is_not_made_up():
+    metadata, tensors = tiny()
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 8}
+    metadata |= {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
+    assert rebuild(metadata, tensors).config["rope_scaling"]["original_max_position_embeddings"] == 8
+    del metadata["llama.rope.scaling.original_context_length"]
+    with pytest.raises(ModelError, match="original_context_length = 16, which the file does not have"):
+        rebuild(metadata, tensors)
