@@ -107,6 +107,8 @@ def normalized(
     rotary = read.get("rope_scaling") or read.pop("rope_parameters", None) or defaults.get("rope_scaling")
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
     _one_rope_spelling(config, rotary)
+    if "rope_local_base_freq" in {*config, *defaults} and config.get("rope_scaling"):
+        config["rope_scaling"].pop("truncate", None)  # transformers reads it of settings for all layers alone
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
     _check_layers(config, keys_with(keys or {}))
@@ -218,14 +220,16 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
     return pattern
 
 
-def windows(windowed: Callable[[Config, int], bool]) -> dict[str, Computed]:
+def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False) -> dict[str, Computed]:
     """The keys of windows that `use_sliding_window` switches on, where any layer has one (the reference drops them).
 
-    windowed: the model type's rule for layers, where `layer_types` does not say.
+    windowed: the model type's rule for layers, where `layer_types` does not say. kinds_switch: those count without the
+    switch too.
     """
 
     def pattern(config: Config) -> list[bool] | None:
-        if not config.get("use_sliding_window") or not config.get("sliding_window"):
+        switched = config.get("use_sliding_window") or (kinds_switch and config.get("layer_types"))
+        if not switched or not config.get("sliding_window"):
             return None
         found = windowed_layers(config, lambda layer: windowed(config, layer))
         return found if any(found) else None

@@ -7,9 +7,18 @@ absent, where a value is needed its reader says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from .spec import ACTIVATIONS
-from .typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, ListOf, MapOf, Number, Text, Whole
+from .typed_json import NUMBER_LEAST, Anything, Either, Fields, Flag, Kind, ListOf, MapOf, Number, Place, Text, Whole
+
+
+class BothSides(Whole):
+    """A window to both sides of a token, which is not counted: 0 leaves it alone as 1 does. Files say none by 0."""
+
+    def read(self, value: Any, at: Place) -> int:
+        return max(super().read(value, at), 1)
+
 
 MOST_LAYERS = 10_000  # where no tensors tell
 

@@ -1,7 +1,8 @@
 """Architectures by Hugging Face class and by GGUF name.
 
 Families are the modules of `archs/families` and whatever other packages offer under the entry point group
-"gguftools.architectures" (an entry point names a module). Every `Architecture` at a module's top level counts.
+"gguftools.architectures" (an entry point names a module). Every `Architecture` with classes at a module's top level
+counts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NOT_ALONE = frozenset({"PaliGemmaForConditionalGeneration", "ColPaliForRetrieval
 def architectures() -> tuple[Architecture, ...]:
     """All known architectures, sorted by GGUF name. Raises ModelError where two claim one Hugging Face class."""
     found = [value for module in _modules() for value in vars(module).values() if isinstance(value, Architecture)]
-    unique = list({id(value): value for value in found}.values())
+    unique = list({id(value): value for value in found if value.hf_classes}.values())
     owners: dict[str, Architecture] = {}
     for architecture in unique:
         for hf_class in _claimed(architecture):

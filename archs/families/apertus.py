@@ -4,7 +4,7 @@ Reference: transformers `models/apertus/modeling_apertus.py`. The activation's n
 """
 
 from archs.config import head_dim
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block, Numbers
 
 SCALING = {
@@ -12,7 +12,7 @@ SCALING = {
     "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 }  # fmt: skip
 
-APERTUS = QWEN2.but(
+APERTUS = HALVES.but(
     name="apertus",
     hf_classes=("ApertusForCausalLM", "ApertusModel"),
     vocab=("sentencepiece", "bpe"),

@@ -4,11 +4,11 @@ norm of its own for each head of q and k.
 Reference: transformers `models/cohere/modeling_cohere.py`. Adjacent pairs rotate in HF too.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import scaling_type
 from archs.spec import Block
 
-COHERE = QWEN2.but(
+COHERE = HALVES.but(
     name="command-r",
     hf_classes=("CohereForCausalLM", "CohereModel"),
     vocab=("bpe",),
@@ -35,6 +35,6 @@ COHERE = QWEN2.but(
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
         "layers.{i}.post_attention_layernorm": None,
     },
-    switches={**QWEN2.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
+    switches={**HALVES.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
     block=Block(norm="layer", parallel=True),
 )

@@ -7,7 +7,7 @@ Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, 
 from archs.config import windowed_layers
 from archs.experts import ROUTING, TOGETHER, always
 from archs.families.deepseek2 import DEEPSEEK_V3
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block, Config
 
 
@@ -21,7 +21,7 @@ def window_size(config: Config) -> int | None:
     return config.get("sliding_window") if window_pattern(config) else None
 
 
-DOTS1 = QWEN2.but(
+DOTS1 = HALVES.but(
     name="dots1",
     hf_classes=("Dots1ForCausalLM",),
     metadata={

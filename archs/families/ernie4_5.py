@@ -3,10 +3,10 @@
 Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block
 
-ERNIE4_5 = QWEN2.but(
+ERNIE4_5 = HALVES.but(
     name="ernie4_5",
     hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5Model"),
     vocab=("sentencepiece", "bpe"),

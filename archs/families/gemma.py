@@ -4,7 +4,7 @@ Reference: transformers `models/gemma/modeling_gemma.py`, where "gelu" as the ol
 and `hidden_activation` nothing.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import unusual_base
 from archs.spec import Block, Config, Map
 from archs.transforms import add_one
@@ -15,7 +15,7 @@ def unusual_activation(config: Config) -> str | None:
     return None if name in (None, "gelu", "gelu_pytorch_tanh") else str(name)
 
 
-GEMMA = QWEN2.but(
+GEMMA = HALVES.but(
     name="gemma",
     hf_classes=("GemmaForCausalLM", "GemmaModel"),
     vocab=("sentencepiece", "bpe"),

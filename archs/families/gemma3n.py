@@ -13,7 +13,7 @@ import numpy as np
 from archs.config import windowed_layers
 from archs.config_keys import NET_WIDTH
 from archs.families.gemma4 import GEMMA4
-from archs.rope import SCALING
+from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import COMMON, Config, Map
 from archs.transforms import concatenated
 from archs.typed_json import Either, ListOf
@@ -56,7 +56,7 @@ GEMMA3N = GEMMA4.but(
     name="gemma3n",
     hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
-    generated=(),
+    generated=(llama3_freqs, longrope_factors),
     keys={**GEMMA4.keys, "intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
     float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={

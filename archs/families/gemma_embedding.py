@@ -6,6 +6,7 @@ both sides together. Without that switch the class is Gemma 3 that lacks its hea
 
 from dataclasses import replace
 
+from archs.config_keys import BothSides
 from archs.families.gemma3 import GEMMA3
 from archs.spec import Architecture, Config
 
@@ -17,6 +18,7 @@ def one_way(config: Config) -> Architecture | None:
 GEMMA_EMBEDDING = GEMMA3.but(
     name="gemma-embedding",
     hf_classes=("Gemma3TextModel",),
+    keys={**GEMMA3.keys, "sliding_window": BothSides()},
     defaults={"use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
     variant=one_way,

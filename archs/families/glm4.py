@@ -4,13 +4,13 @@ Reference: transformers `models/glm4/modeling_glm4.py`. Adjacent pairs rotate in
 """
 
 from archs.config import lookup
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width
 from archs.spec import Block, Config
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
 
-GLM4 = QWEN2.but(
+GLM4 = HALVES.but(
     name="glm4",
     hf_classes=("Glm4ForCausalLM", "Glm4Model"),
     vocab=("bpe",),

@@ -4,11 +4,12 @@ Reference: transformers `models/granite_swa/modeling_granite_swa.py`, `models/gr
 of experts stay together, the gate first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from archs.config import windowed_layers
+from archs.config import changed, windowed_layers
 from archs.families.granite import GRANITE
+from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Block, Config
 from quants import Tensor
 from quants.errors import ModelError
@@ -20,7 +21,7 @@ def window_pattern(config: Config) -> list[bool]:
 
 def rotating_layers(config: Config) -> list[bool] | None:
     """Which layers have rope, where some have none (the reference knows an older key only)."""
-    rotating = [bool(each) for each in config.get("no_rope_layers") or config.get("layer_rope_theta") or []]
+    rotating = [bool(each) for each in config.get("layer_rope_theta") or config.get("no_rope_layers") or []]
     return rotating if not all(rotating) else None
 
 
@@ -30,6 +31,10 @@ def base(config: Config) -> float:
     if len(bases) > 1:
         raise ModelError("config.json has several rotary bases (layer_rope_theta), which its files cannot express")
     return float(bases.pop() if bases else config["rope_theta"])
+
+
+def freqs(config: Config) -> Iterable[Tensor]:
+    return llama3_freqs(changed(config, rope_theta=base(config)))
 
 
 def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -77,6 +82,7 @@ GRANITE_SWA = GRANITE.but(
         "layers.{i}.shared_mlp.input_linear": "blk.{i}.ffn_up_shexp",
         "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
     },
+    generated=(freqs, longrope_factors),
     block=Block(logit_scale="divide", scoring="softmax_of_top"),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import head_dim, rope_scaling, unless_tied
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import SCALING
 from archs.spec import Block, Computed, Config, Map
 from quants import Tensor
@@ -36,7 +36,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     return found | ({"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {})
 
 
-HUNYUAN_DENSE = QWEN2.but(
+HUNYUAN_DENSE = HALVES.but(
     name="hunyuan-dense",
     hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     vocab=("bpe",),

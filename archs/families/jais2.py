@@ -4,10 +4,10 @@ Reference: transformers `models/jais2/modeling_jais2.py`.
 """
 
 from archs.config import head_dim
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block
 
-JAIS2 = QWEN2.but(
+JAIS2 = HALVES.but(
     name="jais2",
     hf_classes=("Jais2ForCausalLM", "Jais2Model"),
     vocab=("bpe",),

@@ -10,12 +10,8 @@ from archs.spec import Config
 from archs.typed_json import Unread
 
 
-def window(config: Config) -> int | None:
-    return config.get("sliding_window") if config.get("use_sliding_window") is not False else None
-
-
 def window_pattern(config: Config) -> list[bool] | None:
-    return windowed_layers(config, lambda layer: False) if window(config) else None
+    return windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
 
 
 MELLUM = QWEN3_MOE.but(
@@ -23,7 +19,7 @@ MELLUM = QWEN3_MOE.but(
     hf_classes=("MellumForCausalLM",),
     vocab=("bpe",),
     keys={"rope_scaling": Unread(), "rope_theta": Unread()},  # but `rope_parameters`
-    metadata={"attention.sliding_window": window, "attention.sliding_window_pattern": window_pattern},
+    metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
     defaults={
         "hidden_size": 2304,
         "intermediate_size": 7168,

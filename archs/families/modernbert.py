@@ -4,8 +4,9 @@ Reference: transformers `models/modernbert/modeling_modernbert.py`. The first la
 """
 
 from archs.config import windowed_layers
+from archs.config_keys import BothSides
 from archs.families.bert import labels
-from archs.rope import SCALING, scaling_type
+from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
 from archs.spec import COMMON, Architecture, Block, Config, Map
 from archs.typed_json import Text
 
@@ -38,7 +39,7 @@ MODERNBERT = Architecture(
     name="modern-bert",
     hf_classes=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     vocab_keys={"add_sep_token": True},
-    keys={"classifier_pooling": Text(tuple(POOLING))},
+    keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={
         **COMMON,
         **SCALING,
@@ -89,6 +90,7 @@ MODERNBERT = Architecture(
         "classifier_bias": "cls.bias",
     },
     ignored=("decoder.*",),
+    generated=(llama3_freqs, longrope_factors),
     layers_vary=True,
     block=Block(
         norm="layer", rope="halves", activation="gelu", window_period=PERIOD, windows_last=True, causal=False,

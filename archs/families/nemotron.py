@@ -4,7 +4,7 @@ Reference: transformers `models/nemotron/modeling_nemotron.py`.
 """
 
 from archs.config import head_dim
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, scaling_type
 from archs.spec import Block, Map, Target
 from archs.transforms import add_one
@@ -14,7 +14,7 @@ def norm(source: str, name: str) -> dict[str, Target]:
     return {f"{source}.weight": Map(f"{name}.weight", add_one), f"{source}.bias": f"{name}.bias", source: None}
 
 
-NEMOTRON = QWEN2.but(
+NEMOTRON = HALVES.but(
     name="nemotron",
     hf_classes=("NemotronForCausalLM", "NemotronModel"),
     vocab=("sentencepiece", "bpe"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archs.config import windowed_layers
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block, Config
 from quants import Tensor
 from quants.errors import ModelError
@@ -20,7 +20,7 @@ def without_window(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> di
     return {}
 
 
-OLMO2 = QWEN2.but(
+OLMO2 = HALVES.but(
     name="olmo2",
     hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     vocab=("bpe",),

@@ -3,10 +3,10 @@
 Reference: transformers `models/phi3/modeling_phi3.py`. A window of 0 means none, as the reference writes it.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import longrope_attention, longrope_factors, rotated_width, type_without_tensors
 
-PHI3 = QWEN2.but(
+PHI3 = HALVES.but(
     name="phi3",
     hf_classes=("Phi3ForCausalLM", "Phi3Model"),
     vocab=("sentencepiece", "bpe"),

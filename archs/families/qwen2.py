@@ -1,4 +1,5 @@
-"""Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v; rotates halves, as HF does.
+"""Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v, and windows that a switch turns on; rotates halves, as
+HF does.
 
 Reference: transformers `models/qwen2/modeling_qwen2.py`.
 """
@@ -7,22 +8,16 @@ from archs.config import windows
 from archs.families.llama import LLAMA
 from archs.spec import Block
 
-QWEN2 = LLAMA.but(
+HALVES = LLAMA.but(  # what other families begin with: no class means this alone
     name="qwen2",
-    hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),
+    hf_classes=(),
     vocab=("bpe", "sentencepiece"),
-    metadata={
-        "vocab_size": None,
-        "rope.dimension_count": None,
-        **windows(lambda config, layer: layer >= config["max_window_layers"]),
-    },
+    metadata={"vocab_size": None, "rope.dimension_count": None},
     defaults={
         "intermediate_size": 22_016,
         "num_key_value_heads": 32,
         "head_dim": None,
         "max_position_embeddings": 32_768,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
         "vocab_size": 151_936,
     },
     tensors={
@@ -30,4 +25,10 @@ QWEN2 = LLAMA.but(
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
     block=Block(rope="halves"),
+)
+
+QWEN2 = HALVES.but(
+    hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),
+    metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
+    defaults={"sliding_window": 4096, "max_window_layers": 28},
 )

@@ -3,10 +3,10 @@
 Reference: transformers `models/seed_oss/modeling_seed_oss.py`.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block
 
-SEED_OSS = QWEN2.but(
+SEED_OSS = HALVES.but(
     name="seed_oss",
     hf_classes=("SeedOssForCausalLM", "SeedOssModel"),
     vocab=("bpe",),
@@ -20,6 +20,6 @@ SEED_OSS = QWEN2.but(
         "vocab_size": 155_136,
     },
     tensors={"layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
-    switches={**QWEN2.switches, "attention_out_bias": "blk.*.attn_output.bias"},
+    switches={**HALVES.switches, "attention_out_bias": "blk.*.attn_output.bias"},
     block=Block(rope="halves", ffn_norm="post_attention_norm"),
 )

@@ -37,7 +37,7 @@ SMOLLM3 = LLAMA.but(
     vocab=("sentencepiece", "bpe"),
     metadata={
         "no_rope_layers": unusual_rope_layers,
-        **windows(lambda config, layer: not rope_layers(config)[layer]),
+        **windows(lambda config, layer: not rope_layers(config)[layer], kinds_switch=True),
     },
     defaults={
         "hidden_size": 2048,

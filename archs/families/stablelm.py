@@ -4,11 +4,11 @@ attention, and norms of their own for each head of q and k.
 Reference: transformers `models/stablelm/modeling_stablelm.py`.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Block, Map
 
-STABLELM = QWEN2.but(
+STABLELM = HALVES.but(
     name="stablelm",
     hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
     vocab=("bpe",),

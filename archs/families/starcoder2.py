@@ -3,10 +3,10 @@
 Reference: transformers `models/starcoder2/modeling_starcoder2.py`. The reference drops the window.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.families.qwen2 import HALVES
 from archs.spec import Block
 
-STARCODER2 = QWEN2.but(
+STARCODER2 = HALVES.but(
     name="starcoder2",
     hf_classes=("Starcoder2ForCausalLM", "Starcoder2Model"),
     vocab=("bpe",),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from archs.config import normalized
+from archs.model_type import own_keys
 from archs.plan import architecture_metadata, map_tensors
 from archs.registry import of_config
 from archs.shapes import check_shapes
@@ -24,6 +25,7 @@ from tests.zoo import TOLERANCE
 
 with gzip.open(DATA / "options.jsonl.gz", "rt", encoding="utf-8") as lines:
     CASES = [json.loads(line) for line in lines]
+OF_EACH_TYPE = {case["config"]["model_type"]: case["config"] for case in CASES if "text_config" not in case["config"]}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -31,6 +33,18 @@ def test_logits_are_those_of_transformers(case: dict[str, Any]) -> None:
     model = converted(case)
     found = model.logits(case["ids"], case["decoder_ids"])[np.ix_(case["positions"], case["tokens"])]
     assert np.abs(found - np.array(case["logits"])).max() < TOLERANCE * case["std"]
+
+
+@pytest.mark.parametrize("config", OF_EACH_TYPE.values(), ids=OF_EACH_TYPE)
+def test_windows_are_switched_only_where_the_model_type_has_a_switch(config: dict[str, Any]) -> None:
+    on = {**config, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "layer_types": None}
+    architecture, written = of_config(config), []
+    for said in (on, {**on, "use_sliding_window": False}):
+        full = normalized(said, architecture.defaults, architecture.keys)
+        written.append(repr(architecture_metadata(architecture, full)))
+    kind = config["model_type"]
+    spoken = own_keys(kind) | own_keys(f"{kind}_text")
+    assert (written[0] != written[1]) == ("use_sliding_window" in spoken)
 
 
 def converted(case: dict[str, Any]) -> Model:
