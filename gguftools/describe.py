@@ -99,10 +99,11 @@ def _number(metadata: Mapping[str, Any], key: str) -> int | None:
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
-    if "tokenizer.ggml.tokens" not in metadata:
+    tokens, kind, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
+    if tokens is None or not hasattr(tokens, "__len__"):
         return None
-    kind, pre = metadata.get("tokenizer.ggml.model", "?"), metadata.get("tokenizer.ggml.pre")
-    return f"{len(metadata['tokenizer.ggml.tokens']):,} tokens, {kind}" + (f" ({pre})" if pre else "")
+    named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
+    return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 
 def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
