@@ -42,4 +42,5 @@ GLM4_MOE_LITE = DEEPSEEK_V3.but(
         **kinds_of_nets(keys, tensors),
     },
     tensors=NEXT_TOKENS,
+    refused={"rope_interleave": False, "partial_rotary_factor": lambda share: share not in (None, 1)},
 )
