@@ -215,7 +215,6 @@ def _with_changed_items(key: str, value: Value, changed: Mapping[int, Any]) -> V
     return replace(value, data=data)
 
 
-
 def _add(given: dict[str, Any], key: str, data: Any) -> None:
     if key in given:
         raise OptionError(f"{key!r} is given twice")

@@ -1,8 +1,8 @@
 """The gate for all that is written: it appears whole under its name or not at all, and is nothing that is read.
 
-A file that exists is replaced only where that was asked for. It is locked before anything is computed, and a new one is
-locked from its first byte on, so that of two programs that would write one file the second waits or is refused. A file
-that does not exist takes its name by a step that fails if another program was faster.
+A file that exists is replaced only where that was asked for. It is locked when its output is opened, and a new one from
+its first byte on, so that of two programs that would write one file the second waits or is refused. A file that does
+not exist takes its name by a step that fails if another program was faster.
 """
 
 from __future__ import annotations
