@@ -221,7 +221,7 @@ def unusual_windows(period: int) -> Callable[[Config], int | list[bool] | None]:
 
 
 def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False) -> dict[str, Computed]:
-    """The keys of windows that `use_sliding_window` switches on, where any layer has one (the reference drops them).
+    """The keys of windows that `use_sliding_window` switches on, where any layer has one (llama.cpp drops them).
 
     windowed: the model type's rule for layers, where `layer_types` does not say. kinds_switch: those count without the
     switch too.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from quants import Tensor
-
 from .config import lookup
-from .spec import Computed, Config, Map, Target
+from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from .transforms import part
 
 # Values of `expert_gating_func`.
@@ -27,7 +22,7 @@ def always(scoring: str) -> Computed:
 
 
 def renormalized(usual: bool) -> Computed:
-    """`expert_weights_norm` where it is not what the architecture's name implies (the reference drops it)."""
+    """`expert_weights_norm` where it is not what the architecture's name implies (llama.cpp drops it)."""
     return lambda config: None if bool(config.get("norm_topk_prob", usual)) == usual else not usual
 
 
@@ -37,38 +32,38 @@ def shared_width(config: Config) -> int | None:
     return int(width * count) if width and count else None
 
 
-def apart(net: str) -> dict[str, Target]:
+def separate_experts(net: str) -> dict[str, Target]:
     """Experts with a tensor for each of their matrices."""
     return {
-        f"layers.{{i}}.{net}.experts.{{e}}.{matrix}_proj": Map(f"blk.{{i}}.ffn_{matrix}_exps", stack=True)
+        f"layers.{{i}}.{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"blk.{{i}}.ffn_{matrix}_exps", stack=True)
         for matrix in ("gate", "up", "down")
     }
 
 
-def together(net: str) -> dict[str, Target]:
+def fused_experts(net: str) -> dict[str, Target]:
     """All experts in one tensor, gate and up in one: as transformers 5 holds them, and writes if asked to."""
     return {
         f"layers.{{i}}.{net}.experts.gate_up_proj": (
-            Map("blk.{i}.ffn_gate_exps.weight", part(0, 2)), Map("blk.{i}.ffn_up_exps.weight", part(1, 2))
+            TensorMap("blk.{i}.ffn_gate_exps.weight", part(0, 2)), TensorMap("blk.{i}.ffn_up_exps.weight", part(1, 2))
         ),
         f"layers.{{i}}.{net}.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
     }  # fmt: skip
 
 
-APART, TOGETHER = apart("mlp"), together("mlp")
+SEPARATE_EXPERTS, FUSED_EXPERTS = separate_experts("mlp"), fused_experts("mlp")
 
 SHARED: dict[str, Target] = {
     f"layers.{{i}}.mlp.shared_experts.{matrix}_proj": f"blk.{{i}}.ffn_{matrix}_shexp"
     for matrix in ("gate", "up", "down")
 }
 
-def dense_layers(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def dense_layers(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Config keys for which layers have one net instead of experts, for the way back to a checkpoint."""
     dense = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" not in tensors]
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
-def kinds_of_nets(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def kinds_of_nets(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The same as one word a layer, but for layers that predict further tokens."""
     count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
     dense = dense_layers({"block_count": count}, tensors)["mlp_only_layers"]

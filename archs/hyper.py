@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quants.errors import ModelError
 
 from .experts import GATING
-from .spec import ACTIVATIONS, Activation, Architecture, Block, Norm, Rope, Scoring
+from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Norm, Rope, Scoring
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class LayerHyper:
     """What differs by layer. window: keys at this distance or more are hidden (None: none are). chunk: keys of other
     chunks of so many tokens are hidden.
 
-    Widths are of one head; attention_scale: the factor of q·k. normed: q and k are normalised without weights. shares:
-    the layer whose keys and values this one looks at (None: its own). sparsity: how many standard deviations above the
-    mean a gate has to be to pass.
+    Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
+    one looks at (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard
+    deviations above the mean a gate has to be to pass.
     """
 
     heads: int
@@ -57,9 +58,9 @@ class LayerHyper:
     value_width: int
     rope_width: int
     attention_scale: float
-    shares: int | None = None
+    kv_source_layer: int | None = None
     chunk: int | None = None
-    normed: bool = False
+    qk_l2_norm: bool = False
     sparsity: float | None = None
 
 
@@ -99,6 +100,10 @@ class Hyper:
     router_jitter: float
     layers: tuple[LayerHyper, ...]
 
+    def with_layers(self, changes: Callable[[int, LayerHyper], Mapping[str, Any]]) -> Hyper:
+        """The same with other numbers for layers: changes, by a layer's index and its numbers, names their fields."""
+        return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
+
 
 def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     """Raises ModelError where a key that the architecture needs is missing."""
@@ -110,7 +115,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     logit_scale = float(keys.get("logit_scale", 1.0))
     parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
     activation = _activation(keys, block.activation)
-    return Hyper(
+    numbers = Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
         eps=_eps(keys, block.norm),
@@ -118,9 +123,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
-        temperature_scale=float(
-            keys.get("attention.temperature_scale", 0.1 if block.temperature == "unrotated" else 0.0)
-        ),
+        temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
         temperature_length=int(
             keys.get("attention.temperature_length", keys.get("rope.scaling.original_context_length", 8192))
         ),
@@ -135,13 +138,22 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         xielu=_xielu(metadata) if activation == "xielu" else (),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
-        normalize_experts=_normalizes(keys, block),
+        normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
         scoring=_scoring(keys, block.scoring),
         expert_groups=int(keys.get("expert_group_count", 1)),
         expert_groups_used=int(keys.get("expert_group_used_count", 1)),
         router_jitter=float(keys.get("expert_router_jitter", 0.01)),
         layers=tuple(_layer(architecture, keys, i, usual) for i in range(_count(keys))),
     )
+    return block.numbers(keys, numbers) if block.numbers else numbers
+
+
+def growing_queries(numbers: Hyper, positions: NDArray[np.int64]) -> Floats | None:
+    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,); None where nothing grows."""
+    if not numbers.temperature_scale:
+        return None
+    steps = np.floor(positions / numbers.temperature_length)
+    return (1 + numbers.temperature_scale * np.log1p(steps)).astype(np.float32)
 
 
 def _count(keys: Keys) -> int:
@@ -154,7 +166,6 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
     windowed = _windowed(keys, block, i)
     local_base = keys.get("rope.freq_base_swa") if windowed else None
     rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block, i, windowed)
-    rotates = rotates and (not block.rope_key or bool(keys.get(block.rope_key, True)))
     heads = int(keys.of_layer("attention.head_count", i, 0))
 
     def width(key: str, default: int) -> int:
@@ -163,37 +174,24 @@ def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> 
 
     key_width = width("attention.key_length", usual_width)
     whole_width = int(keys.get("attention.key_length", usual_width))
-    usual_scale = whole_width**-0.5 if whole_width and block.scaled_by_width else 1.0
+    usual_scale = whole_width**-0.5 if whole_width else 1.0
     return LayerHyper(
         heads=heads,
         kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
         window=_window(keys, block.causal) if windowed else None,
         rotates=rotates,
         rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
-        rope_scaled=local_base is None and (block.scale_windowed or not windowed),
+        rope_scaled=local_base is None,
         key_width=key_width,
         value_width=width("attention.value_length", key_width),
         rope_width=width("rope.dimension_count", key_width),
         attention_scale=float(keys.of_layer("attention.scale", i, usual_scale)),
-        shares=_shared(keys, block, i),
-        chunk=_chunk(keys, block) if rotates else None,
-        normed=rotates and _normed(keys, block),
+        kv_source_layer=_kv_source_layer(keys, block, i),
         sparsity=_finite(keys.of_layer("activation_sparsity_scale", i)),
     )
 
 
-def _chunk(keys: Keys, block: Block) -> int | None:
-    whole = keys.get("attention.sliding_window") == 0
-    return None if whole else int(keys.get("attention.chunk_length", block.chunks)) or None
-
-
-def _normed(keys: Keys, block: Block) -> bool:
-    if not block.norms_without_weights:
-        return False
-    return bool(keys.get("attention.normed", keys.get("expert_count") != block.norms_without_weights))
-
-
-def _shared(keys: Keys, block: Block, layer: int) -> int | None:
+def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
     """Of the last layers, those with the keys and values of others: the last one before them with a window, or
     without, as the layer itself.
     """
@@ -220,7 +218,7 @@ def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     if hasattr(pattern, "__len__"):
         return bool(pattern[layer])
     every = int(pattern)
-    return every == 0 or (layer if block.windows_last else layer + 1) % every != 0
+    return every == 0 or not block.sees_all(every, layer)
 
 
 def _has_rope(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
@@ -228,10 +226,7 @@ def _has_rope(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
     said = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
     if said is not None:
         return bool(said[layer])
-    if block.rope_layers != "all" and keys.get("attention.sliding_window"):
-        first = int(keys.get("leading_dense_block_count", 0)) if block.rope_layers == "windowed or dense" else 0
-        return windowed or layer < first
-    return not block.rope_period or (layer + 1) % block.rope_period != 0
+    return windowed or block.rope_layers == "all" or not keys.get("attention.sliding_window")
 
 
 def _alibi(keys: Keys, alibi: bool | str) -> float:
@@ -265,12 +260,6 @@ def _activation(keys: Keys, default: Activation) -> Activation:
     if name is not None and name not in ACTIVATIONS:
         raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name] if name else default
-
-
-def _normalizes(keys: Keys, block: Block) -> bool:
-    if not block.normalize_softmax and _scoring(keys, block.scoring) == "softmax":
-        return False
-    return bool(keys.get("expert_weights_norm", block.normalize_experts))
 
 
 def _scoring(keys: Keys, default: Scoring) -> Scoring:

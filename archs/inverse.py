@@ -25,32 +25,16 @@ from .hyper import Hyper, hyper
 from .keys import MODEL
 from .metadata import Value
 from .model_type import filled_in, own_keys, with_types
-from .plan import architecture_metadata, layer_count, map_tensors
+from .plan import architecture_metadata, layer_count, map_tensors, maps_of
 from .registry import architectures, of_config
 from .rope import SCALING
 from .shapes import check_model
-from .spec import Architecture, Config, Map, Numbers
-from .transforms import Reversible, computed, concatenated, reshape, take
+from .spec import Architecture, Config, PerLayerScalars, TensorMap
+from .transforms import Invertible, computed, concatenated, reshape, take
 
 LAYER, EXPERT = "{i}", "{e}"
 SUFFIX = re.compile(r"\.(weight|bias)$")
-TRANSFORMER = re.compile(r"^(h|blocks|wte|wpe|ln_f|norm_f|word_embeddings|word_embeddings_layernorm)(\.|$)")
 OUTSIDE = {"output", "output_norm_head", "cls"}  # GGUF names of what stands outside of the base model
-BARE = {"bert", "modern-bert", "nomic-bert", "t5"}  # published without a wrapper before the names
-MODEL_TYPES = {
-    # where it is not just the class in lower case
-    "GPTNeoX": "gpt_neox", "GPTBigCode": "gpt_bigcode", "GptOss": "gpt_oss", "Qwen2Moe": "qwen2_moe",
-    "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3", "Gemma3": "gemma3_text",
-    "Gemma3Text": "gemma3_text",
-    "Glm4Moe": "glm4_moe", "SeedOss": "seed_oss", "Ernie4_5_Moe": "ernie4_5_moe", "FalconMamba": "falcon_mamba",
-    "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "HunYuanDenseV1": "hunyuan_v1_dense",
-    "HunYuanMoEV1": "hunyuan_v1_moe",
-    "Qwen3_5": "qwen3_5_text", "Qwen3_5Moe": "qwen3_5_moe_text",
-    "Qwen3Next": "qwen3_next", "Lfm2Moe": "lfm2_moe", "ExaoneMoe": "exaone_moe", "Glm4MoeLite": "glm4_moe_lite",
-    "Cohere2Moe": "cohere2_moe", "GraniteSWA": "granite_swa", "GraniteMoeSWA": "granitemoe_swa",
-    "NomicBert": "nomic_bert", "GraniteMoeHybrid": "granitemoehybrid", "MiniMaxM2": "minimax_m2",
-    "PhiMoE": "phimoe", "MPT": "mpt",
-}  # fmt: skip
 SECTIONS = "rope.dimension_sections"
 SAYS_NOTHING = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "classifier.pooling_type",
                 "classifier.output_labels"}  # of logits or hidden states, that the tensors don't  # fmt: skip
@@ -115,7 +99,7 @@ def _implied(architecture: Architecture, config: Config, keys: Mapping[str, Any]
 
 def _rules_of_the_base(architecture: Architecture) -> int:
     """How many rules there are, but for what stands outside of the base model and is often not there."""
-    targets = [target.name if isinstance(target, Map) else target for target in architecture.tensors.values()]
+    targets = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
     return sum(not (isinstance(target, str) and target.partition(".")[0] in OUTSIDE) for target in targets)
 
 
@@ -134,8 +118,8 @@ def _rebuilt(architecture: Architecture, metadata: Mapping[str, Any], tensors: M
     made = again.metadata(architecture)
     written = architecture_metadata(architecture, full) | made
     _check_meaning(architecture, config, full, made)
-    if architecture.published:
-        source = dict(architecture.published(full, source))
+    if architecture.prepare_export:
+        source = dict(architecture.prepare_export(full, source))
     differing = dict(_differing(architecture, metadata, written))
     _check_kept(architecture, metadata, differing)
     return Rebuilt(architecture, config, source, differing)
@@ -254,15 +238,15 @@ def unmap(
     left = {name: plain_values(tensor) for name, tensor in tensors.items() if name not in generated}
     found: dict[str, Tensor] = {}
     layers = max(layer_count(architecture, config), _last_layer(left) + 1)
-    other = architecture.other_spellings
+    other = architecture.legacy_names
     other = other(tensors) if callable(other) else other
     for pattern, target in reversed(list(architecture.tensors.items())):
         if pattern in other:
             continue
-        maps = (Map(target),) if isinstance(target, str) else (target,) if isinstance(target, Map) else target
-        if isinstance(target, Numbers):
+        maps = maps_of(target)
+        if isinstance(target, PerLayerScalars):
             found |= _from_numbers(architecture, pattern, target, metadata)
-        elif isinstance(maps, tuple):
+        elif maps:
             for layer in range(layers) if LAYER in pattern else (0,):
                 found |= _from_maps(architecture, pattern.replace(LAYER, str(layer)), maps, layer, config, left)
     if left:
@@ -281,7 +265,7 @@ def _last_layer(names: Mapping[str, Any]) -> int:
 
 
 def _from_maps(
-    architecture: Architecture, pattern: str, maps: tuple[Map, ...], layer: int, config: Config,
+    architecture: Architecture, pattern: str, maps: tuple[TensorMap, ...], layer: int, config: Config,
     left: dict[str, Tensor],
 ) -> dict[str, Tensor]:  # fmt: skip
     """The source of one rule, or of its weight and its bias; what is used is taken out of `left`."""
@@ -299,19 +283,19 @@ def _from_maps(
     return found
 
 
-def _undone(rule: Map, tensor: Tensor, config: Config) -> Tensor:
+def _undone(rule: TensorMap, tensor: Tensor, config: Config) -> Tensor:
     if rule.transform is None:
         return tensor
-    if not isinstance(rule.transform, Reversible):
+    if not isinstance(rule.transform, Invertible):
         raise ModelError(f"what was done to {tensor.name!r} cannot be undone")
     return rule.transform.undo(tensor, config)
 
 
-def _share(rule: Map) -> bool:
-    return isinstance(rule.transform, Reversible) and rule.transform.rows is not None
+def _share(rule: TensorMap) -> bool:
+    return isinstance(rule.transform, Invertible) and rule.transform.rows is not None
 
 
-def _joined(maps: tuple[Map, ...], parts: list[Tensor], config: Config) -> Tensor:
+def _joined(maps: tuple[TensorMap, ...], parts: list[Tensor], config: Config) -> Tensor:
     """One source tensor from the shares of its rows."""
     parts = parts if len({part.format.name for part in parts}) == 1 else [_as_float32(part) for part in parts]
     flat = [reshape(part, (part.rows, part.width)) if len(part.shape) > 1 else part for part in parts]
@@ -319,7 +303,7 @@ def _joined(maps: tuple[Map, ...], parts: list[Tensor], config: Config) -> Tenso
     index, shape = [], parts[0].shape
     for rule, part in zip(maps, parts, strict=True):
         transform = rule.transform
-        if not isinstance(transform, Reversible) or transform.rows is None:
+        if not isinstance(transform, Invertible) or transform.rows is None:
             raise ModelError(f"what was done to {part.name!r} cannot be undone")
         rows, shape = transform.rows(total, part.shape, config)
         index.append(rows)
@@ -328,7 +312,7 @@ def _joined(maps: tuple[Map, ...], parts: list[Tensor], config: Config) -> Tenso
         raise ModelError(f"{parts[0].name!r} and what was beside it do not make a whole")
     whole = reshape(take(concatenated(flat, parts[0].name), np.argsort(order)), shape)
     last = maps[0].transform
-    return last.undo_whole(whole, config) if isinstance(last, Reversible) else whole
+    return last.undo_whole(whole, config) if isinstance(last, Invertible) else whole
 
 
 def _as_float32(tensor: Tensor) -> Tensor:
@@ -352,7 +336,7 @@ def _unstacked(name: str, tensor: Tensor, stack: bool) -> dict[str, Tensor]:
 
 
 def _from_numbers(
-    architecture: Architecture, pattern: str, target: Numbers, metadata: Mapping[str, Any]
+    architecture: Architecture, pattern: str, target: PerLayerScalars, metadata: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """One number a layer, out of a metadata array."""
     key = target.key if target.key.startswith("xielu.") else f"{architecture.name}.{target.key}"
@@ -363,12 +347,8 @@ def _from_numbers(
 
 def source_name(architecture: Architecture, bare: str, gguf_name: str) -> str:
     """A source name as checkpoints of the architecture have it, with the wrapper in front."""
-    if architecture.name in BARE or SUFFIX.sub("", gguf_name) in OUTSIDE:
-        return bare
-    if "decoder" in architecture.prefixes:
-        return f"model.decoder.{bare}"
-    first = architecture.prefixes[0]
-    return f"{'transformer' if first == 'model' and TRANSFORMER.match(bare) else first}.{bare}"
+    wrapper = architecture.prefixes[0]
+    return f"{wrapper}.{bare}" if wrapper and SUFFIX.sub("", gguf_name) not in OUTSIDE else bare
 
 
 # Config
@@ -394,20 +374,18 @@ def rebuilt_config(
     for key, solve in SOLVED.items():
         if key in architecture.metadata or key in ALWAYS:
             solve(known, number(metadata.get(f"{architecture.name}.{key}")))
-    config |= {key: bool(fnmatch.filter(tensors, name)) for key, name in architecture.switches.items()}
-    if architecture.restored:
+    config |= {key: bool(fnmatch.filter(tensors, name)) for key, name in architecture.flags_from_tensors.items()}
+    if architecture.config_from_gguf:
         start = f"{architecture.name}."
         keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
-        config |= architecture.restored(keys, tensors)
+        config |= architecture.config_from_gguf(keys, tensors)
     return config
 
 
 def model_type(architecture: Architecture) -> str:
     """transformers' name for the kind of model: the class without what it is used for, in lower case."""
-    if "model_type" in architecture.defaults:
-        return str(architecture.defaults["model_type"])
     bare = re.sub(r"(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration)$", "", architecture.hf_classes[0])
-    return MODEL_TYPES.get(bare, bare.lower())
+    return str(architecture.defaults.get("model_type", bare.lower()))
 
 
 @dataclass(frozen=True)
@@ -501,8 +479,8 @@ def _windows(known: _Known, value: Any) -> None:
         every = period if value is None else value
         if not every and value is None:
             return  # all layers have the window
-        last = known.architecture.block.windows_last
-        windowed = [not every or ((i if last else i + 1) % every != 0) for i in range(layers)]
+        sees_all = known.architecture.block.sees_all
+        windowed = [not every or not sees_all(every, i) for i in range(layers)]
         if known.get("attention.sliding_window") is None:
             return
     kinds = ("full_attention", "sliding_attention")

@@ -1,14 +1,14 @@
-"""Families whose files don't tell all of their config: there is no way back to a checkpoint."""
+"""Families whose files don't tell all of their config: they cannot be exported as checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from quants import Tensor
 from quants.errors import ModelError
 
+from .spec import GgufKeys, Tensors
 
-def no_way_back(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NoReturn:
-    """`restored` of such a family. Raises ModelError."""
+
+def not_exportable(keys: GgufKeys, tensors: Tensors) -> NoReturn:
+    """`config_from_gguf` of such a family. Raises ModelError."""
     raise ModelError("its files do not tell all of its config")

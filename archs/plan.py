@@ -23,7 +23,7 @@ from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .pooling import pooling_type
 from .registry import of_config
 from .shapes import check_shapes
-from .spec import ACTIVATIONS, Architecture, Config, Map, Numbers, Target
+from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap
 from .transforms import stacked, transpose
 from .typed_json import read_fields
 from .vocab import vocabulary
@@ -90,8 +90,8 @@ def plan(
     """
     architecture = of_config(config)
     full = with_settings_beside(folder, normalized(config, architecture.defaults, architecture.keys, tensors))
-    if architecture.arranged:
-        full, tensors = architecture.arranged(full, tensors)
+    if architecture.prepare:
+        full, tensors = architecture.prepare(full, tensors)
     mapped = map_tensors(architecture, full, tensors, change)
     for key in NEEDED:
         if isinstance(source := architecture.metadata[key], str):
@@ -223,10 +223,10 @@ def map_tensors(
             unknown.append(name)
             continue
         target, suffix = rule
-        if isinstance(target, Numbers):
+        if isinstance(target, PerLayerScalars):
             result.numbers.setdefault(target.key, {})[numbers[0]] = tensor
             continue
-        for each in _maps(target):
+        for each in maps_of(target):
             _place(each, suffix, numbers, tensor, config, result, stacks)
     if unknown:
         raise ModelError(
@@ -239,14 +239,14 @@ def map_tensors(
     return result
 
 
-def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[Map, str]] | None:
+def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]] | None:
     """Where the source tensor `name` goes: each rule with the GGUF name it gives; None where there is no rule."""
     bare = without_prefix(name, architecture.prefixes)
     rule = _rule(_rules(architecture), bare)
-    if rule is None or not _maps(rule[0]):
+    if rule is None or not maps_of(rule[0]):
         return None
     numbers = [int(n) for n in NUMBER.findall("." + bare)]
-    return [(each, _target_name(each, rule[1], numbers, config)) for each in _maps(rule[0])]
+    return [(each, _target_name(each, rule[1], numbers, config)) for each in maps_of(rule[0])]
 
 
 def _as_stored_plainly(
@@ -257,7 +257,7 @@ def _as_stored_plainly(
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
 
-    every = (rule for target in architecture.tensors.values() for rule in _maps(target))
+    every = (rule for target in architecture.tensors.values() for rule in maps_of(target))
     if not any(rule.transform is transpose for rule in every):
         return dict(whole)
 
@@ -292,22 +292,23 @@ def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
     return None
 
 
-def _maps(target: Target) -> Sequence[Map]:
+def maps_of(target: Target) -> tuple[TensorMap, ...]:
+    """The places of a source tensor; none of one that becomes metadata."""
     if isinstance(target, str):
-        return (Map(target),)
-    if isinstance(target, Map):
+        return (TensorMap(target),)
+    if isinstance(target, TensorMap):
         return (target,)
     return target if isinstance(target, tuple) else ()
 
 
-def _target_name(each: Map, suffix: str, numbers: Sequence[int], config: Config) -> str:
+def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: Config) -> str:
     pattern = each.name if isinstance(each.name, str) else each.name(config)
     name = pattern.replace("{i}", str(numbers[0]) if numbers else "")
     return name if SUFFIX.search(name) else name + suffix
 
 
 def _place(
-    each: Map, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
+    each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
 ) -> None:
     name = _target_name(each, suffix, numbers, config)
     if name == suffix:
@@ -330,9 +331,9 @@ class Stacks:
     """Experts on the way into one tensor each."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, tuple[Map, dict[int, Tensor]]] = {}
+        self.parts: dict[str, tuple[TensorMap, dict[int, Tensor]]] = {}
 
-    def add(self, name: str, number: int, tensor: Tensor, rule: Map) -> None:
+    def add(self, name: str, number: int, tensor: Tensor, rule: TensorMap) -> None:
         self.parts.setdefault(name, (rule, {}))[1][number] = tensor
 
     def finish(self, result: Mapped, config: Config) -> None:

@@ -31,9 +31,6 @@ ENTRY_POINTS = "gguftools.architectures"
 CLASS = {key: KEYS[key] for key in ("architectures", "model_type")}
 NAMES = {**CLASS, **dict.fromkeys(TEXT_PARTS, Fields(CLASS))}  # what tells a model's class
 
-# Wrappers in which the text model computes otherwise than alone: prompts are seen as a whole.
-NOT_ALONE = frozenset({"PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"})
-
 
 @cache
 def architectures() -> tuple[Architecture, ...]:
@@ -90,7 +87,7 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
     known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
     text, classes = text_part(config), config.get("architectures") or []
-    if NOT_ALONE & set(classes):
+    if any(set(classes) & set(each.wrappers_refused) for each in architectures()):
         return by_hf_class(classes)
     said = [name for name in text.get("architectures") or [] if name in known]
     if said:

@@ -15,7 +15,7 @@ from .spec import Computed, Config
 
 LONGROPE = ("longrope", "su")
 
-# Hugging Face's names → GGUF's. The reference has no word for "dynamic": ours is the key `dynamic_factor`.
+# Hugging Face's names → GGUF's. llama.cpp has no word for "dynamic": ours is the key `dynamic_factor`.
 KINDS = {
     "linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope", "llama3": None, "dynamic": None,
 }  # fmt: skip
@@ -26,7 +26,7 @@ def _if_kind(*kinds: str, key: str) -> Computed:
 
 
 def _kept_whole(config: Config) -> bool | None:
-    """False where yarn's range of pairs is not rounded to whole ones (the reference drops it)."""
+    """False where yarn's range of pairs is not rounded to whole ones (llama.cpp drops it)."""
     return False if rope_scaling(config, "truncate") is False else None
 
 
@@ -53,7 +53,7 @@ def _trained_length(config: Config) -> int | None:
 
 
 def _yarn_by_two_scales(config: Config) -> float | None:
-    """What cos and sin are multiplied by where yarn has two scales, over what it means without (the reference drops
+    """What cos and sin are multiplied by where yarn has two scales, over what it means without (llama.cpp drops
     it).
     """
     scales = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
@@ -123,7 +123,7 @@ def rotated_width(config: Config) -> int:
 
 
 def unusual_base(config: Config) -> float | None:
-    """The rotary base where it is not 10,000: for architectures of which the reference writes none."""
+    """The rotary base where it is not 10,000: for architectures of which llama.cpp writes none."""
     base = config.get("rope_theta")
     return float(base) if base is not None and base != 10_000 else None
 

@@ -24,7 +24,7 @@ from .hyper import Hyper, Keys, LayerHyper, hyper
 from .keys import ELSEWHERE, MODEL
 from .parts import Alternatives, Part, evaluated, full_name, unknown
 from .registry import architectures
-from .spec import Architecture, Map
+from .spec import Architecture, TensorMap
 
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]+)\.(.+)")
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
@@ -223,7 +223,7 @@ def _model_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
     others = model.two_sides or any(_has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
     if numbers.activation == "xielu" and others:
         yield model.fault("hidden_activation", "is 'xielu', which only dense nets have")
-    if keys.get("attention.shared_kv_layers") and block.query_gates:
+    if keys.get("attention.shared_kv_layers") and "gates" in block.qkv_steps:
         yield model.fault("attention.shared_kv_layers", "is not 0, but queries have gates")
     tokens, table = keys.metadata.get(TOKENS), model.outside.get("token_embd.weight")
     count = None if tokens is None or not hasattr(tokens, "__len__") else len(tokens)
@@ -292,7 +292,7 @@ def written_names(architecture: Architecture) -> set[str]:
 def target_names(architecture: Architecture) -> Iterator[Any]:
     for target in architecture.tensors.values():
         for each in target if isinstance(target, tuple) else (target,):
-            yield each.name if isinstance(each, Map) else each
+            yield each.name if isinstance(each, TensorMap) else each
 
 
 # Layers
@@ -340,7 +340,7 @@ def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
     for part in parts.LAYER:
         if (part.marks and not _has(roles, part.marks)) or _has(roles, part.unless):
             continue
-        if part is parts.ATTENTION and own.shares is not None:
+        if part is parts.ATTENTION and own.kv_source_layer is not None:
             part = parts.BORROWING
         fused = model.architecture.block.gated
         if part is parts.DENSE and fused and "ffn_gate.weight" not in roles:
@@ -371,7 +371,7 @@ def _sizes(model: _Model, numbers: Hyper, index: int) -> Sizes:
     return sizes | {
         "width": numbers.width, "layers": len(numbers.layers), "heads": heads, "kv_heads": own.kv_heads,
         "key": own.key_width, "value": own.value_width, "rotated": own.rope_width, "group_inner": inner // groups,
-        "queries": heads * own.key_width * (2 if model.architecture.block.query_gates else 1),
+        "queries": heads * own.key_width * (2 if "gates" in model.architecture.block.qkv_steps else 1),
         "keys": own.kv_heads * own.key_width, "values": own.kv_heads * own.value_width,
         "mixed": heads * own.value_width,
     }  # fmt: skip
@@ -446,18 +446,19 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[P
         return
     if own.kv_heads < 1 or own.heads % own.kv_heads:
         yield model.fault("attention.head_count_kv", f"is {own.kv_heads}: {own.heads} heads cannot share that many")
-    if own.shares is not None:
-        source, lender = numbers.layers[own.shares], model.grouped.get(f"blk.{own.shares}.", {})
+    if own.kv_source_layer is not None:
+        source, lender = numbers.layers[own.kv_source_layer], model.grouped.get(f"blk.{own.kv_source_layer}.", {})
         if (own.key_width, own.value_width) != (source.key_width, source.value_width):
             yield model.fault("attention.shared_kv_layers", f"lets {start[:-1]} look at keys of another width")
         if source.kv_heads < 1 or own.heads % source.kv_heads:
             yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {start[:-1]}")
         if not _has(lender, "attn_output") or _has(lender, parts.ATTENTION.unless):
-            yield model.fault("attention.shared_kv_layers", f"lets {start[:-1]} look at blk.{own.shares}, without keys")
+            problem = f"lets {start[:-1]} look at blk.{own.kv_source_layer}, without keys"
+            yield model.fault("attention.shared_kv_layers", problem)
         return
     if not _has(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
         yield _missing(f"{start}attn_v.weight")
-    if model.architecture.block.query_gates and _has(roles, "attn_qkv"):
+    if "gates" in model.architecture.block.qkv_steps and _has(roles, "attn_qkv"):
         yield Fault(f"{start}attn_qkv.weight", "is there, but queries have gates")
 
 

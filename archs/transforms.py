@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from quants import FormatError, Tensor, format_named
 
+from .cached_rows import CachedRows
 from .config import lookup, required
-from .kept import Kept
 from .spec import Config, Transform
 
 Floats = NDArray[np.float32]
@@ -72,7 +72,7 @@ def transposed(tensor: Tensor) -> Tensor:
     """The last two dimensions exchanged."""
     *outer, rows, width = tensor.shape
     dtype = _elements(tensor)
-    matrices = [Kept(tensor, i * rows, (i + 1) * rows) for i in range(math.prod(outer))]
+    matrices = [CachedRows(tensor, i * rows, (i + 1) * rows) for i in range(math.prod(outer))]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         out = np.empty((stop - start, rows), dtype)
@@ -151,7 +151,7 @@ Rows = Callable[[int, tuple[int, ...], Config], tuple[NDArray[np.intp], tuple[in
 
 
 @dataclass(frozen=True)
-class Reversible:
+class Invertible:
     """A Transform that can be undone, so that a file becomes a checkpoint again.
 
     undo: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of vectors:
@@ -212,7 +212,7 @@ def interleave_rope(heads: str) -> Transform:
         count = required(config, heads)
         return take(tensor, np.arange(tensor.shape[0]).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1))
 
-    return Reversible(transform, undo)
+    return Invertible(transform, undo)
 
 
 def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Transform:
@@ -239,7 +239,7 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     def rows(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
         return picked(total, config, "the fused tensor"), (total, *shape[1:])
 
-    return Reversible(transform, undo) if pick == "qkv" else Reversible(transform, _unchanged, rows)
+    return Invertible(transform, undo) if pick == "qkv" else Invertible(transform, _unchanged, rows)
 
 
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
@@ -273,7 +273,7 @@ def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
 def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
 
-    The reference's own bits depend on the processor it runs on. These are its bits where products are not fused with
+    llama.cpp's own bits depend on the processor it runs on. These are its bits where products are not fused with
     sums: x = n ln(2) / 128 + r, e^x = 2^(n / 128) * (1 + r + r * r / 2), the power as the sum of two float32.
     """
     n = np.rint(x * np.float32(128 / math.log(2)))
@@ -302,11 +302,11 @@ def _with_middle(tensor: Tensor, config: Config) -> Tensor:
     return reshape(tensor, (tensor.shape[0], 1, tensor.shape[1])) if len(tensor.shape) == 2 else tensor
 
 
-transpose = Reversible(_transpose, _transpose)
-add_one = Reversible(_add_one, _subtract_one)
-negative_exp = Reversible(_negative_exp, _log_of_negative)
-column = Reversible(_column, lambda tensor, config: reshape(tensor, tensor.shape[:-1]))
-channels_and_taps = Reversible(_channels_and_taps, _with_middle)
+transpose = Invertible(_transpose, _transpose)
+add_one = Invertible(_add_one, _subtract_one)
+negative_exp = Invertible(_negative_exp, _log_of_negative)
+column = Invertible(_column, lambda tensor, config: reshape(tensor, tensor.shape[:-1]))
+channels_and_taps = Invertible(_channels_and_taps, _with_middle)
 
 
 def in_groups(groups: str) -> Transform:
@@ -316,7 +316,7 @@ def in_groups(groups: str) -> Transform:
         count = int(config[groups])
         return reshape(tensor, (count, tensor.shape[0] // count))
 
-    return Reversible(transform, lambda tensor, config: reshape(tensor, (tensor.size,)))
+    return Invertible(transform, lambda tensor, config: reshape(tensor, (tensor.size,)))
 
 
 def scaled(*keys: str) -> Transform:
@@ -333,7 +333,7 @@ def scaled(*keys: str) -> Transform:
             exact = exact / float(np.float32(required(config, key)))
         return _solved(x, exact.astype(np.float32), lambda y: product(config, y))
 
-    return Reversible(
+    return Invertible(
         lambda tensor, config: computed(tensor, lambda x: product(config, x)),
         lambda tensor, config: computed(tensor, lambda x: quotient(config, x)),
     )
@@ -359,7 +359,7 @@ def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
     def divide(x: Floats, factor: Floats) -> Floats:
         return _solved(x, np.asarray(x.astype(np.float64) / factor, np.float32), lambda y: y * factor)
 
-    return Reversible(
+    return Invertible(
         lambda tensor, config: by_rows(tensor, lambda x, factor: x * factor, config),
         lambda tensor, config: by_rows(tensor, divide, config),
     )
@@ -367,7 +367,7 @@ def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
 
 def skip_rows(count: int) -> Transform:
     """Leave out the first rows."""
-    return Reversible(
+    return Invertible(
         lambda tensor, config: take(tensor, np.arange(count, tensor.shape[0])),
         lambda tensor, config: with_zero_rows(tensor, count),  # nothing reads them
     )
@@ -389,7 +389,7 @@ def part(number: int, parts: int) -> Transform:
             return _part_rows(1, total, number, parts), (total, *shape[1:])
         return _part_rows(shape[0], total // shape[0], number, parts), (shape[0], total // shape[0], shape[2])
 
-    return Reversible(transform, _unchanged, taken)
+    return Invertible(transform, _unchanged, taken)
 
 
 def _part_rows(experts: int, rows: int, number: int, parts: int) -> NDArray[np.intp]:
@@ -414,7 +414,7 @@ def every_second(first: int) -> Transform:
         experts = int(lookup(config, "num_local_experts|num_experts"))
         return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
 
-    return Reversible(transform, undo, taken)
+    return Invertible(transform, undo, taken)
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
@@ -435,7 +435,7 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
     def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
         return picked(total, config).reshape(-1), (total, shape[-1])
 
-    return Reversible(transform, _unchanged, taken)
+    return Invertible(transform, _unchanged, taken)
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -446,7 +446,7 @@ def chain(*transforms: Transform) -> Transform:
             tensor = each(tensor, config)
         return tensor
 
-    steps = [each for each in transforms if isinstance(each, Reversible)]
+    steps = [each for each in transforms if isinstance(each, Invertible)]
     shares = [i for i, step in enumerate(steps) if step.rows]
     if len(steps) < len(transforms) or len(shares) > 1:
         return transform
@@ -462,7 +462,7 @@ def chain(*transforms: Transform) -> Transform:
             tensor = step.undo(tensor, config)
         return tensor
 
-    return Reversible(transform, undo, steps[cut].rows, undo_whole)
+    return Invertible(transform, undo, steps[cut].rows, undo_whole)
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
@@ -473,4 +473,4 @@ def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
         scaled: NDArray[np.float32] = x / np.maximum(lengths, np.float32(1e-12))
         return scaled
 
-    return Reversible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor, _unchanged)
+    return Invertible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor, _unchanged)

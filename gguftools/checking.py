@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 PROMPT = 32  # tokens
 SEED = 0
-# Where transformers' eager attention is not what the model computes by default: it adds Falcon's ALiBi twice.
-ATTENTION = {"falcon": "sdpa"}
 
 Floats = NDArray[np.float32]
 
@@ -151,7 +149,7 @@ def _original(model: Model, folder: Path) -> Callable[..., Any]:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         loaded = kind.from_pretrained(
             str(folder), config=config, torch_dtype=torch.float32, local_files_only=True, trust_remote_code=False,
-            attn_implementation=ATTENTION.get(config.model_type, "eager"),
+            attn_implementation="eager" if model.architecture.eager_attention else "sdpa",
         )  # fmt: skip
     except Exception as error:  # whatever a model class raises on a checkpoint that it does not like
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

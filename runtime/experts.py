@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,14 +31,11 @@ def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) ->
 
     chosen, weights = route(run, layer, x if judged is None else judged)
     latent = run.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
-    out, weighted = np.zeros_like(latent), run.model.architecture.block.weighted_inputs
+    out, block = np.zeros_like(latent), run.model.architecture.block
     for expert in np.unique(chosen):
         token, place = np.nonzero(chosen == expert)
-        factor = weights[token, place, None]
-        y = _expert(run, layer, latent[token] * factor if weighted else latent[token], int(expert))
-        if not weighted:
-            y *= factor
-        out[token] += y  # a token never chooses an expert twice
+        net = partial(_expert, run, layer, int(expert))
+        out[token] += block.weigh_expert(net, latent[token], weights[token, place, None])  # never chosen twice
     if latent is not x:
         out = run.project(layer, "ffn_latent_up", out)
     if "ffn_up_shexp.weight" in layer:
@@ -45,13 +43,11 @@ def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) ->
         gate = layer.array("ffn_gate_inp_shexp.weight")
         if gate is not None:
             shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T)
-        out += shared
-        if run.model.architecture.block.experts_averaged:
-            out *= np.float32(0.5)
+        out = block.add_shared_expert(out, shared)
     return out
 
 
-def _expert(run: Pass, layer: Layer, x: Floats, expert: int) -> Floats:
+def _expert(run: Pass, layer: Layer, expert: int, x: Floats) -> Floats:
     def project(name: str, values: Floats) -> Floats:
         weight = layer.need(f"ffn_{name}_exps.weight")
         if run.model.observe:

@@ -26,7 +26,6 @@ from .matmul import gather, matmul, matmul_transposed
 from .mla import latent_attention
 from .per_layer import layer_input, layer_inputs
 from .rope import apply_rope, rope_table
-from .rounding import rounded
 from .scoring import Logits
 from .sparse import sparse_feed_forward
 from .ssm import short_convolution, state_space
@@ -101,7 +100,7 @@ class Pass:
         weight = layer.array(f"{name}.weight")
         if weight is None:
             weight = layer.array(name)  # Falcon-H1's files have a norm without ".weight"
-        if weight is None and block.norm_weights:
+        if weight is None and block.norm != "layer_without_weights":
             return x
         if block.norm == "rms":
             return ops.rms_norm(x, weight, eps)
@@ -255,32 +254,31 @@ def attention(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     """Self-attention of one layer, with its output projection: float32 (tokens, width)."""
     model, hyper, block = run.model, run.model.hyper, run.model.architecture.block
     own = hyper.layers[index]
-    if own.shares is not None:
+    if own.kv_source_layer is not None:
         return _with_shared_keys(run, index, layer, x)
     q, k, v = queries_keys_values(run, index, layer, x)
     gate = None
-    if block.query_gates:
-        q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
-    if block.value_norm:
-        v = ops.rms_norm(v, None, hyper.eps)
-    if not block.qk_norm_after_rope:
-        q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
-    if hyper.clamp and block.clamp_normed:
-        q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
-    if own.rotates:
-        cos, sin = run.rope(own)
-        apply_rope(q, cos, sin, hyper.rope)
-        apply_rope(k, cos, sin, hyper.rope)
-    if own.normed:
-        q, k = ops.rms_norm(q, None, hyper.eps), ops.rms_norm(k, None, hyper.eps)
-    if block.qk_norm_after_rope:
-        q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+    for step in block.qkv_steps:
+        if step == "clamp" and hyper.clamp:
+            q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
+        elif step == "gates":
+            q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
+        elif step == "norm":
+            q, k = _head_norm(run, layer, "attn_q_norm", q), _head_norm(run, layer, "attn_k_norm", k)
+        elif step == "norm_values":
+            v = ops.rms_norm(v, None, hyper.eps)
+        elif step == "norm_without_weights" and own.qk_l2_norm:
+            q, k = ops.rms_norm(q, None, hyper.eps), ops.rms_norm(k, None, hyper.eps)
+        elif step == "rope" and own.rotates:
+            cos, sin = run.rope(own)
+            apply_rope(q, cos, sin, hyper.rope)
+            apply_rope(k, cos, sin, hyper.rope)
     warmth = temperature(run, own.rotates)
     if warmth is not None:
         q *= warmth[:, None, None]
     if run.cache is not None:
         k, v = run.cache.append(index, k, v)
-    if any(other.shares == index for other in hyper.layers):
+    if any(other.kv_source_layer == index for other in hyper.layers):
         run.seen[index] = k, v
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=own.attention_scale, window=own.window,
@@ -301,7 +299,7 @@ def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
     q = _head_norm(run, layer, "attn_q_norm", q)
     if own.rotates:
         apply_rope(q, *run.rope(own), hyper.rope)
-    k, v = run.seen[own.shares or 0]
+    k, v = run.seen[own.kv_source_layer or 0]
     mixed = attend(
         q, k, v, q_positions=run.positions, scale=own.attention_scale, window=own.window,
         softcap=hyper.attention_softcap, sequences=run.texts,
@@ -311,16 +309,14 @@ def _with_shared_keys(run: Pass, index: int, layer: Layer, x: Floats) -> Floats:
 
 def temperature(run: Pass, rotated: bool) -> Floats | None:
     """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
-    hyper, who = run.model.hyper, run.model.architecture.block.temperature
-    if not hyper.temperature_scale or who == "none" or (who == "unrotated" and rotated):
-        return None
-    steps = np.floor((run.positions + (who == "unrotated")) / hyper.temperature_length)
-    return np.tile((1 + hyper.temperature_scale * np.log1p(steps)).astype(np.float32), run.texts)
+    query_scale = run.model.architecture.block.query_scale
+    factors = query_scale(run.model.hyper, run.positions, rotated) if query_scale else None
+    return None if factors is None else np.tile(factors, run.texts)
 
 
 def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:
     """(tokens, heads, head width) each, from one fused projection or three."""
-    hyper, own = run.model.hyper, run.model.hyper.layers[index]
+    own = run.model.hyper.layers[index]
     widths = (own.heads * own.key_width, own.kv_heads * own.key_width, own.kv_heads * own.value_width)
     if "attn_qkv.weight" in layer:
         parts = np.split(run.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
@@ -328,8 +324,6 @@ def queries_keys_values(run: Pass, index: int, layer: Layer, x: Floats) -> tuple
         names = ("attn_q", "attn_k", "attn_v") if "attn_v.weight" in layer else ("attn_q", "attn_k")
         parts = [run.project(layer, name, x) for name in names]
         parts += [parts[1].copy()] * (3 - len(parts))  # keys that are values as well
-    if hyper.clamp and not run.model.architecture.block.clamp_normed:
-        parts = [np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in parts]
     heads = (own.heads, own.kv_heads, own.kv_heads)
     q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))
     return q, k, v
@@ -361,18 +355,13 @@ def alibi_slopes(model: Model, heads: int) -> Floats | None:
 
 
 def distance_penalties(model: Model, own: LayerHyper, queries: int, keys: int) -> dict[str, Floats]:
-    """ALiBi as arguments of `attend`; none without it.
-
-    Falcon's grows with the key's position, which the softmax takes for the same but for rounding: slopes, positions and
-    their products are bfloat16 in its published code and in transformers.
-    """
-    slopes = alibi_slopes(model, own.heads)
+    """ALiBi as arguments of `attend`; none without it."""
+    slopes, alibi_terms = alibi_slopes(model, own.heads), model.architecture.block.alibi_terms
     if slopes is None:
         return {}
-    if not model.architecture.block.alibi_scaled:
+    if alibi_terms is None:
         return {"alibi": slopes}
-    positions = rounded(np.arange(keys, dtype=np.float32), "BF16")
-    terms = rounded(rounded(slopes, "BF16")[:, None] * positions, "BF16") * np.float32(own.attention_scale)
+    terms = alibi_terms(slopes, keys, own.attention_scale)
     return {"bias": np.broadcast_to(terms[:, None], (own.heads, queries, keys))}
 
 

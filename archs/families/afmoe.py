@@ -6,9 +6,9 @@ of its width, which files without `embedding_scale` mean. The chosen experts' we
 """
 
 from archs.config import changed, unusual_windows
-from archs.experts import APART, SHARED
+from archs.experts import SEPARATE_EXPERTS, SHARED
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config
+from archs.spec import Config
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
@@ -18,14 +18,14 @@ def window_pattern(config: Config) -> object:
     return unusual_windows(PERIOD)(changed(config, sliding_window_pattern=every))
 
 
-AFMOE = LLAMA.but(
+AFMOE = LLAMA.derive(
     name="afmoe",
     hf_classes=("AfmoeForCausalLM",),
     metadata={
         "attention.sliding_window": "sliding_window",
         "expert_count": "num_experts|num_local_experts",
-        "attention.sliding_window_pattern": window_pattern,  # the reference drops it
-        "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # the reference drops it
+        "attention.sliding_window_pattern": window_pattern,  # llama.cpp drops it
+        "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # llama.cpp drops it
         "expert_group_count": "n_group",
         "expert_group_used_count": "n_group",  # transformers looks at all
         "expert_gating_func": lambda config: 2 if config.get("score_func") else None,
@@ -53,7 +53,7 @@ AFMOE = LLAMA.but(
         "route_scale": 1.0,
         "vocab_size": 200_192,
     },
-    restored=lambda keys, tensors: {
+    config_from_gguf=lambda keys, tensors: {
         "mup_enabled": "embedding_scale" not in keys, "route_norm": True, "score_func": "sigmoid",
     },
     refused={"score_func": "softmax"},
@@ -68,12 +68,12 @@ AFMOE = LLAMA.but(
         "layers.{i}.post_mlp_layernorm": "blk.{i}.post_ffw_norm",
         "layers.{i}.mlp.router.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.expert_bias": "blk.{i}.exp_probs_b.bias",
-        **APART,
+        **SEPARATE_EXPERTS,
         **SHARED,
     },
     layers_vary=True,
-    block=Block(
-        rope="halves", window_period=PERIOD, rope_layers="windowed", scoring="sigmoid", normalize_experts=True,
-        embedding_scale="sqrt_width",
-    ),
+    block={
+        "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "scoring": "sigmoid",
+        "embedding_scale": "sqrt_width",
+    },
 )  # fmt: skip

@@ -5,14 +5,14 @@ Reference: transformers `models/apertus/modeling_apertus.py`. The activation's n
 
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
-from archs.spec import Block, Numbers
+from archs.spec import PerLayerScalars
 
 SCALING = {
     "rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192,
     "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 }  # fmt: skip
 
-APERTUS = HALVES.but(
+APERTUS = HALVES.derive(
     name="apertus",
     hf_classes=("ApertusForCausalLM", "ApertusModel"),
     vocab=("sentencepiece", "bpe"),
@@ -34,11 +34,11 @@ APERTUS = HALVES.but(
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
         "layers.{i}.mlp.gate_proj": None,
-        "layers.{i}.mlp.act_fn.alpha_n": Numbers("xielu.alpha_n"),
-        "layers.{i}.mlp.act_fn.alpha_p": Numbers("xielu.alpha_p"),
-        "layers.{i}.mlp.act_fn.beta": Numbers("xielu.beta", ()),
-        "layers.{i}.mlp.act_fn.eps": Numbers("xielu.eps", ()),
+        "layers.{i}.mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"),
+        "layers.{i}.mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"),
+        "layers.{i}.mlp.act_fn.beta": PerLayerScalars("xielu.beta", ()),
+        "layers.{i}.mlp.act_fn.eps": PerLayerScalars("xielu.eps", ()),
     },
     rope_parameters="one",
-    block=Block(rope="halves", activation="xielu", gated=False),
+    block={"activation": "xielu", "gated": False},
 )

@@ -1,12 +1,12 @@
 """Baichuan and Baichuan 2: Llama's layers with q/k/v fused; the 13B models have ALiBi instead of rope.
 
 Reference: the `modeling_baichuan.py` that its checkpoints bring along. Baichuan 2 scales the head's rows to length one
-before use. The reference does not, and knows the 13B by its 40 layers; ours adds `attention.max_alibi_bias`.
+before use. llama.cpp does not, and knows the 13B by its 40 layers; ours adds `attention.max_alibi_bias`.
 """
 
 from archs.config import head_dim
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config, Map
+from archs.spec import Config, TensorMap
 from archs.transforms import chain, interleave_rope, part, unit_rows_if
 
 
@@ -19,7 +19,7 @@ def is_second(config: Config) -> bool:
     return "z_loss_weight" in config
 
 
-BAICHUAN = LLAMA.but(
+BAICHUAN = LLAMA.derive(
     name="baichuan",
     hf_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
     vocab=("sentencepiece",),
@@ -38,11 +38,11 @@ BAICHUAN = LLAMA.but(
         "layers.{i}.self_attn.k_proj": None,
         "layers.{i}.self_attn.v_proj": None,
         "layers.{i}.self_attn.W_pack": (
-            Map("blk.{i}.attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
-            Map("blk.{i}.attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
-            Map("blk.{i}.attn_v", part(2, 3)),
+            TensorMap("blk.{i}.attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
+            TensorMap("blk.{i}.attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
+            TensorMap("blk.{i}.attn_v", part(2, 3)),
         ),
-        "lm_head": Map("output", unit_rows_if(is_second)),
+        "lm_head": TensorMap("output", unit_rows_if(is_second)),
     },
-    block=Block(alibi="attention.max_alibi_bias"),
+    block={"alibi": "attention.max_alibi_bias"},
 )

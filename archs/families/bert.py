@@ -1,18 +1,15 @@
 """BERT, RoBERTa, XLM-RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
 
 Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `models/distilbert/`. RoBERTa's positions
-start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as the reference does;
+start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as llama.cpp does;
 those for training tasks and poolers are left out.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from archs.spec import COMMON, Architecture, Block, Config, Map
-from archs.transforms import Reversible, take, with_zero_rows
-from quants import Tensor
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.transforms import Invertible, take, with_zero_rows
 from quants.errors import ModelError
 
 
@@ -28,13 +25,13 @@ def labels(config: Config) -> list[str] | None:
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
 
 
-from_first = Reversible(
+from_first = Invertible(
     lambda tensor, config: take(tensor, np.arange(first_position(config), tensor.shape[0])),
     lambda tensor, config: with_zero_rows(tensor, first_position(config)),  # nothing reads them
 )
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if "token_types.weight" not in tensors:
         raise ModelError("BERT has token types")
     types = tensors["token_types.weight"].shape[0]
@@ -62,10 +59,10 @@ BERT = Architecture(
         "vocab_size": 30_522,
     },
     refused={"is_decoder": True},
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     tensors={
         "embeddings.word_embeddings": "token_embd",
-        "embeddings.position_embeddings": Map("position_embd", from_first),
+        "embeddings.position_embeddings": TensorMap("position_embd", from_first),
         "embeddings.token_type_embeddings": "token_types",
         "embeddings.LayerNorm": "token_embd_norm",
         "encoder.layer.{i}.attention.self.query": "blk.{i}.attn_q",
@@ -76,30 +73,30 @@ BERT = Architecture(
         "encoder.layer.{i}.intermediate.dense": "blk.{i}.ffn_up",
         "encoder.layer.{i}.output.dense": "blk.{i}.ffn_down",
         "encoder.layer.{i}.output.LayerNorm": "blk.{i}.layer_output_norm",
-        "classifier": Map(lambda config: "cls.output" if labels(config) else "cls"),
+        "classifier": TensorMap(lambda config: "cls.output" if labels(config) else "cls"),
     },
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
-    prefixes=("bert", "roberta", "distilbert", "model"),
+    prefixes=("", "bert", "roberta", "distilbert", "model"),
     block=Block(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True),
 )
 
-ROBERTA = BERT.but(
+ROBERTA = BERT.derive(
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "CamembertModel"),
     vocab=("bpe",),
     tensors={"classifier": None, "classifier.dense": "cls", "classifier.out_proj": "cls.output"},
     defaults={"model_type": "roberta", "pad_token_id": 1, "vocab_size": 50_265},
-    restored=lambda keys, tensors: {
-        **restored(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
     },
 )
 
-XLM_ROBERTA = ROBERTA.but(
+XLM_ROBERTA = ROBERTA.derive(
     hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
     vocab=("fairseq",),
     defaults={"model_type": "xlm-roberta"},
 )
 
-DISTILBERT = BERT.but(
+DISTILBERT = BERT.derive(
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     defaults={
         "hidden_size": None,
@@ -125,6 +122,6 @@ DISTILBERT = BERT.but(
         "pre_classifier": "cls",
         "classifier": "cls.output",
     },
-    restored=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
+    config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",
 )

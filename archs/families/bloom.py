@@ -4,7 +4,7 @@ Reference: transformers `models/bloom/modeling_bloom.py`.
 """
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, Map
+from archs.spec import COMMON, Architecture, Block, TensorMap
 from archs.transforms import ungroup
 
 HEADS = "n_head|num_attention_heads"
@@ -15,7 +15,7 @@ BLOOM = Architecture(
     hf_classes=("BloomForCausalLM", "BloomModel"),
     metadata={
         **COMMON,
-        "context_length": f"seq_length|{WIDTH}",  # the model has no limit; the reference's stand-in
+        "context_length": f"seq_length|{WIDTH}",  # the model has no limit; llama.cpp's stand-in
         "embedding_length": WIDTH,
         "feed_forward_length": lambda config: 4 * required(config, WIDTH),
         "attention.head_count": HEADS,
@@ -32,7 +32,7 @@ BLOOM = Architecture(
         "word_embeddings": "token_embd",
         "word_embeddings_layernorm": "token_embd_norm",
         "h.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "h.{i}.self_attention.query_key_value": Map("blk.{i}.attn_qkv", ungroup(HEADS, HEADS)),
+        "h.{i}.self_attention.query_key_value": TensorMap("blk.{i}.attn_qkv", ungroup(HEADS, HEADS)),
         "h.{i}.self_attention.dense": "blk.{i}.attn_output",
         "h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
         "h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
@@ -40,8 +40,9 @@ BLOOM = Architecture(
         "ln_f": "output_norm",
         "lm_head": "output",
     },
-    restored=lambda keys, tensors: {"seq_length": keys["context_length"]},
+    config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},
     activation="",
+    prefixes=("transformer", "model", "language_model", "text_model"),
     block=Block(norm="layer", rope="none", alibi=True, activation="gelu_tanh", gated=False),
 )

@@ -6,9 +6,8 @@ Reference: transformers `models/cohere/modeling_cohere.py`. Adjacent pairs rotat
 
 from archs.families.qwen2 import HALVES
 from archs.rope import scaling_type
-from archs.spec import Block
 
-COHERE = HALVES.but(
+COHERE = HALVES.derive(
     name="command-r",
     hf_classes=("CohereForCausalLM", "CohereModel"),
     vocab=("bpe",),
@@ -35,6 +34,6 @@ COHERE = HALVES.but(
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
         "layers.{i}.post_attention_layernorm": None,
     },
-    switches={**HALVES.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
-    block=Block(norm="layer", parallel=True),
+    flags_from_tensors={**HALVES.flags_from_tensors, "use_qk_norm": "blk.*.attn_q_norm.weight"},
+    block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )

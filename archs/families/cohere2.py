@@ -5,11 +5,10 @@ Reference: transformers `models/cohere2/modeling_cohere2.py`.
 
 from archs.config import head_dim, unusual_windows
 from archs.families.cohere import COHERE
-from archs.spec import Block
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
-COHERE2 = COHERE.but(
+COHERE2 = COHERE.derive(
     name="cohere2",
     hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
     metadata={
@@ -20,5 +19,5 @@ COHERE2 = COHERE.but(
         "vocab_size": "vocab_size",
     },
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
-    block=Block(norm="layer", parallel=True, window_period=PERIOD, rope_layers="windowed"),
+    block={"window_period": PERIOD, "rope_layers": "windowed"},
 )

@@ -4,15 +4,15 @@ Reference: transformers `models/cohere2_moe/modeling_cohere2_moe.py`. Its softma
 weights sum to one whatever `norm_topk_prob` says.
 """
 
-from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
 
 from archs.config import windowed_layers
-from archs.experts import APART, GATING, SHARED, kinds_of_nets
+from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.cohere2 import COHERE2
-from archs.spec import Block, Config
+from archs.hyper import Hyper, Keys
+from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add
 from archs.typed_json import Unread
-from quants import Tensor
 
 
 def dense(config: Config) -> list[bool]:
@@ -48,7 +48,7 @@ def shared_width(config: Config) -> int | None:
     return config["intermediate_size"] * config["num_shared_experts"] or None
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "first_k_dense_replace": keys["leading_dense_block_count"],
         "prefix_dense_intermediate_size": keys["feed_forward_length"],
@@ -59,7 +59,20 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }
 
 
-COHERE2_MOE = COHERE2.but(
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Dense layers before the first with experts have rope, too, unless the file says which have it."""
+    said = keys.get("attention.rope_pattern") is not None
+    first = 0 if said else int(keys.get("leading_dense_block_count", 0))
+    return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
+
+
+def average(routed: Floats, shared: Floats) -> Floats:
+    """The mean of what routed and shared experts give."""
+    half: Floats = add(routed, shared) * np.float32(0.5)
+    return half
+
+
+COHERE2_MOE = COHERE2.derive(
     name="cohere2moe",
     hf_classes=("Cohere2MoeForCausalLM",),
     keys={"rope_scaling": Unread()},  # but `rope_parameters`
@@ -75,6 +88,7 @@ COHERE2_MOE = COHERE2.but(
         "expert_shared_feed_forward_length": shared_width,
     },
     defaults={
+        "model_type": "cohere2_moe",
         "head_dim": 128,
         "first_k_dense_replace": 0,
         "prefix_dense_sliding_window_pattern": 1,
@@ -85,14 +99,14 @@ COHERE2_MOE = COHERE2.but(
         "expert_selection_fn": "softmax",
         "norm_topk_prob": True,
     },
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        **APART,
+        **SEPARATE_EXPERTS,
         **SHARED,
     },
     layers_vary=True,
-    block=Block(norm="layer", parallel=True, window_period=4, rope_layers="windowed or dense", experts_averaged=True),
+    block={"numbers": numbers, "add_shared_expert": average},
 )

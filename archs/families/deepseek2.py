@@ -6,22 +6,23 @@ values. V3's router has a correction bias; its layers for predicting several tok
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from archs.config import rope_scaling, unless_tied
-from archs.experts import APART, GATING, ROUTING, SHARED, TOGETHER, always
+from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
 from archs.families.llama import LLAMA
+from archs.hyper import Hyper, Keys
 from archs.rope import attention_factor, yarn_temperature
-from archs.spec import Block, Config, Map
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, head_rows, transpose
-from quants import Tensor
 from quants.errors import ModelError
 
 LATENT_EPS = 1e-6  # whatever `rms_norm_eps` is
 
 
 def latent_eps(config: Config) -> float | None:
-    """The epsilon of the norms of latents, where the others have another (the reference drops it)."""
+    """The epsilon of the norms of latents, where the others have another (llama.cpp drops it)."""
     return LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None
 
 
@@ -32,7 +33,7 @@ def log_multiplier(config: Config) -> float | None:
 
 
 def attn_factor(config: Config) -> float | None:
-    """What cos and sin are multiplied by, where yarn's two scales don't cancel out (the reference drops it)."""
+    """What cos and sin are multiplied by, where yarn's two scales don't cancel out (llama.cpp drops it)."""
     if log_multiplier(config) is None:
         return attention_factor(config)
     if rope_scaling(config, "attention_factor"):
@@ -48,18 +49,23 @@ def groups_used(config: Config) -> int | None:
     return config.get("n_group") if config.get("topk_method") == "greedy" else config.get("topk_group")
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """`expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
+    return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The widths that the file adds up, and how groups of experts are chosen."""
     if keys.get("expert_gating_func") == GATING["sigmoid"]:
         raise ModelError("DeepSeek V2's router has no sigmoid")
-    return _restored(keys)
+    return _config_from_gguf(keys)
 
 
-def restored_v3(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {**_restored(keys), "topk_method": "noaux_tc"}
+def v3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    return {**_config_from_gguf(keys), "topk_method": "noaux_tc"}
 
 
-def _restored(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _config_from_gguf(keys: Mapping[str, Any]) -> ConfigKeys:
     groups, used = keys.get("expert_group_count"), keys.get("expert_group_used_count")
     return {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
@@ -69,7 +75,7 @@ def _restored(keys: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-DEEPSEEK_V2 = LLAMA.but(
+DEEPSEEK_V2 = LLAMA.derive(
     name="deepseek2",
     hf_classes=("DeepseekV2ForCausalLM",),
     vocab=("bpe",),
@@ -91,6 +97,7 @@ DEEPSEEK_V2 = LLAMA.but(
         "rope.scaling.yarn_log_multiplier": log_multiplier,
     },
     defaults={
+        "model_type": "deepseek_v2",
         "head_dim": None,
         "first_k_dense_replace": 0,
         "kv_lora_rank": 512,
@@ -106,13 +113,13 @@ DEEPSEEK_V2 = LLAMA.but(
         "topk_method": "greedy",
         "vocab_size": 102_400,
     },
-    restored=restored,
-    switches={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
     refused={"rope_interleave": False},
-    other_spellings=tuple(TOGETHER),
+    legacy_names=tuple(FUSED_EXPERTS),
     tensors={
-        **TOGETHER,
-        "lm_head": Map(unless_tied("output")),
+        **FUSED_EXPERTS,
+        "lm_head": TensorMap(unless_tied("output")),
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": None,
         "layers.{i}.self_attn.v_proj": None,
@@ -122,24 +129,25 @@ DEEPSEEK_V2 = LLAMA.but(
         "layers.{i}.self_attn.kv_a_proj_with_mqa": "blk.{i}.attn_kv_a_mqa",
         "layers.{i}.self_attn.kv_a_layernorm": "blk.{i}.attn_kv_a_norm",
         "layers.{i}.self_attn.kv_b_proj": (
-            Map("blk.{i}.attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
-            Map("blk.{i}.attn_v_b",
+            TensorMap("blk.{i}.attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
+            TensorMap("blk.{i}.attn_v_b",
                 head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
         ),
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        **APART,
+        **SEPARATE_EXPERTS,
         **SHARED,
     },
     layers_vary=True,
-    block=Block(rope="adjacent", normalize_softmax=False),
+    block={"normalize_experts": False, "numbers": numbers},
 )  # fmt: skip
 
-DEEPSEEK_V3 = DEEPSEEK_V2.but(
+DEEPSEEK_V3 = DEEPSEEK_V2.derive(
     hf_classes=("DeepseekV3ForCausalLM",),
     metadata={"expert_gating_func": always("sigmoid"), "expert_group_used_count": "topk_group"},
-    restored=restored_v3,
+    config_from_gguf=v3_config_from_gguf,
     defaults={
+        "model_type": "deepseek_v3",
         "hidden_size": 7168,
         "intermediate_size": 18_432,
         "num_hidden_layers": 61,

@@ -5,14 +5,14 @@ Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, 
 """
 
 from archs.config import windowed_layers
-from archs.experts import ROUTING, TOGETHER, always
+from archs.experts import FUSED_EXPERTS, ROUTING, always
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
-from archs.spec import Block, Config
+from archs.spec import Config
 
 
 def window_pattern(config: Config) -> list[bool] | None:
-    """Which layers are windowed, where any is (the reference drops this)."""
+    """Which layers are windowed, where any is (llama.cpp drops this)."""
     found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
     return found if any(found) and config.get("sliding_window") else None
 
@@ -21,7 +21,7 @@ def window_size(config: Config) -> int | None:
     return config.get("sliding_window") if window_pattern(config) else None
 
 
-DOTS1 = HALVES.but(
+DOTS1 = HALVES.derive(
     name="dots1",
     hf_classes=("Dots1ForCausalLM",),
     metadata={
@@ -46,12 +46,11 @@ DOTS1 = HALVES.but(
         "sliding_window": None,
         "vocab_size": 152_064,
     },
-    other_spellings=tuple(TOGETHER),
+    legacy_names=tuple(FUSED_EXPERTS),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
     },
     layers_vary=True,
-    block=Block(rope="halves"),
 )

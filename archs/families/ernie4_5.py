@@ -4,9 +4,8 @@ Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`.
 """
 
 from archs.families.qwen2 import HALVES
-from archs.spec import Block
 
-ERNIE4_5 = HALVES.but(
+ERNIE4_5 = HALVES.derive(
     name="ernie4_5",
     hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5Model"),
     vocab=("sentencepiece", "bpe"),
@@ -22,6 +21,6 @@ ERNIE4_5 = HALVES.but(
         "rope_theta": 500_000.0,
         "vocab_size": 103_424,
     },
-    switches={"use_bias": "blk.*.attn_q.bias"},
-    block=Block(rope="adjacent"),
+    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
+    block={"rope": "adjacent"},
 )

@@ -3,18 +3,15 @@
 Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent pairs rotate, as in ggml.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import other_than
-from archs.experts import TOGETHER, shared_width
+from archs.experts import FUSED_EXPERTS, shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import LLAMA
-from archs.spec import Block
-from quants import Tensor
+from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Which layers have experts: those that are a multiple of the interval, from the first to the last."""
     sparse = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" in tensors]
     first, last = (sparse[0], sparse[-1]) if sparse else (keys["block_count"], -1)
@@ -22,7 +19,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     return {"moe_layer_start_index": first, "moe_layer_end_index": last, "moe_layer_interval": every}
 
 
-ERNIE45_MOE = LLAMA.but(
+ERNIE45_MOE = LLAMA.derive(
     name="ernie4_5-moe",
     hf_classes=("Ernie4_5_MoeForCausalLM",),
     metadata={
@@ -37,6 +34,7 @@ ERNIE45_MOE = LLAMA.but(
         "leading_dense_block_count": "moe_layer_start_index",
     },
     defaults={
+        "model_type": "ernie4_5_moe",
         "hidden_size": 2560,
         "intermediate_size": 12_288,
         "num_hidden_layers": 28,
@@ -53,10 +51,10 @@ ERNIE45_MOE = LLAMA.but(
         "moe_layer_start_index": 1,
         "vocab_size": 103_424,
     },
-    restored=restored,
-    switches={"use_bias": "blk.*.attn_q.bias"},
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     refused={"moe_norm_min": other_than(1e-12)},
-    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
+    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
@@ -65,5 +63,4 @@ ERNIE45_MOE = LLAMA.but(
         "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     layers_vary=True,
-    block=Block(rope="adjacent", normalize_experts=True),
 )

@@ -6,9 +6,8 @@ Reference: transformers `models/eurobert/modeling_eurobert.py`.
 from archs.families.llama import LLAMA
 from archs.families.modernbert import POOLING
 from archs.rope import scaling_type
-from archs.spec import Block
 
-EUROBERT = LLAMA.but(
+EUROBERT = LLAMA.derive(
     name="eurobert",
     hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
     vocab=("bpe",),
@@ -30,7 +29,7 @@ EUROBERT = LLAMA.but(
         "classifier_pooling": "late",
         "vocab_size": 128_256,
     },
-    restored=lambda keys, tensors: {
+    config_from_gguf=lambda keys, tensors: {
         "classifier_pooling": {number: word for word, number in POOLING.items()}.get(
             keys.get("classifier.pooling_type"), "late"
         ),
@@ -41,5 +40,5 @@ EUROBERT = LLAMA.but(
         "lm_head": None,
     },
     ignored=("lm_head.*",),
-    block=Block(rope="halves", causal=False, hidden_states=True),
+    block={"rope": "halves", "causal": False, "hidden_states": True},
 )

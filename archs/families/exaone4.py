@@ -4,14 +4,11 @@ windows in three of four layers, and rope in those alone.
 Reference: transformers `models/exaone4/modeling_exaone4.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import windowed_layers
 from archs.families.olmo2 import OLMO2
-from archs.spec import Block, Config
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from archs.typed_json import Either, Text, Whole
-from quants import Tensor
 
 PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
 
@@ -26,21 +23,21 @@ def window_pattern(config: Config) -> list[bool] | None:
     return windowed_layers(config, lambda layer: (layer + 1) % int(said) != 0)
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Without a window transformers must be told the kind of each layer."""
     return {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
 
 
-EXAONE4 = OLMO2.but(
+EXAONE4 = OLMO2.derive(
     name="exaone4",
     hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
     keys=PATTERN,
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,
         "vocab_size": "vocab_size",
     },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
-    block=Block(rope="halves", window_period=4, rope_layers="windowed"),
+    block={"rope_layers": "windowed", "numbers": None},
 )

@@ -9,16 +9,15 @@ from archs.experts import kinds_of_nets, shared_width
 from archs.families.dots1 import DOTS1
 from archs.families.exaone4 import PATTERN, window_pattern
 from archs.families.glm4moe import NEXT_TOKENS
-from archs.families.qwen3next import predicting_further, published
+from archs.families.qwen3next import mtp_layers, published
 from archs.rope import scaling_type
-from archs.spec import Block
 
-EXAONE_MOE = DOTS1.but(
+EXAONE_MOE = DOTS1.derive(
     name="exaone-moe",
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
-    arranged=predicting_further,
+    prepare=mtp_layers,
     keys=PATTERN,
-    published=published,
+    prepare_export=published,
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
         "vocab_size": "vocab_size",
@@ -32,6 +31,7 @@ EXAONE_MOE = DOTS1.but(
         "rope.scaling.type": scaling_type,
     },
     defaults={
+        "model_type": "exaone_moe",
         "hidden_size": 4096,
         "intermediate_size": 16_384,
         "num_hidden_layers": 32,
@@ -54,12 +54,12 @@ EXAONE_MOE = DOTS1.but(
         "num_nextn_predict_layers": 0,
         "vocab_size": 102_400,
     },
-    restored=lambda keys, tensors: {
+    config_from_gguf=lambda keys, tensors: {
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
         "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
         **kinds_of_nets(keys, tensors),
     },
-    other_spellings=("layers.{i}.mlp.gate.e_score_correction_bias",),
+    legacy_names=("layers.{i}.mlp.gate.e_score_correction_bias",),
     tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},
-    block=Block(rope="halves", window_period=4, rope_layers="windowed", scoring="sigmoid", normalize_experts=True),
+    block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )

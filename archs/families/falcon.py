@@ -1,17 +1,17 @@
 """Falcon: layer norms, q/k/v fused by key-value head; attention beside the feed-forward net (with one norm or two).
 
 Reference: transformers `models/falcon/modeling_falcon.py`. The RW models have ALiBi, biases, and the feed-forward net
-after attention; the reference doesn't convert them: two more keys say so.
+after attention; llama.cpp doesn't convert them: two more keys say so.
 """
 
-from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
 
 from archs.config import required
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
 from archs.transforms import ungroup
-from quants import Tensor
+from quants import format_named
 
 HEADS = "num_attention_heads|n_head"
 
@@ -27,7 +27,7 @@ def parallel(config: Config) -> bool | None:
     return None if config["parallel_attn"] or config["new_decoder_architecture"] else False
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The switches of the config, by what a file shows of them."""
     groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
     return {
@@ -36,6 +36,23 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
         "parallel_attn": keys.get("use_parallel_residual", True), "bias": "blk.0.attn_qkv.bias" in tensors,
         "ffn_hidden_size": keys["feed_forward_length"],
     }  # fmt: skip
+
+
+def alibi_terms(slopes: Floats, keys: int, scale: float) -> Floats:
+    """Terms that grow with the key's position, which the softmax takes for the same as penalties of distances but for
+    rounding: slopes, positions and their products are bfloat16 in the published code and in transformers, and scaled as
+    q·k is.
+    """
+    positions = bfloat16(np.arange(keys, dtype=np.float32))
+    terms: Floats = bfloat16(bfloat16(slopes)[:, None] * positions) * np.float32(scale)
+    return terms
+
+
+def bfloat16(x: Floats) -> Floats:
+    """x, rounded."""
+    form = format_named("BF16")
+    rounded: Floats = form.decode(form.encode(np.atleast_2d(x)))
+    return rounded.reshape(x.shape)
 
 
 FALCON = Architecture(
@@ -69,7 +86,7 @@ FALCON = Architecture(
         "h.{i}.input_layernorm": "blk.{i}.attn_norm",
         "h.{i}.ln_mlp": "blk.{i}.attn_norm",
         "h.{i}.ln_attn": "blk.{i}.attn_norm_2",
-        "h.{i}.self_attention.query_key_value": Map("blk.{i}.attn_qkv", ungroup(HEADS, kv_heads)),
+        "h.{i}.self_attention.query_key_value": TensorMap("blk.{i}.attn_qkv", ungroup(HEADS, kv_heads)),
         "h.{i}.self_attention.dense": "blk.{i}.attn_output",
         "h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
         "h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
@@ -78,11 +95,13 @@ FALCON = Architecture(
         "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
-    restored=restored,
-    other_spellings=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
+    config_from_gguf=config_from_gguf,
+    legacy_names=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
+    prefixes=("transformer", "model", "language_model", "text_model"),
     activation="activation",
+    eager_attention=False,  # it adds ALiBi twice
     block=Block(
-        norm="layer", rope="halves", alibi="attention.max_alibi_bias", alibi_scaled=True, activation="gelu",
+        norm="layer", rope="halves", alibi="attention.max_alibi_bias", alibi_terms=alibi_terms, activation="gelu",
         gated=False, parallel="use_parallel_residual",
     ),
 )  # fmt: skip

@@ -1,11 +1,9 @@
 """Falcon-H1: attention and Mamba-2 side by side in every layer; many multipliers, which go into the weights.
 
 Reference: transformers `models/falcon_h1/modeling_falcon_h1.py`. The norm before the feed-forward net lacks ".weight"
-in its GGUF name, as the reference writes it.
+in its GGUF name, as llama.cpp writes it.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +11,8 @@ from numpy.typing import NDArray
 from archs.config import other_than
 from archs.families.llama import LLAMA
 from archs.families.mamba2 import limits, step_limit
-from archs.spec import Block, Config, Map
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, channels_and_taps, column, in_groups, negative_exp, scaled, scaled_rows
-from quants import Tensor
 from quants.errors import ModelError
 
 MOST_ROWS = 1 << 24  # far more than any model has
@@ -26,7 +23,7 @@ def inner_size(config: Config) -> int:
 
 
 def norm_before_gate(config: Config) -> bool | None:
-    """Whether the Mamba output is normalised before the gate, where it is (the reference drops it)."""
+    """Whether the Mamba output is normalised before the gate, where it is (llama.cpp drops it)."""
     return bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
 
 
@@ -47,7 +44,7 @@ def tied_logit_scale(config: Config) -> float | None:
     return scale if scale != 1 else None
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The multipliers have gone into the weights."""
     return {
         "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
@@ -56,7 +53,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-FALCON_H1 = LLAMA.but(
+FALCON_H1 = LLAMA.derive(
     name="falcon-h1",
     hf_classes=("FalconH1ForCausalLM",),
     vocab=("bpe",),
@@ -73,6 +70,7 @@ FALCON_H1 = LLAMA.but(
         "tied_logit_scale": tied_logit_scale,
     },
     defaults={
+        "model_type": "falcon_h1",
         "intermediate_size": 14_336,
         "num_key_value_heads": 8,
         "max_position_embeddings": 8192,
@@ -97,36 +95,36 @@ FALCON_H1 = LLAMA.but(
         "vocab_size": 128_000,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    restored=restored,
-    switches={
-        **LLAMA.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={
+        **LLAMA.flags_from_tensors, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
         "projectors_bias": "blk.*.ssm_out.bias",
     },
     tensors={
-        "embed_tokens": Map("token_embd", scaled("embedding_multiplier")),
-        "layers.{i}.mamba.in_proj": Map(
+        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
+        "layers.{i}.mamba.in_proj": TensorMap(
             "blk.{i}.ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))
         ),
-        "layers.{i}.mamba.in_proj.bias": Map("blk.{i}.ssm_in.bias", scaled_rows(projection_factors)),
-        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.in_proj.bias": TensorMap("blk.{i}.ssm_in.bias", scaled_rows(projection_factors)),
+        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mamba.D": Map("blk.{i}.ssm_d", column),
-        "layers.{i}.mamba.norm": Map("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
-        "layers.{i}.mamba.out_proj": Map("blk.{i}.ssm_out", scaled("ssm_out_multiplier")),
-        "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", scaled("attention_in_multiplier")),
-        "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),
-        "layers.{i}.self_attn.v_proj": Map("blk.{i}.attn_v", scaled("attention_in_multiplier")),
+        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.D": TensorMap("blk.{i}.ssm_d", column),
+        "layers.{i}.mamba.norm": TensorMap("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
+        "layers.{i}.mamba.out_proj": TensorMap("blk.{i}.ssm_out", scaled("ssm_out_multiplier")),
+        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", scaled("attention_in_multiplier")),
+        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),
+        "layers.{i}.self_attn.v_proj": TensorMap("blk.{i}.attn_v", scaled("attention_in_multiplier")),
         "layers.{i}.self_attn.q_proj.bias": "blk.{i}.attn_q.bias",
-        "layers.{i}.self_attn.k_proj.bias": Map("blk.{i}.attn_k.bias", scaled("key_multiplier")),
+        "layers.{i}.self_attn.k_proj.bias": TensorMap("blk.{i}.attn_k.bias", scaled("key_multiplier")),
         "layers.{i}.self_attn.v_proj.bias": "blk.{i}.attn_v.bias",
-        "layers.{i}.self_attn.o_proj": Map("blk.{i}.attn_output", scaled("attention_out_multiplier")),
+        "layers.{i}.self_attn.o_proj": TensorMap("blk.{i}.attn_output", scaled("attention_out_multiplier")),
         "layers.{i}.pre_ff_layernorm.weight": "blk.{i}.ffn_norm",
-        "layers.{i}.feed_forward.gate_proj": Map("blk.{i}.ffn_gate", scaled("mlp_multipliers.0")),
+        "layers.{i}.feed_forward.gate_proj": TensorMap("blk.{i}.ffn_gate", scaled("mlp_multipliers.0")),
         "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.feed_forward.down_proj": Map("blk.{i}.ffn_down", scaled("mlp_multipliers.1")),
+        "layers.{i}.feed_forward.down_proj": TensorMap("blk.{i}.ffn_down", scaled("mlp_multipliers.1")),
         "final_layernorm": "output_norm",
-        "lm_head": Map("output", scaled("lm_head_multiplier")),
+        "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
     },
-    block=Block(rope="halves"),
+    block={"rope": "halves"},
 )

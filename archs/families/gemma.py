@@ -6,7 +6,7 @@ and `hidden_activation` nothing.
 
 from archs.families.qwen2 import HALVES
 from archs.rope import unusual_base
-from archs.spec import Block, Config, Map
+from archs.spec import Config, TensorMap
 from archs.transforms import add_one
 
 
@@ -15,11 +15,12 @@ def unusual_activation(config: Config) -> str | None:
     return None if name in (None, "gelu", "gelu_pytorch_tanh") else str(name)
 
 
-GEMMA = HALVES.but(
+GEMMA = HALVES.derive(
     name="gemma",
     hf_classes=("GemmaForCausalLM", "GemmaModel"),
     vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
+    wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
     metadata={"rope.freq_base": unusual_base, "hidden_activation": unusual_activation},
     defaults={
         "hidden_size": 3072,
@@ -32,11 +33,11 @@ GEMMA = HALVES.but(
         "vocab_size": 256_000,
     },
     tensors={
-        "layers.{i}.input_layernorm": Map("blk.{i}.attn_norm", add_one),
-        "layers.{i}.post_attention_layernorm": Map("blk.{i}.ffn_norm", add_one),
-        "norm": Map("output_norm", add_one),
+        "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
+        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
+        "norm": TensorMap("output_norm", add_one),
     },
-    restored=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
+    config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
     activation="",
-    block=Block(rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width"),
+    block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
 )

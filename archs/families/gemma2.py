@@ -6,14 +6,15 @@ Reference: transformers `models/gemma2/modeling_gemma2.py`.
 from archs.config import unusual_windows
 from archs.families.gemma import GEMMA
 from archs.families.gemma3 import attention_scale
-from archs.spec import Block, Map
+from archs.spec import TensorMap
 from archs.transforms import add_one
 
 PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
 
-GEMMA2 = GEMMA.but(
-    vocab_keys={},
+GEMMA2 = GEMMA.derive(
+    vocab_keys={"eot_token_id": None},
     name="gemma2",
+    wrappers_refused=(),
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
         "hidden_activation": None,
@@ -36,11 +37,11 @@ GEMMA2 = GEMMA.but(
         "final_logit_softcapping": 30.0,
     },
     tensors={
-        "layers.{i}.post_attention_layernorm": Map("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.pre_feedforward_layernorm": Map("blk.{i}.ffn_norm", add_one),
-        "layers.{i}.post_feedforward_layernorm": Map("blk.{i}.post_ffw_norm", add_one),
+        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
+        "layers.{i}.pre_feedforward_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
+        "layers.{i}.post_feedforward_layernorm": TensorMap("blk.{i}.post_ffw_norm", add_one),
     },
-    restored=None,
+    config_from_gguf=None,
     activation="hidden_activation",
-    block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
+    block={"window_period": PERIOD},
 )

@@ -8,14 +8,14 @@ import math
 
 from archs.config import unusual_windows
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, TensorMap
 from archs.transforms import add_one
 
 PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
 
 
 def attention_scale(config: Config) -> float | None:
-    """The factor of q·k, where it is not the head's width that decides (the reference drops it)."""
+    """The factor of q·k, where it is not the head's width that decides (llama.cpp drops it)."""
     scalar = config["query_pre_attn_scalar"]
     return 1 / math.sqrt(scalar) if scalar != config["head_dim"] else None
 
@@ -28,11 +28,12 @@ GEMMA3 = Architecture(
         **COMMON,
         **SCALING,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD),  # the reference drops it
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),  # llama.cpp drops it
         "attention.scale": attention_scale,
         "final_logit_softcapping": "final_logit_softcapping",
     },
     defaults={
+        "model_type": "gemma3_text",
         "hidden_size": 2304,
         "intermediate_size": 9216,
         "num_hidden_layers": 26,
@@ -51,24 +52,24 @@ GEMMA3 = Architecture(
     },
     tensors={
         "embed_tokens": "token_embd",
-        "layers.{i}.input_layernorm": Map("blk.{i}.attn_norm", add_one),
+        "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
-        "layers.{i}.self_attn.q_norm": Map("blk.{i}.attn_q_norm", add_one),
-        "layers.{i}.self_attn.k_norm": Map("blk.{i}.attn_k_norm", add_one),
+        "layers.{i}.self_attn.q_norm": TensorMap("blk.{i}.attn_q_norm", add_one),
+        "layers.{i}.self_attn.k_norm": TensorMap("blk.{i}.attn_k_norm", add_one),
         "layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
-        "layers.{i}.post_attention_layernorm": Map("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.pre_feedforward_layernorm": Map("blk.{i}.ffn_norm", add_one),
+        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
+        "layers.{i}.pre_feedforward_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
         "layers.{i}.mlp.gate_proj": "blk.{i}.ffn_gate",
         "layers.{i}.mlp.up_proj": "blk.{i}.ffn_up",
         "layers.{i}.mlp.down_proj": "blk.{i}.ffn_down",
-        "layers.{i}.post_feedforward_layernorm": Map("blk.{i}.post_ffw_norm", add_one),
-        "norm": Map("output_norm", add_one),
+        "layers.{i}.post_feedforward_layernorm": TensorMap("blk.{i}.post_ffw_norm", add_one),
+        "norm": TensorMap("output_norm", add_one),
         "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
     refused={"use_bidirectional_attention": True},
-    switches={"attention_bias": "blk.*.attn_q.bias"},
+    flags_from_tensors={"attention_bias": "blk.*.attn_q.bias"},
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
 )

@@ -14,7 +14,7 @@ from archs.config import windowed_layers
 from archs.config_keys import NET_WIDTH
 from archs.families.gemma4 import GEMMA4
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Config, Map
+from archs.spec import COMMON, Config, TensorMap
 from archs.transforms import concatenated
 from archs.typed_json import Either, ListOf
 from quants import Tensor
@@ -52,7 +52,7 @@ def for_each_token(tensor: Tensor, config: Config) -> Tensor:
     return concatenated([tensor, zeros], tensor.name)
 
 
-GEMMA3N = GEMMA4.but(
+GEMMA3N = GEMMA4.derive(
     name="gemma3n",
     hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
@@ -88,10 +88,10 @@ GEMMA3N = GEMMA4.but(
     },
     refused={"altup_correct_scale": False, "altup_num_inputs": lambda count: count != 4},
     tensors={
-        "embed_tokens": Map("token_embd", for_each_token),
-        "embed_tokens_per_layer": Map("per_layer_token_embd", for_each_token),
-        "altup_projections.{e}": Map("altup_proj", stack=True),
-        "altup_unembed_projections.{e}": Map("altup_unembd_proj", stack=True),
+        "embed_tokens": TensorMap("token_embd", for_each_token),
+        "embed_tokens_per_layer": TensorMap("per_layer_token_embd", for_each_token),
+        "altup_projections.{e}": TensorMap("altup_proj", stack=True),
+        "altup_unembed_projections.{e}": TensorMap("altup_unembd_proj", stack=True),
         "layers.{i}.altup.correct_output_scale": "blk.{i}.altup_correct_scale.weight",
         "layers.{i}.altup.correction_coefs": "blk.{i}.altup_correct_coef",
         "layers.{i}.altup.prediction_coefs": "blk.{i}.altup_predict_coef",

@@ -12,9 +12,10 @@ import numpy as np
 from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG
 from archs.families.gemma3 import GEMMA3
-from archs.one_way import no_way_back
+from archs.hyper import Hyper, Keys
+from archs.one_way import not_exportable
 from archs.rope import SCALING
-from archs.spec import Block, Computed, Config, Map
+from archs.spec import Computed, Config, TensorMap
 from archs.typed_json import Either, Text
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -75,7 +76,12 @@ KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_count_swa": "head_dim",
 }
 
-GEMMA4 = GEMMA3.but(
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """The width of a head does not scale q·k."""
+    return usual.with_layers(lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))})
+
+
+GEMMA4 = GEMMA3.derive(
     name="gemma4",
     hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("gemma4",),
@@ -94,11 +100,11 @@ GEMMA4 = GEMMA3.but(
     },
     keys={"use_bidirectional_attention": Either((FLAG, Text(("all", "vision"))))},
     refused={"use_bidirectional_attention": "all"},
-    restored=no_way_back,
+    config_from_gguf=not_exportable,
     generated=(proportional_freqs,),
     tensors={
         # norm weights are stored as they are
-        **{name: Map(to.name) if isinstance(to, Map) else to for name, to in GEMMA3.tensors.items()},
+        **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
         "embed_tokens_per_layer": "per_layer_token_embd",
         "per_layer_model_projection": "per_layer_model_proj",
         "per_layer_projection_norm": "per_layer_proj_norm",
@@ -116,8 +122,8 @@ GEMMA4 = GEMMA3.but(
         "layers.{i}.post_feedforward_layernorm_2": "blk.{i}.post_ffw_norm_2",
     },
     layers_vary=True,
-    block=Block(
-        rope="halves", activation="gelu_tanh", embedding_scale="sqrt_width", scaled_by_width=False, value_norm=True,
-        normalize_experts=True,
-    ),
+    block={
+        "window_period": 0, "qkv_steps": ("clamp", "norm_values", "norm", "rope"), "normalize_experts": True,
+        "numbers": numbers,
+    },
 )  # fmt: skip

@@ -4,7 +4,6 @@ Reference: transformers `models/gemma3/modeling_gemma3.py` with `use_bidirection
 both sides together. Without that switch the class is Gemma 3 that lacks its head.
 """
 
-from dataclasses import replace
 
 from archs.config_keys import BothSides
 from archs.families.gemma3 import GEMMA3
@@ -15,13 +14,13 @@ def one_way(config: Config) -> Architecture | None:
     return None if config.get("use_bidirectional_attention") else GEMMA3
 
 
-GEMMA_EMBEDDING = GEMMA3.but(
+GEMMA_EMBEDDING = GEMMA3.derive(
     name="gemma-embedding",
     hf_classes=("Gemma3TextModel",),
     keys={**GEMMA3.keys, "sliding_window": BothSides()},
-    defaults={"use_bidirectional_attention": True},
+    defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
     variant=one_way,
-    restored=lambda keys, tensors: {"use_bidirectional_attention": True},
-    block=replace(GEMMA3.block, causal=False, hidden_states=True),
+    config_from_gguf=lambda keys, tensors: {"use_bidirectional_attention": True},
+    block={"causal": False, "hidden_states": True},
 )

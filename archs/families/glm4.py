@@ -6,11 +6,11 @@ Reference: transformers `models/glm4/modeling_glm4.py`. Adjacent pairs rotate in
 from archs.config import lookup
 from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width
-from archs.spec import Block, Config
+from archs.spec import Config
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
 
-GLM4 = HALVES.but(
+GLM4 = HALVES.derive(
     name="glm4",
     hf_classes=("Glm4ForCausalLM", "Glm4Model"),
     vocab=("bpe",),
@@ -35,22 +35,22 @@ GLM4 = HALVES.but(
         "layers.{i}.mlp.up_proj": None,
         "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
     },
-    block=Block(rope="adjacent"),
+    block={"rope": "adjacent"},
 )
 
 
 def unusual_head_dim(config: Config) -> int | None:
-    """The width of a head where it is not the hidden width shared out (the reference drops it)."""
+    """The width of a head where it is not the hidden width shared out (llama.cpp drops it)."""
     shared = config["hidden_size"] // config["num_attention_heads"]
     return int(config["head_dim"]) if config["head_dim"] != shared else None
 
 
-# GLM-4-9B: without the norms after each part. The reference's context length is the hidden width where the config has
+# GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
 # no `seq_length`; the true one stands in rope.scaling.original_context_length.
-GLM = GLM4.but(
+GLM = GLM4.derive(
     name="chatglm",
     hf_classes=("GlmForCausalLM", "GlmModel"),
-    vocab_keys=SPECIAL,
+    vocab_keys={"bos_token_id": None},
     metadata={
         "context_length": lambda config: lookup(config, "seq_length|hidden_size"),
         "rope.scaling.original_context_length": (

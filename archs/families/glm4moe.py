@@ -6,7 +6,7 @@ Reference: transformers `models/glm4_moe/modeling_glm4_moe.py`.
 from archs.config import head_dim
 from archs.experts import GATING
 from archs.families.dots1 import DOTS1
-from archs.spec import Block, Config
+from archs.spec import Config
 
 
 def rotated_width(config: Config) -> int:
@@ -22,7 +22,7 @@ NEXT_TOKENS = {  # of the layers at the end that predict the tokens after the ne
     "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
 }
 
-GLM4_MOE = DOTS1.but(
+GLM4_MOE = DOTS1.derive(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),
     vocab_keys={
@@ -40,6 +40,7 @@ GLM4_MOE = DOTS1.but(
         "attention.sliding_window_pattern": None,
     },
     defaults={
+        "model_type": "glm4_moe",
         "hidden_size": 4096,
         "num_hidden_layers": 46,
         "num_attention_heads": 96,
@@ -54,11 +55,13 @@ GLM4_MOE = DOTS1.but(
         "norm_topk_prob": True,
         "vocab_size": 151_552,
     },
-    restored=lambda keys, tensors: {"num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)},
-    switches={**DOTS1.switches, "use_qk_norm": "blk.*.attn_q_norm.weight"},
+    config_from_gguf=lambda keys, tensors: {
+        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    },
+    flags_from_tensors={**DOTS1.flags_from_tensors, "use_qk_norm": "blk.*.attn_q_norm.weight"},
     tensors={
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         **NEXT_TOKENS,
     },
-    block=Block(rope="halves", ffn_norm="post_attention_norm"),
+    block={"ffn_norm": "post_attention_norm"},
 )

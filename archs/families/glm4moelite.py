@@ -4,18 +4,19 @@ Reference: transformers `models/glm4_moe_lite/modeling_glm4_moe_lite.py`.
 """
 
 from archs.experts import GATING, kinds_of_nets
-from archs.families.deepseek2 import DEEPSEEK_V3, restored_v3
+from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4moe import GLM4_MOE, NEXT_TOKENS
 
-GLM4_MOE_LITE = DEEPSEEK_V3.but(
+GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     hf_classes=("Glm4MoeLiteForCausalLM",),
     vocab_keys=GLM4_MOE.vocab_keys,
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
-        "expert_gating_func": lambda config: GATING["sigmoid"],  # the reference drops it
+        "expert_gating_func": lambda config: GATING["sigmoid"],  # llama.cpp drops it
         "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
     },
     defaults={
+        "model_type": "glm4_moe_lite",
         "hidden_size": 2048,
         "intermediate_size": 10_240,
         "num_hidden_layers": 47,
@@ -35,8 +36,8 @@ GLM4_MOE_LITE = DEEPSEEK_V3.but(
         "num_nextn_predict_layers": 0,
         "vocab_size": 154_880,
     },
-    restored=lambda keys, tensors: {
-        **restored_v3(keys, tensors),
+    config_from_gguf=lambda keys, tensors: {
+        **v3_config_from_gguf(keys, tensors),
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
         "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
         **kinds_of_nets(keys, tensors),

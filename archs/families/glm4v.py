@@ -12,8 +12,8 @@ from archs.families.glm4 import GLM4
 from archs.families.glm4moe import GLM4_MOE
 from archs.families.qwen2vl import sections
 from archs.rope import rotated_width
-from archs.spec import Config, Map
-from archs.transforms import Reversible, take
+from archs.spec import Config, TensorMap
+from archs.transforms import Invertible, take
 
 
 def order(rows: int, config: Config) -> NDArray[np.intp]:
@@ -24,22 +24,22 @@ def order(rows: int, config: Config) -> NDArray[np.intp]:
     return found
 
 
-halves = Reversible(
+halves = Invertible(
     lambda tensor, config: take(tensor, order(tensor.shape[0], config)),
     lambda tensor, config: take(tensor, np.argsort(order(tensor.shape[0], config))),
 )
 
-GLM4V = GLM4.but(
+GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
     tensors={
-        "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", halves),
-        "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", halves),
+        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", halves),
+        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", halves),
     },
 )
 
-GLM4V_MOE = GLM4_MOE.but(
+GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
     metadata={
         "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),

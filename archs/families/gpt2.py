@@ -3,13 +3,10 @@
 Reference: transformers `models/gpt2/modeling_gpt2.py`. The causal masks that old checkpoints store are dropped.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import transpose
-from quants import Tensor
 
 
 def feed_forward_length(config: Config) -> int:
@@ -17,7 +14,7 @@ def feed_forward_length(config: Config) -> int:
 
 
 def attention_scale(config: Config) -> float | list[float] | None:
-    """The factor of q·k where it is not the usual one, of each layer where they differ (the reference drops it)."""
+    """The factor of q·k where it is not the usual one, of each layer where they differ (llama.cpp drops it)."""
     width = required(config, "n_embd|hidden_size") / required(config, "n_head|num_attention_heads")
     scale = width**-0.5 if config.get("scale_attn_weights", True) else 1.0
     if config.get("scale_attn_by_inverse_layer_idx"):
@@ -25,7 +22,7 @@ def attention_scale(config: Config) -> float | list[float] | None:
     return None if config.get("scale_attn_weights", True) else scale
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     scale, found = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
     if "position_embd.weight" in tensors:
         found["n_positions"] = tensors["position_embd.weight"].shape[0]
@@ -48,15 +45,16 @@ GPT2 = Architecture(
         "wte": "token_embd",
         "wpe": "position_embd",
         "h.{i}.ln_1": "blk.{i}.attn_norm",
-        "h.{i}.attn.c_attn": Map("blk.{i}.attn_qkv", transpose),
-        "h.{i}.attn.c_proj": Map("blk.{i}.attn_output", transpose),
+        "h.{i}.attn.c_attn": TensorMap("blk.{i}.attn_qkv", transpose),
+        "h.{i}.attn.c_proj": TensorMap("blk.{i}.attn_output", transpose),
         "h.{i}.ln_2": "blk.{i}.ffn_norm",
-        "h.{i}.mlp.c_fc": Map("blk.{i}.ffn_up", transpose),
-        "h.{i}.mlp.c_proj": Map("blk.{i}.ffn_down", transpose),
+        "h.{i}.mlp.c_fc": TensorMap("blk.{i}.ffn_up", transpose),
+        "h.{i}.mlp.c_proj": TensorMap("blk.{i}.ffn_down", transpose),
         "ln_f": "output_norm",
         "lm_head": "output",
     },
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
+    prefixes=("transformer", "model", "language_model", "text_model"),
     block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
 )

@@ -6,8 +6,8 @@ keep their blocks, bfloat16 ones are stored as (in, out).
 
 from archs.config import other_than, unusual_windows
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config, Map
-from archs.transforms import Reversible, chain, every_second, transpose
+from archs.spec import Config, TensorMap
+from archs.transforms import Invertible, chain, every_second, transpose
 from quants import Tensor
 
 PERIOD = 2  # every second layer sees everything
@@ -23,15 +23,15 @@ def _rows_first(tensor: Tensor, config: Config) -> Tensor:
     return tensor if tensor.format.is_quantized else transpose(tensor, config)
 
 
-rows_first = Reversible(_rows_first, transpose.undo)
+rows_first = Invertible(_rows_first, transpose.undo)
 
 
 def limit(config: Config) -> float | None:
-    """What the gated unit is clamped to, where it is not 7 (the reference drops it)."""
+    """What the gated unit is clamped to, where it is not 7 (llama.cpp drops it)."""
     return float(config["swiglu_limit"]) if config["swiglu_limit"] != 7 else None
 
 
-GPT_OSS = LLAMA.but(
+GPT_OSS = LLAMA.derive(
     name="gpt-oss",
     hf_classes=("GptOssForCausalLM",),
     vocab=("bpe",),
@@ -44,6 +44,7 @@ GPT_OSS = LLAMA.but(
         "swiglu_limit": limit,
     },
     defaults={
+        "model_type": "gpt_oss",
         "hidden_size": 2880,
         "intermediate_size": 2880,
         "num_hidden_layers": 36,
@@ -67,21 +68,22 @@ GPT_OSS = LLAMA.but(
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mlp.experts.gate_up_proj": (
-            Map("blk.{i}.ffn_gate_exps.weight", chain(rows_first, every_second(0))),
-            Map("blk.{i}.ffn_up_exps.weight", chain(rows_first, every_second(1))),
+            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(rows_first, every_second(0))),
+            TensorMap("blk.{i}.ffn_up_exps.weight", chain(rows_first, every_second(1))),
         ),
         "layers.{i}.mlp.experts.gate_up_proj_bias": (
-            Map("blk.{i}.ffn_gate_exps.bias", every_second(0)), Map("blk.{i}.ffn_up_exps.bias", every_second(1)),
+            TensorMap("blk.{i}.ffn_gate_exps.bias", every_second(0)),
+            TensorMap("blk.{i}.ffn_up_exps.bias", every_second(1)),
         ),
-        "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", rows_first),
+        "layers.{i}.mlp.experts.down_proj": TensorMap("blk.{i}.ffn_down_exps.weight", rows_first),
         "layers.{i}.mlp.experts.down_proj_bias": "blk.{i}.ffn_down_exps.bias",
     },
     refused={"swiglu_alpha": other_than(1.702)},
-    restored=lambda keys, tensors: {"swiglu_limit": keys.get("swiglu_limit", 7.0)},
+    config_from_gguf=lambda keys, tensors: {"swiglu_limit": keys.get("swiglu_limit", 7.0)},
     rope_parameters="one",
     activation="",
-    block=Block(
-        rope="halves", ffn_norm="post_attention_norm", activation="swiglu_oai", window_period=PERIOD,
-        scoring="softmax_of_top",
-    ),
+    block={
+        "rope": "halves", "ffn_norm": "post_attention_norm", "activation": "swiglu_oai", "window_period": PERIOD,
+        "scoring": "softmax_of_top",
+    },
 )  # fmt: skip

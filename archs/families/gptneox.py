@@ -3,17 +3,14 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
-from archs.spec import COMMON, Architecture, Block, Map
+from archs.spec import COMMON, Architecture, Block, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import ungroup
 from archs.typed_json import Unread
-from quants import Tensor
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The names that transformers reads, which takes `rope_theta` and `partial_rotary_factor` from elsewhere."""
     width = keys["embedding_length"] // keys["attention.head_count"]
     return {
@@ -33,6 +30,7 @@ GPTNEOX = Architecture(
     },
     keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
     defaults={
+        "model_type": "gpt_neox",
         "hidden_size": 6144,
         "intermediate_size": 24_576,
         "num_hidden_layers": 44,
@@ -47,7 +45,7 @@ GPTNEOX = Architecture(
     tensors={
         "embed_in": "token_embd",
         "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.attention.query_key_value": Map(
+        "layers.{i}.attention.query_key_value": TensorMap(
             "blk.{i}.attn_qkv", ungroup("num_attention_heads", "num_attention_heads")
         ),
         "layers.{i}.attention.dense": "blk.{i}.attn_output",
@@ -61,8 +59,8 @@ GPTNEOX = Architecture(
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
     generated=(llama3_freqs, longrope_factors),
-    restored=restored,
-    switches={"attention_bias": "blk.*.attn_qkv.bias"},
-    other_spellings=("lm_head",),
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
+    legacy_names=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
 )

@@ -4,9 +4,16 @@ Reference: transformers `models/granite/modeling_granite.py`.
 """
 
 from archs.families.llama import LLAMA
-from archs.spec import Block
+from archs.hyper import Hyper, Keys
 
-GRANITE = LLAMA.but(
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Files of models without rope say so by a key."""
+    rope = bool(keys.get("rope.scaling.finetuned", True))
+    return usual.with_layers(lambda index, own: {"rotates": own.rotates and rope})
+
+
+GRANITE = LLAMA.derive(
     name="granite",
     hf_classes=("GraniteForCausalLM", "GraniteModel"),
     vocab=("sentencepiece", "bpe"),
@@ -23,5 +30,5 @@ GRANITE = LLAMA.but(
         "residual_multiplier": 1.0,
         "logits_scaling": 1.0,
     },
-    block=Block(logit_scale="divide", rope_key="rope.scaling.finetuned"),
+    block={"logit_scale": "divide", "numbers": numbers},
 )

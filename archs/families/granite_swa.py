@@ -4,13 +4,12 @@ Reference: transformers `models/granite_swa/modeling_granite_swa.py`, `models/gr
 of experts stay together, the gate first.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from archs.config import changed, windowed_layers
 from archs.families.granite import GRANITE
 from archs.rope import llama3_freqs, longrope_factors
-from archs.spec import Block, Config
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants import Tensor
 from quants.errors import ModelError
 
@@ -20,7 +19,7 @@ def window_pattern(config: Config) -> list[bool]:
 
 
 def rotating_layers(config: Config) -> list[bool] | None:
-    """Which layers have rope, where some have none (the reference knows an older key only)."""
+    """Which layers have rope, where some have none (llama.cpp knows an older key only)."""
     rotating = [bool(each) for each in config.get("layer_rope_theta") or config.get("no_rope_layers") or []]
     return rotating if not all(rotating) else None
 
@@ -37,7 +36,7 @@ def freqs(config: Config) -> Iterable[Tensor]:
     return llama3_freqs(changed(config, rope_theta=base(config)))
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Which class it is, experts tell."""
     if "expert_count" in keys:
         found = {"architectures": ["GraniteMoeSWAForCausalLM"], "model_type": "granitemoe_swa"}
@@ -49,7 +48,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     return found | bases
 
 
-GRANITE_SWA = GRANITE.but(
+GRANITE_SWA = GRANITE.derive(
     name="granite_swa",
     hf_classes=("GraniteSWAForCausalLM",),
     metadata={
@@ -60,6 +59,7 @@ GRANITE_SWA = GRANITE.but(
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
     },
     defaults={
+        "model_type": "granite_swa",
         "hidden_size": 2560,
         "intermediate_size": 8192,
         "num_hidden_layers": 24,
@@ -70,7 +70,7 @@ GRANITE_SWA = GRANITE.but(
         "sliding_window": 128,
         "vocab_size": 100_352,
     },
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     tensors={
         "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
         "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
@@ -83,13 +83,16 @@ GRANITE_SWA = GRANITE.but(
         "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
     },
     generated=(freqs, longrope_factors),
-    block=Block(logit_scale="divide", scoring="softmax_of_top"),
+    block={"scoring": "softmax_of_top", "numbers": None},
 )
 
-GRANITE_MOE_SWA = GRANITE_SWA.but(
+GRANITE_MOE_SWA = GRANITE_SWA.derive(
     hf_classes=("GraniteMoeSWAForCausalLM",),
-    defaults={**GRANITE.defaults, "sliding_window": 128, "num_local_experts": 8, "num_experts_per_tok": 2},
-    other_spellings=tuple(
+    defaults={
+        **GRANITE.defaults, "model_type": "granitemoe_swa", "sliding_window": 128, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    legacy_names=tuple(
         f"layers.{{i}}.block_sparse_moe.{older}" for older in ("router.layer", "input_linear", "output_linear")
     ),
 )

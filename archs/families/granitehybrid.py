@@ -1,21 +1,18 @@
 """Granite 4 hybrids: Mamba-2 and attention layers, each followed by routed experts, a shared one, or just a dense net.
 
 Reference: transformers `models/granitemoehybrid/modeling_granitemoehybrid.py`. Without rope (`position_embedding_type`
-"nope") the file says `rope.scaling.finetuned` = false, as the reference does. Models of this class that have attention
+"nope") the file says `rope.scaling.finetuned` = false, as llama.cpp does. Models of this class that have attention
 layers only (Granite 4.0 Micro) become files of Granite or Granite MoE.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import other_than
 from archs.families.granite import GRANITE
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import limits, step_limit
-from archs.spec import Architecture, Block, Config, Map, Transform
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform
 from archs.transforms import channels_and_taps, column, in_groups, negative_exp, part
-from quants import Tensor
 
 
 def rotates(config: Config) -> bool:
@@ -33,19 +30,19 @@ def kv_heads(config: Config) -> list[int]:
 
 
 def without_state_space(config: Config) -> Architecture | None:
-    """What the reference makes of models that have attention layers only."""
+    """What llama.cpp makes of models that have attention layers only."""
     if not config.get("layer_types") or not all(attends(config)):
         return None
     return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
 
 
-def shared(part_of_net: str, transform: Transform | None = None) -> Map:
+def shared(part_of_net: str, transform: Transform | None = None) -> TensorMap:
     """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
     name = f"blk.{{i}}.ffn_{part_of_net}"
-    return Map(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
+    return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     groups, rotating = keys["attention.head_count_kv"], keys.get("rope.scaling.finetuned", False)
     return {
         "layer_types": ["attention" if count else "mamba" for count in groups],
@@ -55,10 +52,10 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-GRANITE_HYBRID = GRANITE_MOE.but(
+GRANITE_HYBRID = GRANITE_MOE.derive(
     name="granitehybrid",
     hf_classes=("GraniteMoeHybridForCausalLM",),
-    vocab_keys={},
+    vocab_keys={"add_space_prefix": None},
     metadata={
         "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
         "attention.head_count_kv": kv_heads,
@@ -82,31 +79,30 @@ GRANITE_HYBRID = GRANITE_MOE.but(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     variant=without_state_space,
-    restored=restored,
-    switches={
-        **GRANITE_MOE.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={
+        "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
     },
     tensors={
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mamba.D": Map("blk.{i}.ssm_d", column),
-        "layers.{i}.mamba.norm": Map("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
+        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.D": TensorMap("blk.{i}.ssm_d", column),
+        "layers.{i}.mamba.norm": TensorMap("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
         "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
         "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
         "layers.{i}.shared_mlp.output_linear": shared("down"),
     },
     layers_vary=True,
-    block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),
 )
 
-ATTENTION_AND_EXPERTS = GRANITE_HYBRID.but(
+ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     name="granitemoe",
     metadata={"context_length": "max_position_embeddings"},
     variant=None,
     by_variant=True,
-    refused={},
+    refused={"hidden_act": None},
 )
 
-ATTENTION_ALONE = ATTENTION_AND_EXPERTS.but(name="granite", block=GRANITE.block)
+ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)

@@ -3,17 +3,14 @@
 Reference: transformers `models/granitemoe/modeling_granitemoe.py`, `models/granitemoeshared/`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
-from archs.experts import together
+from archs.experts import fused_experts
 from archs.families.granite import GRANITE
-from archs.spec import Block, Map
+from archs.spec import ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import part
-from quants import Tensor
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     width = keys.get("expert_shared_feed_forward_length")
     if width is None:
         return {}
@@ -23,26 +20,26 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-GRANITE_MOE = GRANITE.but(
+GRANITE_MOE = GRANITE.derive(
     name="granitemoe",
     hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     vocab_keys={"add_space_prefix": False},
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
-    restored=restored,
-    other_spellings=(*together("block_sparse_moe"), "layers.{i}.block_sparse_moe.router"),
+    config_from_gguf=config_from_gguf,
+    legacy_names=(*fused_experts("block_sparse_moe"), "layers.{i}.block_sparse_moe.router"),
     tensors={
-        **together("block_sparse_moe"),
+        **fused_experts("block_sparse_moe"),
         "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
         "layers.{i}.block_sparse_moe.input_linear": (
-            Map("blk.{i}.ffn_gate_exps", part(0, 2)), Map("blk.{i}.ffn_up_exps", part(1, 2)),
+            TensorMap("blk.{i}.ffn_gate_exps", part(0, 2)), TensorMap("blk.{i}.ffn_up_exps", part(1, 2)),
         ),
         "layers.{i}.block_sparse_moe.output_linear": "blk.{i}.ffn_down_exps",
         "layers.{i}.shared_mlp.input_linear": (
-            Map("blk.{i}.ffn_gate_shexp", part(0, 2)), Map("blk.{i}.ffn_up_shexp", part(1, 2)),
+            TensorMap("blk.{i}.ffn_gate_shexp", part(0, 2)), TensorMap("blk.{i}.ffn_up_shexp", part(1, 2)),
         ),
         "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
     },
-    block=Block(scoring="softmax_of_top", logit_scale="divide", rope_key="rope.scaling.finetuned"),
+    block={"scoring": "softmax_of_top"},
 )  # fmt: skip

@@ -1,19 +1,16 @@
 """Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated.
 
 Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. Its rope scaling "dynamic" with an
-`alpha` is a larger base, whatever the text's length; the reference then writes the context it was stretched to. The
-end of a text is what generation_config.json and config.json say (`eos_token_id`); run with transformers 5 the reference
+`alpha` is a larger base, whatever the text's length; llama.cpp then writes the context it was stretched to. The
+end of a text is what generation_config.json and config.json say (`eos_token_id`); run with transformers 5 llama.cpp
 writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints leave out.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import head_dim, rope_scaling, unless_tied
 from archs.families.qwen2 import HALVES
 from archs.rope import SCALING
-from archs.spec import Block, Computed, Config, Map
-from quants import Tensor
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
 STRETCHED = 256 * 1024  # tokens
 
@@ -24,19 +21,19 @@ def base(config: Config) -> float:
 
 
 def if_stretched(key: str, value: object) -> Computed:
-    """What the reference writes for stretched models; `key` as for other models else."""
+    """What llama.cpp writes for stretched models; `key` as for other models else."""
     other = {**SCALING, "context_length": lambda config: config["max_position_embeddings"]}[key]
     return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The context, and of a stretched base that it is one."""
     found = {"max_position_embeddings": keys["context_length"]}
     stretched = {"rope_type": "dynamic", "alpha": 1.0, "factor": 1.0}
     return found | ({"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {})
 
 
-HUNYUAN_DENSE = HALVES.but(
+HUNYUAN_DENSE = HALVES.derive(
     name="hunyuan-dense",
     hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     vocab=("bpe",),
@@ -48,8 +45,9 @@ HUNYUAN_DENSE = HALVES.but(
         "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
         "rope.scaling.dynamic_factor": if_stretched("rope.scaling.dynamic_factor", None),
     },
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     defaults={
+        "model_type": "hunyuan_v1_dense",
         "intermediate_size": 11_008,
         "num_key_value_heads": lambda config: config["num_attention_heads"],
         "max_position_embeddings": 2048,
@@ -57,9 +55,9 @@ HUNYUAN_DENSE = HALVES.but(
         "vocab_size": 290_943,
     },
     tensors={
-        "lm_head": Map(unless_tied("output")),
+        "lm_head": TensorMap(unless_tied("output")),
         "layers.{i}.self_attn.query_layernorm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.key_layernorm": "blk.{i}.attn_k_norm",
     },
-    block=Block(rope="halves", qk_norm_after_rope=True),
+    block={"qkv_steps": ("clamp", "rope", "norm")},
 )

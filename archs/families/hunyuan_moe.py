@@ -5,9 +5,9 @@ layer where there is but one.
 """
 
 from archs.config_keys import SIZE
-from archs.experts import APART
-from archs.families.hunyuan import HUNYUAN_DENSE, restored
-from archs.spec import Block, Computed, Config
+from archs.experts import SEPARATE_EXPERTS
+from archs.families.hunyuan import HUNYUAN_DENSE, config_from_gguf
+from archs.spec import Computed, Config
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
 
@@ -24,7 +24,7 @@ def same_everywhere(key: str) -> Computed:
     return value
 
 
-HUNYUAN_MOE = HUNYUAN_DENSE.but(
+HUNYUAN_MOE = HUNYUAN_DENSE.derive(
     name="hunyuan-moe",
     hf_classes=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
     metadata={
@@ -38,22 +38,23 @@ HUNYUAN_MOE = HUNYUAN_DENSE.but(
         ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"), Either((SIZE, ListOf(SIZE)))
     ),
     defaults={
+        "model_type": "hunyuan_v1_moe",
         "num_experts": 1,
         "moe_topk": 1,
         "num_shared_expert": 1,
         "moe_intermediate_size": lambda config: config["intermediate_size"],
     },
-    restored=lambda keys, tensors: {
-        **restored(keys, tensors), "num_experts": keys["expert_count"],
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "num_experts": keys["expert_count"],
         "moe_topk": keys["expert_used_count"], "moe_intermediate_size": keys["expert_feed_forward_length"],
         "num_shared_expert": keys["expert_shared_count"],
     },
     tensors={
         "layers.{i}.mlp.gate.wg": "blk.{i}.ffn_gate_inp",
-        **APART,
+        **SEPARATE_EXPERTS,
         "layers.{i}.mlp.shared_mlp.gate_proj": "blk.{i}.ffn_gate_shexp",
         "layers.{i}.mlp.shared_mlp.up_proj": "blk.{i}.ffn_up_shexp",
         "layers.{i}.mlp.shared_mlp.down_proj": "blk.{i}.ffn_down_shexp",
     },
-    block=Block(rope="halves", qk_norm_after_rope=True, normalize_experts=True),
+    block={"normalize_experts": True},
 )  # fmt: skip

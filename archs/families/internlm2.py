@@ -4,12 +4,12 @@ Reference: the `modeling_internlm2.py` that its checkpoints bring along.
 """
 
 from archs.families.llama import LLAMA
-from archs.spec import Map
+from archs.spec import TensorMap
 from archs.transforms import chain, interleave_rope, ungroup
 
 HEADS, KV_HEADS = "num_attention_heads", "num_key_value_heads"
 
-INTERNLM2 = LLAMA.but(
+INTERNLM2 = LLAMA.derive(
     name="internlm2",
     hf_classes=("InternLM2ForCausalLM",),
     vocab_keys={"add_space_prefix": True},
@@ -20,9 +20,9 @@ INTERNLM2 = LLAMA.but(
         "tok_embeddings": "token_embd",
         "layers.{i}.attention_norm": "blk.{i}.attn_norm",
         "layers.{i}.attention.wqkv": (
-            Map("blk.{i}.attn_q", chain(ungroup(HEADS, KV_HEADS, "q"), interleave_rope(HEADS))),
-            Map("blk.{i}.attn_k", chain(ungroup(HEADS, KV_HEADS, "k"), interleave_rope(KV_HEADS))),
-            Map("blk.{i}.attn_v", ungroup(HEADS, KV_HEADS, "v")),
+            TensorMap("blk.{i}.attn_q", chain(ungroup(HEADS, KV_HEADS, "q"), interleave_rope(HEADS))),
+            TensorMap("blk.{i}.attn_k", chain(ungroup(HEADS, KV_HEADS, "k"), interleave_rope(KV_HEADS))),
+            TensorMap("blk.{i}.attn_v", ungroup(HEADS, KV_HEADS, "v")),
         ),
         "layers.{i}.attention.wo": "blk.{i}.attn_output",
         "layers.{i}.ffn_norm": "blk.{i}.ffn_norm",

@@ -5,9 +5,8 @@ Reference: transformers `models/jais2/modeling_jais2.py`.
 
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
-from archs.spec import Block
 
-JAIS2 = HALVES.but(
+JAIS2 = HALVES.derive(
     name="jais2",
     hf_classes=("Jais2ForCausalLM", "Jais2Model"),
     vocab=("bpe",),
@@ -24,5 +23,5 @@ JAIS2 = HALVES.but(
         "vocab_size": 150_272,
     },
     tensors={"layers.{i}.mlp.gate_proj": None},
-    block=Block(norm="layer", rope="halves", activation="relu2", gated=False),
+    block={"norm": "layer", "activation": "relu2", "gated": False},
 )

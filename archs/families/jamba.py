@@ -3,16 +3,13 @@
 Reference: transformers `models/jamba/modeling_jamba.py`. The router's weights are not rescaled to sum to one.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import other_than
-from archs.experts import apart, together
+from archs.experts import fused_experts, separate_experts
 from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
-from archs.spec import Block, Config, Map
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps, negative_exp
-from quants import Tensor
 from quants.errors import ModelError
 
 
@@ -32,7 +29,7 @@ def _every(layers: list[bool]) -> tuple[int, int]:
     raise ModelError("its kinds of layers have no period")
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Where the attention layers are, and the experts: one in every period."""
     groups = keys["attention.head_count_kv"]
     attention = _every([bool(count) for count in groups])
@@ -44,7 +41,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-JAMBA = LLAMA.but(
+JAMBA = LLAMA.derive(
     name="jamba",
     hf_classes=("JambaForCausalLM",),
     metadata={
@@ -73,22 +70,22 @@ JAMBA = LLAMA.but(
         "vocab_size": 65_536,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    restored=restored,
-    switches={
-        **LLAMA.switches, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={
+        **LLAMA.flags_from_tensors, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
     },
-    other_spellings=tuple(together("feed_forward")),
+    legacy_names=tuple(fused_experts("feed_forward")),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mamba.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.mamba.x_proj": "blk.{i}.ssm_x",
         "layers.{i}.mamba.dt_layernorm": "blk.{i}.ssm_dt_norm",
         "layers.{i}.mamba.b_layernorm": "blk.{i}.ssm_b_norm",
         "layers.{i}.mamba.c_layernorm": "blk.{i}.ssm_c_norm",
         "layers.{i}.mamba.dt_proj": "blk.{i}.ssm_dt",
-        "layers.{i}.mamba.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
         "layers.{i}.mamba.D": "blk.{i}.ssm_d",
         "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
         "layers.{i}.pre_ff_layernorm": "blk.{i}.ffn_norm",
@@ -96,10 +93,10 @@ JAMBA = LLAMA.but(
         "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
         "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
-        **apart("feed_forward"),
-        **together("feed_forward"),
+        **separate_experts("feed_forward"),
+        **fused_experts("feed_forward"),
         "final_layernorm": "output_norm",
     },
     layers_vary=True,
-    block=Block(rope="none"),
+    block={"rope": "none", "normalize_experts": False},
 )

@@ -3,13 +3,10 @@
 Reference: transformers `models/lfm2/modeling_lfm2.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config, Map
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps
-from quants import Tensor
 
 
 def feed_forward_length(config: Config) -> int:
@@ -31,7 +28,7 @@ def kv_heads(config: Config) -> list[int]:
     return [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     groups = keys["attention.head_count_kv"]
     return {
         "layer_types": ["full_attention" if count else "conv" for count in groups], "num_key_value_heads": max(groups),
@@ -39,7 +36,7 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-LFM2 = LLAMA.but(
+LFM2 = LLAMA.derive(
     name="lfm2",
     hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
     vocab=("bpe",),
@@ -63,12 +60,12 @@ LFM2 = LLAMA.but(
         "block_multiple_of": 256,
         "vocab_size": 65_536,
     },
-    restored=restored,
-    switches={"conv_bias": "blk.*.shortconv.in_proj.bias"},
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "conv_bias": "blk.*.shortconv.in_proj.bias"},
     tensors={
         "layers.{i}.operator_norm": "blk.{i}.attn_norm",
         "layers.{i}.conv.in_proj": "blk.{i}.shortconv.in_proj",
-        "layers.{i}.conv.conv": Map("blk.{i}.shortconv.conv", channels_and_taps),
+        "layers.{i}.conv.conv": TensorMap("blk.{i}.shortconv.conv", channels_and_taps),
         "layers.{i}.conv.out_proj": "blk.{i}.shortconv.out_proj",
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
@@ -83,5 +80,5 @@ LFM2 = LLAMA.but(
     },
     layers_vary=True,
     activation="",  # always silu
-    block=Block(rope="halves", output_norm="token_embd_norm"),
+    block={"rope": "halves", "output_norm": "token_embd_norm"},
 )

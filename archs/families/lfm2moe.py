@@ -4,16 +4,16 @@ Reference: transformers `models/lfm2_moe/modeling_lfm2_moe.py`.
 """
 
 from archs.experts import GATING, renormalized
-from archs.families.lfm2 import LFM2, restored
-from archs.spec import Block, Config, Map
+from archs.families.lfm2 import LFM2, config_from_gguf
+from archs.spec import Config, TensorMap
 
 
 def weights_scale(config: Config) -> float | None:
-    """What the experts' sum is multiplied by, where it is (the reference drops it)."""
+    """What the experts' sum is multiplied by, where it is (llama.cpp drops it)."""
     return float(config["routed_scaling_factor"]) if config["routed_scaling_factor"] != 1 else None
 
 
-LFM2_MOE = LFM2.but(
+LFM2_MOE = LFM2.derive(
     name="lfm2moe",
     hf_classes=("Lfm2MoeForCausalLM",),
     metadata={
@@ -25,6 +25,7 @@ LFM2_MOE = LFM2.but(
         "expert_weights_scale": weights_scale,
     },
     defaults={
+        "model_type": "lfm2_moe",
         "hidden_size": 2048,
         "intermediate_size": 7168,
         "num_hidden_layers": 32,
@@ -35,17 +36,17 @@ LFM2_MOE = LFM2.but(
         "num_experts_per_tok": 4,
         "routed_scaling_factor": 1.0,
     },
-    switches={**LFM2.switches, "use_expert_bias": "blk.*.exp_probs_b.bias"},
-    restored=lambda keys, tensors: {
-        **restored(keys, tensors), "routed_scaling_factor": keys.get("expert_weights_scale", 1.0)
+    flags_from_tensors={**LFM2.flags_from_tensors, "use_expert_bias": "blk.*.exp_probs_b.bias"},
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "routed_scaling_factor": keys.get("expert_weights_scale", 1.0)
     },
     refused={"conv_bias": True},
     tensors={
         "layers.{i}.feed_forward.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.feed_forward.expert_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.feed_forward.experts.{e}.w1": Map("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.feed_forward.experts.{e}.w3": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.feed_forward.experts.{e}.w2": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.feed_forward.experts.{e}.w1": TensorMap("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.feed_forward.experts.{e}.w3": TensorMap("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.feed_forward.experts.{e}.w2": TensorMap("blk.{i}.ffn_down_exps", stack=True),
     },
-    block=Block(rope="halves", output_norm="token_embd_norm", normalize_experts=True),
+    block={"normalize_experts": True},
 )

@@ -1,13 +1,13 @@
 """Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts.
 
 Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`.
-Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. The reference
+Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp
 drops Mistral's window.
 """
 
 from archs.config import head_dim
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Architecture, Block, Map
+from archs.spec import COMMON, Architecture, Block, TensorMap
 from archs.transforms import interleave_rope
 
 LLAMA = Architecture(
@@ -30,8 +30,8 @@ LLAMA = Architecture(
     tensors={
         "embed_tokens": "token_embd",
         "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.self_attn.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
-        "layers.{i}.self_attn.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
+        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
+        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
         "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
         "layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
         "layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
@@ -41,12 +41,12 @@ LLAMA = Architecture(
         "norm": "output_norm",
         "lm_head": "output",
     },
-    switches={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
+    flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
     block=Block(rope="adjacent", normalize_experts=True),
 )
 
-MISTRAL = LLAMA.but(
+MISTRAL = LLAMA.derive(
     hf_classes=("MistralForCausalLM", "MistralModel"),
     metadata={"attention.sliding_window": "sliding_window"},
     defaults={

@@ -2,17 +2,26 @@
 their position; experts whose input is weighted, and a shared one.
 
 Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k have no weights and stand in layers with
-rope. The reference drops what is not as in the published models: our keys say it.
+rope. llama.cpp drops what is not as in the published models: our keys say it.
 """
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from archs.families.llama import LLAMA
 from archs.families.qwen3vl import columns
-from archs.families.smollm3 import rope_layers, unusual_rope_layers
-from archs.one_way import no_way_back
-from archs.spec import Block, Config, Map
+from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
+from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
+from archs.one_way import not_exportable
+from archs.spec import Config, Floats, TensorMap
 from archs.transforms import chain, part
 from quants.errors import ModelError
 
+PERIOD = 4  # of the layers without rope
 CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # what files without such keys mean
 LARGEST = 128  # experts of the one model that does not normalise q and k
 
@@ -42,7 +51,32 @@ def normed(config: Config) -> bool | None:
     return said if said != (config["num_local_experts"] != LARGEST) else None
 
 
-LLAMA4 = LLAMA.but(
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Layers with rope see their own chunk and, in all models but the largest, normalise q and k."""
+    whole = keys.get("attention.sliding_window") == 0
+    length = None if whole else int(keys.get("attention.chunk_length", CHUNK)) or None
+    normed = bool(keys.get("attention.normed", keys.get("expert_count") != LARGEST))
+
+    def of_layer(index: int, own: LayerHyper) -> dict[str, Any]:
+        if not rotates(keys, index, own):
+            return {"rotates": False}
+        return {"chunk": length, "qk_l2_norm": normed}
+
+    scale = float(keys.get("attention.temperature_scale", SCALE))
+    return replace(usual.with_layers(of_layer), temperature_scale=scale)
+
+
+def query_scale(numbers: Hyper, positions: NDArray[np.int64], rotated: bool) -> Floats | None:
+    """Queries of layers without rope grow; positions count from one."""
+    return None if rotated else growing_queries(numbers, positions + 1)
+
+
+def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
+    """Experts' weights multiply what goes into them."""
+    return net(x * weights)
+
+
+LLAMA4 = LLAMA.derive(
     name="llama4",
     hf_classes=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"),
     vocab=("bpe",),
@@ -79,7 +113,7 @@ LLAMA4 = LLAMA.but(
         "use_qk_norm": True,
         "vocab_size": 202_048,
     },
-    restored=no_way_back,
+    config_from_gguf=not_exportable,
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
@@ -88,17 +122,19 @@ LLAMA4 = LLAMA.but(
         "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.feed_forward.experts.gate_up_proj": (
-            Map("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            Map("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            TensorMap("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
         ),
-        "layers.{i}.feed_forward.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("intermediate_size")),
+        "layers.{i}.feed_forward.experts.down_proj": TensorMap(
+            "blk.{i}.ffn_down_exps.weight", columns("intermediate_size")
+        ),
         "layers.{i}.feed_forward.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
         "layers.{i}.feed_forward.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
         "layers.{i}.feed_forward.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
     },
     layers_vary=True,
-    block=Block(
-        rope="adjacent", rope_period=4, chunks=CHUNK, temperature="unrotated", scoring="sigmoid", weighted_inputs=True,
-        norms_without_weights=LARGEST,
-    ),
+    block={
+        "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",
+        "normalize_experts": False, "numbers": numbers, "query_scale": query_scale, "weigh_expert": weigh_input,
+    },
 )

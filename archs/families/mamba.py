@@ -5,15 +5,12 @@ time step, the input and the output matrix are made from, without weights.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import lookup, other_than, required, unless_tied
-from archs.spec import Architecture, Block, Config, Map
+from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps, negative_exp
-from quants import Tensor
 
-UNBOUNDED = 1 << 20  # what the reference writes as the context of models whose state forgets nothing by position
+UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
 
 
 def inner_size(config: Config) -> int:
@@ -32,7 +29,7 @@ def normalizes(config: Config) -> bool:
     return config.get("model_type") == "falcon_mamba"
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """What the config computes from, and which of the two models it is."""
     found = {"intermediate_size": keys["ssm.inner_size"], "time_step_rank": keys["ssm.time_step_rank"]}
     if not keys.get("ssm.dt_b_c_rms"):
@@ -70,22 +67,22 @@ MAMBA = Architecture(
         "vocab_size": 50_280,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    restored=restored,
-    switches={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
-    other_spellings=("embedding",),
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
+    legacy_names=("embedding",),
     tensors={
         "embeddings": "token_embd",
         "embedding": "token_embd",
         "layers.{i}.norm": "blk.{i}.attn_norm",
         "layers.{i}.mixer.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mixer.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.mixer.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.mixer.x_proj": "blk.{i}.ssm_x",
         "layers.{i}.mixer.dt_proj": "blk.{i}.ssm_dt",
-        "layers.{i}.mixer.A_log": Map("blk.{i}.ssm_a", negative_exp),
+        "layers.{i}.mixer.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
         "layers.{i}.mixer.D": "blk.{i}.ssm_d",
         "layers.{i}.mixer.out_proj": "blk.{i}.ssm_out",
         "norm_f": "output_norm",
-        "lm_head": Map(unless_tied("output")),
+        "lm_head": TensorMap(unless_tied("output")),
     },
     prefixes=("backbone", "model"),
     block=Block(rope="none"),

@@ -3,17 +3,14 @@
 Reference: transformers `models/mamba2/modeling_mamba2.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.families.mamba import MAMBA, inner_size
-from archs.spec import Computed, Config, Map
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import column, in_groups
-from quants import Tensor
 
 
 def step_limit(which: int) -> Computed:
-    """The bounds of time steps, where they bound anything (the reference drops them)."""
+    """The bounds of time steps, where they bound anything (llama.cpp drops them)."""
 
     def limit(config: Config) -> float | None:
         bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
@@ -22,19 +19,19 @@ def step_limit(which: int) -> Computed:
     return limit
 
 
-def limits(keys: Mapping[str, Any]) -> dict[str, Any]:
+def limits(keys: GgufKeys) -> ConfigKeys:
     """`time_step_limit` again, where there is one."""
     low, high = keys.get("ssm.time_step_min", 0.0), keys.get("ssm.time_step_max", float("inf"))
     return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
     found = {"expand": inner / keys["embedding_length"], "head_dim": inner // heads, "num_heads": heads}
     return found | {"intermediate_size": inner} | limits(keys)
 
 
-MAMBA2 = MAMBA.but(
+MAMBA2 = MAMBA.derive(
     name="mamba2",
     hf_classes=("Mamba2ForCausalLM",),
     metadata={
@@ -53,13 +50,13 @@ MAMBA2 = MAMBA.but(
         "n_groups": 8,
         "vocab_size": 32_768,
     },
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     tensors={
         "lm_head": "output",
         "layers.{i}.mixer.x_proj": None,
         "layers.{i}.mixer.dt_proj": None,
         "layers.{i}.mixer.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mixer.D": Map("blk.{i}.ssm_d", column),
-        "layers.{i}.mixer.norm": Map("blk.{i}.ssm_norm", in_groups("n_groups")),
+        "layers.{i}.mixer.D": TensorMap("blk.{i}.ssm_d", column),
+        "layers.{i}.mixer.norm": TensorMap("blk.{i}.ssm_norm", in_groups("n_groups")),
     },
 )

@@ -14,7 +14,7 @@ def window_pattern(config: Config) -> list[bool] | None:
     return windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
 
 
-MELLUM = QWEN3_MOE.but(
+MELLUM = QWEN3_MOE.derive(
     name="mellum",
     hf_classes=("MellumForCausalLM",),
     vocab=("bpe",),
@@ -34,7 +34,7 @@ MELLUM = QWEN3_MOE.but(
         "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
-    restored=kinds_of_nets,
+    config_from_gguf=kinds_of_nets,
     rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
 )

@@ -3,10 +3,10 @@
 Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
-from archs.experts import TOGETHER, always
+from archs.experts import FUSED_EXPERTS, always
 from archs.families.mixtral import MIXTRAL
 from archs.rope import rotated_width
-from archs.spec import Block, Config
+from archs.spec import Config
 
 
 def width(config: Config) -> int:
@@ -15,7 +15,7 @@ def width(config: Config) -> int:
     return rotated_width(config) if by_share else config["rotary_dim"]
 
 
-MINIMAX_M2 = MIXTRAL.but(
+MINIMAX_M2 = MIXTRAL.derive(
     name="minimax-m2",
     hf_classes=("MiniMaxM2ForCausalLM",),
     vocab=("bpe",),
@@ -27,6 +27,7 @@ MINIMAX_M2 = MIXTRAL.but(
         "attention.sliding_window": None,
     },
     defaults={
+        "model_type": "minimax_m2",
         "hidden_size": 3072,
         "intermediate_size": 1536,
         "num_hidden_layers": 62,
@@ -40,7 +41,7 @@ MINIMAX_M2 = MIXTRAL.but(
         "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
-    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.e_score_correction_bias"),
+    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.e_score_correction_bias"),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
@@ -49,5 +50,5 @@ MINIMAX_M2 = MIXTRAL.but(
         "layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
-    block=Block(rope="halves", normalize_experts=True),
+    block={"rope": "halves"},
 )

@@ -6,16 +6,17 @@ is always used.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from archs.config import rope_scaling
-from archs.experts import APART
-from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, restored_v3
+from archs.experts import SEPARATE_EXPERTS
+from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gguf
 from archs.families.llama import MISTRAL
-from archs.one_way import no_way_back
-from archs.spec import Architecture, Block, Computed, Config
-from quants import Tensor
+from archs.hyper import Hyper, growing_queries
+from archs.one_way import not_exportable
+from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors
 
 
 def of_yarn(key: str) -> Computed:
@@ -25,7 +26,7 @@ def of_yarn(key: str) -> Computed:
     return value
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor], times: int = 1) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors, times: int = 1) -> ConfigKeys:
     """Rotary settings with all that yarn and the queries' growth have. times: of the multiplier's is its scale."""
     settings = {
         "rope_type": keys.get("rope.scaling.type", "default"), "rope_theta": keys["rope.freq_base"],
@@ -51,18 +52,23 @@ def latent(config: Config) -> Architecture | None:
     return MISTRAL4 if config.get("model_type") == "mistral4" else None
 
 
-MISTRAL3 = MISTRAL.but(
+def query_scale(numbers: Hyper, positions: NDArray[np.int64], rotated: bool) -> Floats | None:
+    """Queries of all layers grow; positions count from zero."""
+    return growing_queries(numbers, positions)
+
+
+MISTRAL3 = MISTRAL.derive(
     name="mistral3",
     hf_classes=("Mistral3ForConditionalGeneration",),
     vocab=("sentencepiece", "bpe"),
     variant=latent,
-    restored=no_way_back,
-    block=Block(rope="adjacent", temperature="all"),
+    config_from_gguf=not_exportable,
+    block={"query_scale": query_scale},
 )
 
-MINISTRAL3 = MISTRAL3.but(
+MINISTRAL3 = MISTRAL3.derive(
     hf_classes=("Ministral3ForCausalLM", "Ministral3Model"),
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     metadata={
         "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": of_yarn("mscale_all_dim"),
@@ -83,15 +89,15 @@ MINISTRAL3 = MISTRAL3.but(
     },
 )  # fmt: skip
 
-def restored_mistral4(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {**restored_v3(keys, tensors), **restored(keys, tensors, times=10)}
+def mistral4_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    return {**v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, times=10)}
 
 
-MISTRAL4 = DEEPSEEK_V3.but(
+MISTRAL4 = DEEPSEEK_V3.derive(
     name="mistral4",
     hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
     metadata={
-        "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),  # the reference drops it
+        "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),  # llama.cpp drops it
         "expert_gating_func": None,
     },
     defaults={
@@ -115,12 +121,12 @@ MISTRAL4 = DEEPSEEK_V3.but(
         },
         "vocab_size": 131_072,
     },
-    restored=restored_mistral4,
-    other_spellings=tuple(APART),
+    config_from_gguf=mistral4_config_from_gguf,
+    legacy_names=tuple(SEPARATE_EXPERTS),
     refused={"rope_interleave": False, "n_group": lambda count: (count or 1) > 1},
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
         "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
     },
-    block=Block(rope="adjacent", temperature="all"),
+    block={"query_scale": query_scale, "numbers": None},
 )  # fmt: skip

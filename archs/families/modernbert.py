@@ -7,7 +7,7 @@ from archs.config import windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, TensorMap
 from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
@@ -29,10 +29,10 @@ def global_layers(config: Config) -> int | list[bool]:
     return windowed
 
 
-def of_classifier(name: str) -> Map:
+def of_classifier(name: str) -> TensorMap:
     """A part of the head that only classifiers keep."""
     kept = "ModernBertForSequenceClassification"
-    return Map(lambda config: name if kept in (config.get("architectures") or ()) else "")
+    return TensorMap(lambda config: name if kept in (config.get("architectures") or ()) else "")
 
 
 MODERNBERT = Architecture(
@@ -85,15 +85,16 @@ MODERNBERT = Architecture(
         "head.norm": of_classifier("cls.norm"),
         "classifier": "cls.output",
     },
-    switches={
+    flags_from_tensors={
         "attention_bias": "blk.*.attn_qkv.bias", "mlp_bias": "blk.*.ffn_up.bias", "norm_bias": "output_norm.bias",
         "classifier_bias": "cls.bias",
     },
     ignored=("decoder.*",),
+    prefixes=("", "model", "transformer", "language_model", "text_model"),
     generated=(llama3_freqs, longrope_factors),
     layers_vary=True,
     block=Block(
-        norm="layer", rope="halves", activation="gelu", window_period=PERIOD, windows_last=True, causal=False,
-        hidden_states=True,
+        norm="layer", rope="halves", activation="gelu", window_period=PERIOD,
+        sees_all=lambda period, layer: layer % period == 0, causal=False, hidden_states=True,
     ),
 )  # fmt: skip

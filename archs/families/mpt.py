@@ -45,7 +45,8 @@ MPT = Architecture(
         "lm_head": "output",
     },
     keys={"logit_scale": ANYTHING},
-    restored=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
+    config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
+    prefixes=("transformer", "model", "language_model", "text_model"),
     activation="",
     block=Block(norm="layer", rope="none", alibi="attention.max_alibi_bias", activation="gelu", gated=False),
 )  # fmt: skip

@@ -6,15 +6,15 @@ Reference: transformers `models/nemotron/modeling_nemotron.py`.
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, scaling_type
-from archs.spec import Block, Map, Target
+from archs.spec import Target, TensorMap
 from archs.transforms import add_one
 
 
 def norm(source: str, name: str) -> dict[str, Target]:
-    return {f"{source}.weight": Map(f"{name}.weight", add_one), f"{source}.bias": f"{name}.bias", source: None}
+    return {f"{source}.weight": TensorMap(f"{name}.weight", add_one), f"{source}.bias": f"{name}.bias", source: None}
 
 
-NEMOTRON = HALVES.but(
+NEMOTRON = HALVES.derive(
     name="nemotron",
     hf_classes=("NemotronForCausalLM", "NemotronModel"),
     vocab=("sentencepiece", "bpe"),
@@ -43,5 +43,5 @@ NEMOTRON = HALVES.but(
         **norm("norm", "output_norm"),
         "layers.{i}.mlp.gate_proj": None,
     },
-    block=Block(norm="layer", rope="halves", activation="relu2", gated=False),
+    block={"norm": "layer", "activation": "relu2", "gated": False},
 )

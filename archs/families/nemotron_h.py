@@ -2,21 +2,19 @@
 experts), by a pattern.
 
 Reference: transformers `models/nemotron_h/modeling_nemotron_h.py`, which never lets a time step fall below
-`time_step_min` (the reference drops that). Though nothing rotates, q and k rows are re-ordered, as the reference does.
+`time_step_min` (llama.cpp drops that). Though nothing rotates, q and k rows are re-ordered, as llama.cpp does.
 Models with experts have a GGUF name of their own. Their two layers that predict the token after the next (`mtp.…`:
-attention, experts) are one in the file, as the reference writes it.
+attention, experts) are one in the file, as llama.cpp writes it.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import other_than
 from archs.experts import ROUTING
 from archs.families.glm4moe import NEXT_TOKENS
 from archs.families.mamba import UNBOUNDED
 from archs.families.mamba2 import MAMBA2, limits
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import interleave_rope
 from archs.typed_json import ListOf, Text
 from quants import Tensor
@@ -28,7 +26,7 @@ KINDS = {
 
 
 KIND = ListOf(Text(("mamba", "attention", "mlp", "moe", *KINDS)))
-FURTHER = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
+MTP_NAMES = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
 
 
 def layer_kinds(config: Config) -> list[str]:
@@ -53,7 +51,7 @@ def unused_epsilon(config: Config) -> float | None:
 
 
 def expert_lengths(config: Config) -> list[int]:
-    """The width of each layer's experts; the reference writes none of dense nets beside them."""
+    """The width of each layer's experts; llama.cpp writes none of dense nets beside them."""
     kinds = layer_kinds(config) + ["moe"] * further(config)
     return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in kinds]
 
@@ -63,7 +61,7 @@ def further(config: Config) -> int:
     return int(config.get("num_nextn_predict_layers") or 0)
 
 
-def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """The parts of the layer that predicts further tokens, as those of the layer after the last."""
     if not further(config):
         return config, tensors
@@ -71,14 +69,14 @@ def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[C
     for name, tensor in tensors.items():
         found = re.fullmatch(r"mtp\.layers\.([01]\.\w+)(.*)", name)
         if found:
-            name = f"backbone.layers.{last}.{FURTHER.get(found[1], found[1][2:])}{found[2]}"
+            name = f"backbone.layers.{last}.{MTP_NAMES.get(found[1], found[1][2:])}{found[2]}"
         renamed[name] = tensor
     return config, renamed
 
 
-def published(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
     """The layer after the last as the two that it was: attention, experts."""
-    last, before = len(layer_kinds(config)), {after: before for before, after in FURTHER.items()}
+    last, before = len(layer_kinds(config)), {after: before for before, after in MTP_NAMES.items()}
     start, found = f"backbone.layers.{last}.", {}
     for name, tensor in tensors.items():
         if name.startswith(start):
@@ -93,7 +91,7 @@ def with_experts(config: Config) -> Architecture | None:
     return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The kind of each layer, by what widths it has."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
@@ -103,9 +101,9 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-def restored_experts(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The kind of each layer, by what tensors it has."""
-    found = restored(keys, tensors)
+    found = config_from_gguf(keys, tensors)
     count = keys.get("nextn_predict_layers", 0)
     dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
              if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
@@ -115,7 +113,7 @@ def restored_experts(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
-NEMOTRON_H = MAMBA2.but(
+NEMOTRON_H = MAMBA2.derive(
     name="nemotron_h",
     hf_classes=("NemotronHForCausalLM",),
     metadata={
@@ -137,6 +135,7 @@ NEMOTRON_H = MAMBA2.but(
         "ssm.time_step_max": None,
     },
     defaults={
+        "model_type": "nemotron_h",
         "intermediate_size": 21_504,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
@@ -149,13 +148,13 @@ NEMOTRON_H = MAMBA2.but(
         "vocab_size": 131_072,
     },
     keys={"layers_block_type": KIND, "layer_types": KIND},
-    refused={"mamba_hidden_act": other_than("silu", "swish")},
-    restored=restored,
-    switches={**MAMBA2.switches, "attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
+    refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
     variant=with_experts,
     tensors={
-        "layers.{i}.mixer.q_proj": Map("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
-        "layers.{i}.mixer.k_proj": Map("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
+        "layers.{i}.mixer.q_proj": TensorMap("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
+        "layers.{i}.mixer.k_proj": TensorMap("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
         "layers.{i}.mixer.v_proj": "blk.{i}.attn_v",
         "layers.{i}.mixer.o_proj": "blk.{i}.attn_output",
         "layers.{i}.mixer.up_proj": "blk.{i}.ffn_up",
@@ -163,16 +162,16 @@ NEMOTRON_H = MAMBA2.but(
     },
     layers_vary=True,
     activation="mlp_hidden_act",
-    block=Block(rope="none", activation="relu2", gated=False),
+    block={"activation": "relu2", "gated": False},
 )
 
-NEMOTRON_H_MOE = NEMOTRON_H.but(
+NEMOTRON_H_MOE = NEMOTRON_H.derive(
     name="nemotron_h_moe",
     variant=None,
     by_variant=True,
-    arranged=predicting_further,
-    published=published,
-    other_spellings=("embedding", *(f"layers.{{i}}.mixer.experts.{matrix}_proj" for matrix in ("up", "down"))),
+    prepare=mtp_layers,
+    prepare_export=published,
+    legacy_names=("embedding", *(f"layers.{{i}}.mixer.experts.{matrix}_proj" for matrix in ("up", "down"))),
     ignored=("mtp.*",),
     metadata={
         **ROUTING,
@@ -198,14 +197,14 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
         "topk_group": 1,
         "norm_topk_prob": True,
     },
-    restored=restored_experts,
+    config_from_gguf=experts_config_from_gguf,
     tensors={
         **{name: target for name, target in NEXT_TOKENS.items() if "embed_tokens" not in name},
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.mixer.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mixer.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.mixer.experts.{e}.up_proj": Map("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mixer.experts.{e}.down_proj": Map("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.mixer.experts.{e}.up_proj": TensorMap("blk.{i}.ffn_up_exps", stack=True),
+        "layers.{i}.mixer.experts.{e}.down_proj": TensorMap("blk.{i}.ffn_down_exps", stack=True),
         "layers.{i}.mixer.experts.up_proj": "blk.{i}.ffn_up_exps.weight",
         "layers.{i}.mixer.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
         "layers.{i}.mixer.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
@@ -213,5 +212,5 @@ NEMOTRON_H_MOE = NEMOTRON_H.but(
         "layers.{i}.mixer.fc1_latent_proj": "blk.{i}.ffn_latent_down",
         "layers.{i}.mixer.fc2_latent_proj": "blk.{i}.ffn_latent_up",
     },
-    block=Block(rope="none", activation="relu2", gated=False, scoring="sigmoid"),
+    block={"scoring": "sigmoid"},
 )

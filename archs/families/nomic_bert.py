@@ -4,15 +4,12 @@ Reference: transformers `models/nomic_bert/modeling_nomic_bert.py`. Published co
 length that the model can be stretched to.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import required
 from archs.families import bert
 from archs.families.bert import BERT
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import Block, Config
-from quants import Tensor
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 
 
 def context(config: Config) -> int:
@@ -26,13 +23,13 @@ def head_width(config: Config) -> int:
     return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Config keys that follow from a file, on its way back to a checkpoint."""
     width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
-    return {**bert.restored(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
+    return {**bert.config_from_gguf(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
 
 
-NOMIC_BERT = BERT.but(
+NOMIC_BERT = BERT.derive(
     name="nomic-bert",
     hf_classes=("NomicBertModel",),
     metadata={
@@ -47,7 +44,7 @@ NOMIC_BERT = BERT.but(
         "attention.value_length": head_width,
         "rope.freq_base": "rotary_emb_base|rope_theta",
     },
-    defaults={"max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
+    defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
         "activation_function": lambda name: name not in (None, "swiglu"),
@@ -69,7 +66,7 @@ NOMIC_BERT = BERT.but(
         "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
     },
     generated=(llama3_freqs, longrope_factors),
-    restored=restored,
+    config_from_gguf=config_from_gguf,
     activation="hidden_act",
-    block=Block(norm="layer", rope="halves", causal=False, hidden_states=True),
+    block={"rope": "halves", "activation": "silu", "gated": True},
 )

@@ -4,9 +4,8 @@ Reference: transformers `models/olmo/modeling_olmo.py`.
 """
 
 from archs.families.llama import LLAMA
-from archs.spec import Block
 
-OLMO = LLAMA.but(
+OLMO = LLAMA.derive(
     name="olmo",
     hf_classes=("OlmoForCausalLM", "OlmoModel"),
     vocab=("bpe",),
@@ -22,5 +21,5 @@ OLMO = LLAMA.but(
         "layers.{i}.post_attention_layernorm": None,
         "norm": None,
     },
-    block=Block(norm="layer", norm_weights=False),
+    block={"norm": "layer_without_weights"},
 )

@@ -1,26 +1,28 @@
 """OLMo 2 and 3: norms after attention and feed-forward net only, and over all heads of q and k; OLMo 3 has windows.
 
-Reference: transformers `models/olmo2/modeling_olmo2.py`, `models/olmo3/modeling_olmo3.py`. Rope scaling is for the
-layers that see everything.
+Reference: transformers `models/olmo2/modeling_olmo2.py`, `models/olmo3/modeling_olmo3.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import windowed_layers
 from archs.families.qwen2 import HALVES
-from archs.spec import Block, Config
-from quants import Tensor
+from archs.hyper import Hyper, Keys
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 
-def without_window(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if "attention.sliding_window" in keys:
         raise ModelError("OLMo 2 has no windows")
     return {}
 
 
-OLMO2 = HALVES.but(
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Rope scaling is for the layers that see everything."""
+    return usual.with_layers(lambda index, own: {"rope_scaled": own.rope_scaled and own.window is None})
+
+
+OLMO2 = HALVES.derive(
     name="olmo2",
     hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     vocab=("bpe",),
@@ -31,7 +33,7 @@ OLMO2 = HALVES.but(
         "rms_norm_eps": 1e-5,
         "vocab_size": 50_304,
     },
-    restored=without_window,
+    config_from_gguf=without_window,
     tensors={
         "layers.{i}.input_layernorm": None,
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
@@ -39,7 +41,7 @@ OLMO2 = HALVES.but(
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
     },
-    block=Block(rope="halves", window_period=4, scale_windowed=False),
+    block={"window_period": 4, "numbers": numbers},
 )
 
 
@@ -49,9 +51,9 @@ def window_pattern(config: Config) -> list[bool]:
 
 THETA = 500_000.0
 
-OLMO3 = OLMO2.but(
+OLMO3 = OLMO2.derive(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
-    restored=None,
+    config_from_gguf=None,
     rope_parameters="by kind",
     metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
     defaults={

@@ -5,9 +5,8 @@ Reference: transformers `models/olmoe/modeling_olmoe.py`.
 
 from archs.experts import renormalized
 from archs.families.qwen3moe import QWEN3_MOE
-from archs.spec import Block
 
-OLMOE = QWEN3_MOE.but(
+OLMOE = QWEN3_MOE.derive(
     name="olmoe",
     hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
     metadata={
@@ -27,6 +26,6 @@ OLMOE = QWEN3_MOE.but(
         "num_experts": 64,
         "vocab_size": 50_304,
     },
-    restored=None,
-    block=Block(rope="halves", clamp_normed=True),
+    config_from_gguf=None,
+    block={"qkv_steps": ("norm", "clamp", "rope"), "normalize_experts": False},
 )

@@ -4,19 +4,18 @@ Reference: transformers `models/opt/modeling_opt.py`. No other converter takes i
 each part (the 350m variant) follow BERT's. The 350m variant also projects between a narrow embedding and the layers.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
-from archs.spec import COMMON, Architecture, Block, Config, Map
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import skip_rows
 from quants import Tensor, from_array
 
 
-def pre(name: str, post: str) -> Map:
+def pre(name: str, post: str) -> TensorMap:
     """A norm that stands before its part, or after it where `do_layer_norm_before` is false."""
-    return Map(lambda config: name if config["do_layer_norm_before"] else post)
+    return TensorMap(lambda config: name if config["do_layer_norm_before"] else post)
 
 
 def weightless_norms(config: Config) -> Iterable[Tensor]:
@@ -31,7 +30,7 @@ def weightless_norms(config: Config) -> Iterable[Tensor]:
         yield from_array("output_norm.weight", ones)
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Where norms stand, whether they have weights, and how wide the embedding is."""
     before = "blk.0.attn_norm.weight" in tensors
     return {
@@ -65,7 +64,7 @@ OPT = Architecture(
     },
     tensors={
         "embed_tokens": "token_embd",
-        "embed_positions": Map("position_embd", skip_rows(2)),
+        "embed_positions": TensorMap("position_embd", skip_rows(2)),
         "project_in": "token_embd_proj",
         "layers.{i}.self_attn_layer_norm": pre("blk.{i}.attn_norm", "blk.{i}.attn_output_norm"),
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
@@ -75,13 +74,13 @@ OPT = Architecture(
         "layers.{i}.final_layer_norm": pre("blk.{i}.ffn_norm", "blk.{i}.layer_output_norm"),
         "layers.{i}.fc1": "blk.{i}.ffn_up",
         "layers.{i}.fc2": "blk.{i}.ffn_down",
-        "final_layer_norm": Map(lambda config: "output_norm"),  # some have none
+        "final_layer_norm": TensorMap(lambda config: "output_norm"),  # some have none
         "project_out": "output_proj",
         "lm_head": "output",
     },
     generated=(weightless_norms,),
-    switches={"enable_bias": "blk.*.attn_q.bias"},
-    restored=restored,
-    prefixes=("model", "decoder"),
+    flags_from_tensors={"enable_bias": "blk.*.attn_q.bias"},
+    config_from_gguf=config_from_gguf,
+    prefixes=("model.decoder", "model", "decoder"),
     block=Block(norm="layer", rope="none", activation="relu", gated=False),
 )

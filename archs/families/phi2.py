@@ -37,6 +37,6 @@ PHI2 = Architecture(
         "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
-    switches={"qk_layernorm": "blk.*.attn_q_norm.weight"},
+    flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
     block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False, parallel=True),
 )

@@ -1,12 +1,12 @@
 """Phi-3 and Phi-4: Llama's layers with q/k/v fused and gate and up fused; longrope in the long-context models.
 
-Reference: transformers `models/phi3/modeling_phi3.py`. A window of 0 means none, as the reference writes it.
+Reference: transformers `models/phi3/modeling_phi3.py`. A window of 0 means none, as llama.cpp writes it.
 """
 
 from archs.families.qwen2 import HALVES
 from archs.rope import longrope_attention, longrope_factors, rotated_width, type_without_tensors
 
-PHI3 = HALVES.but(
+PHI3 = HALVES.derive(
     name="phi3",
     hf_classes=("Phi3ForCausalLM", "Phi3Model"),
     vocab=("sentencepiece", "bpe"),

@@ -4,15 +4,15 @@ Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer 
 """
 
 from archs.config import head_dim, other_than, rope_scaling
-from archs.experts import TOGETHER
+from archs.experts import FUSED_EXPERTS
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
-from archs.spec import Block, Config
+from archs.spec import Config
 from quants.errors import ModelError
 
 
 def jitter(config: Config) -> float | None:
-    """How near the best a score must be to take part in the softmax, if not 0.01 (the reference drops it)."""
+    """How near the best a score must be to take part in the softmax, if not 0.01 (llama.cpp drops it)."""
     noise = float(config["router_jitter_noise"])
     return noise if noise != 0.01 else None
 
@@ -25,7 +25,7 @@ def attention_factor(config: Config) -> float | None:
     return None if short is None else float(short)
 
 
-PHIMOE = MIXTRAL.but(
+PHIMOE = MIXTRAL.derive(
     name="phimoe",
     hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
@@ -51,14 +51,14 @@ PHIMOE = MIXTRAL.but(
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
-    other_spellings=(*TOGETHER, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
+    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
-    restored=lambda keys, tensors: {
+    config_from_gguf=lambda keys, tensors: {
         "router_jitter_noise": keys.get("expert_router_jitter", 0.01),
         "max_position_embeddings": keys["context_length"],
         "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
     },
-    switches={**MIXTRAL.switches, "lm_head_bias": "output.bias"},
-    block=Block(norm="layer", rope="halves", scoring="sparsemixer"),
+    flags_from_tensors={**MIXTRAL.flags_from_tensors, "lm_head_bias": "output.bias"},
+    block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},
 )

@@ -6,9 +6,8 @@ Reference: transformers `models/qwen2/modeling_qwen2.py`.
 
 from archs.config import windows
 from archs.families.llama import LLAMA
-from archs.spec import Block
 
-HALVES = LLAMA.but(  # what other families begin with: no class means this alone
+HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
     name="qwen2",
     hf_classes=(),
     vocab=("bpe", "sentencepiece"),
@@ -24,10 +23,10 @@ HALVES = LLAMA.but(  # what other families begin with: no class means this alone
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
-    block=Block(rope="halves"),
+    block={"rope": "halves", "normalize_experts": False},
 )
 
-QWEN2 = HALVES.but(
+QWEN2 = HALVES.derive(
     hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
     defaults={"sliding_window": 4096, "max_window_layers": 28},

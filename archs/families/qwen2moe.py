@@ -4,10 +4,10 @@ Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's w
 """
 
 from archs.config import windows
-from archs.experts import APART, TOGETHER, dense_layers, renormalized
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import QWEN2
 
-QWEN2_MOE = QWEN2.but(
+QWEN2_MOE = QWEN2.derive(
     name="qwen2moe",
     hf_classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     metadata={
@@ -17,6 +17,7 @@ QWEN2_MOE = QWEN2.but(
         "expert_weights_norm": renormalized(usual=False),
     },
     defaults={
+        "model_type": "qwen2_moe",
         "hidden_size": 2048,
         "intermediate_size": 5632,
         "num_hidden_layers": 24,
@@ -28,16 +29,16 @@ QWEN2_MOE = QWEN2.but(
         "num_experts_per_tok": 4,
     },
     tensors={
-        **TOGETHER,
+        **FUSED_EXPERTS,
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        **APART,
+        **SEPARATE_EXPERTS,
         "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
         "layers.{i}.mlp.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
         "layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
         "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
     },
-    other_spellings=tuple(TOGETHER),
-    restored=dense_layers,
-    switches={**QWEN2.switches, "qkv_bias": "blk.*.attn_q.bias"},
+    legacy_names=tuple(FUSED_EXPERTS),
+    config_from_gguf=dense_layers,
+    flags_from_tensors={**QWEN2.flags_from_tensors, "qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,
 )

@@ -13,7 +13,7 @@ def sections(config: Config) -> list[int] | None:
     return [*given, 0, 0, 0, 0][:4] if given else None
 
 
-QWEN2_VL = QWEN2.but(
+QWEN2_VL = QWEN2.derive(
     name="qwen2vl",
     hf_classes=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLModel"),
     vocab=("sentencepiece", "bpe"),

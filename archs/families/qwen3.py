@@ -5,7 +5,7 @@ Reference: transformers `models/qwen3/modeling_qwen3.py`.
 
 from archs.families.qwen2 import QWEN2
 
-QWEN3 = QWEN2.but(
+QWEN3 = QWEN2.derive(
     name="qwen3",
     hf_classes=("Qwen3ForCausalLM", "Qwen3Model"),
     vocab=("bpe",),

@@ -7,15 +7,15 @@ are neighbours there; here keys take turns, as ggml repeats them.
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.experts import APART
+from archs.experts import SEPARATE_EXPERTS
 from archs.families.qwen2vl import sections
 from archs.families.qwen3next import QWEN3_NEXT, flat
-from archs.spec import Config, Map
-from archs.transforms import Reversible, chain, channels_and_taps, negative_exp, take, transpose
+from archs.spec import Config, TensorMap
+from archs.transforms import Invertible, chain, channels_and_taps, negative_exp, take, transpose
 from quants import FormatError
 
 
-def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
+def taking_turns(width: str = "", after_keys: bool = False) -> Invertible:
     """Rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys: behind
     the rows of queries and keys, which stay.
     """
@@ -29,7 +29,7 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
         rows = np.arange(count).reshape(groups, heads // groups, -1)
         return np.concatenate([np.arange(skipped), skipped + rows.swapaxes(0, 1).reshape(-1)])
 
-    return Reversible(
+    return Invertible(
         lambda tensor, config: take(tensor, order(tensor.shape[0], config)),
         lambda tensor, config: take(tensor, np.argsort(order(tensor.shape[0], config))),
     )
@@ -37,11 +37,12 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Reversible:
 
 VALUES = "linear_value_head_dim"
 
-QWEN35_MOE = QWEN3_NEXT.but(
+QWEN35_MOE = QWEN3_NEXT.derive(
     name="qwen35moe",
     hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     metadata={"rope.dimension_sections": sections, "feed_forward_length": "intermediate_size"},
     defaults={
+        "model_type": "qwen3_5_moe_text",
         "intermediate_size": None,
         "num_hidden_layers": 40,
         "num_experts": 256,
@@ -52,22 +53,24 @@ QWEN35_MOE = QWEN3_NEXT.but(
     tensors={
         "layers.{i}.linear_attn.in_proj_qkvz": None,
         "layers.{i}.linear_attn.in_proj_ba": None,
-        "layers.{i}.linear_attn.in_proj_qkv": Map("blk.{i}.attn_qkv", taking_turns(VALUES, after_keys=True)),
-        "layers.{i}.linear_attn.in_proj_z": Map("blk.{i}.attn_gate", taking_turns(VALUES)),
-        "layers.{i}.linear_attn.in_proj_a": Map("blk.{i}.ssm_alpha", taking_turns()),
-        "layers.{i}.linear_attn.in_proj_b": Map("blk.{i}.ssm_beta", taking_turns()),
-        "layers.{i}.linear_attn.conv1d": Map(
+        "layers.{i}.linear_attn.in_proj_qkv": TensorMap("blk.{i}.attn_qkv", taking_turns(VALUES, after_keys=True)),
+        "layers.{i}.linear_attn.in_proj_z": TensorMap("blk.{i}.attn_gate", taking_turns(VALUES)),
+        "layers.{i}.linear_attn.in_proj_a": TensorMap("blk.{i}.ssm_alpha", taking_turns()),
+        "layers.{i}.linear_attn.in_proj_b": TensorMap("blk.{i}.ssm_beta", taking_turns()),
+        "layers.{i}.linear_attn.conv1d": TensorMap(
             "blk.{i}.ssm_conv1d", chain(channels_and_taps, taking_turns(VALUES, after_keys=True))
         ),
-        "layers.{i}.linear_attn.dt_bias": Map("blk.{i}.ssm_dt.bias", taking_turns()),
-        "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
-        "layers.{i}.linear_attn.out_proj": Map("blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
+        "layers.{i}.linear_attn.dt_bias": TensorMap("blk.{i}.ssm_dt.bias", taking_turns()),
+        "layers.{i}.linear_attn.A_log": TensorMap("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
+        "layers.{i}.linear_attn.out_proj": TensorMap(
+            "blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)
+        ),
     },
     rope_parameters="one",
-    other_spellings=tuple(APART),
+    legacy_names=tuple(SEPARATE_EXPERTS),
 )
 
-QWEN35 = QWEN35_MOE.but(
+QWEN35 = QWEN35_MOE.derive(
     name="qwen35",
     hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     metadata={
@@ -78,6 +81,7 @@ QWEN35 = QWEN35_MOE.but(
         "expert_weights_norm": None,
     },
     defaults={
+        "model_type": "qwen3_5_text",
         "hidden_size": 4096,
         "intermediate_size": 12_288,
         "num_hidden_layers": 32,

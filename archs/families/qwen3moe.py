@@ -7,9 +7,8 @@ without `expert_weights_norm` mean that.
 from archs.config import windows
 from archs.experts import renormalized
 from archs.families.qwen2moe import QWEN2_MOE
-from archs.spec import Block
 
-QWEN3_MOE = QWEN2_MOE.but(
+QWEN3_MOE = QWEN2_MOE.derive(
     name="qwen3moe",
     hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     metadata={
@@ -18,6 +17,7 @@ QWEN3_MOE = QWEN2_MOE.but(
         "expert_weights_norm": renormalized(usual=True),
     },
     defaults={
+        "model_type": "qwen3_moe",
         "intermediate_size": 6144,
         "num_attention_heads": 32,
         "num_key_value_heads": 4,
@@ -31,5 +31,5 @@ QWEN3_MOE = QWEN2_MOE.but(
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
     },
-    block=Block(rope="halves", normalize_experts=True),
+    block={"normalize_experts": True},
 )

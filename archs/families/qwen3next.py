@@ -6,8 +6,6 @@ together.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +13,11 @@ from numpy.typing import NDArray
 from archs.experts import dense_layers, renormalized
 from archs.families.qwen3moe import QWEN3_MOE
 from archs.rope import rotated_width
-from archs.spec import Block, Computed, Config, Map
-from archs.transforms import Reversible, add_one, chain, channels_and_taps, column, negative_exp, take
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.transforms import Invertible, add_one, chain, channels_and_taps, column, negative_exp, take
 from quants import FormatError, Tensor
 
-FURTHER = {
+MTP_NAMES = {
     "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
 }  # fmt: skip
 LINEAR: dict[str, str | Computed | None] = {
@@ -32,7 +30,7 @@ LINEAR: dict[str, str | Computed | None] = {
 }
 
 
-def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Layers that predict further tokens, `mtp.…`, as layers after the last; how many there are, tensors tell."""
     last, count, renamed = config["num_hidden_layers"], 0, {}
     for name, tensor in tensors.items():
@@ -40,16 +38,16 @@ def predicting_further(config: Config, tensors: Mapping[str, Tensor]) -> tuple[C
         if found:
             number = int(found[1] or 0)
             count = max(count, number + 1)
-            place = found[2] if found[1] else FURTHER.get(found[2], found[2])
+            place = found[2] if found[1] else MTP_NAMES.get(found[2], found[2])
             name = f"model.layers.{last + number}.{place}{found[3]}"
         renamed[name] = tensor
     return {**config, "num_nextn_predict_layers": count}, renamed
 
 
-def published(config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
     """What predicts further tokens under its own names again."""
     last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
-    outside, found = {after: before for before, after in FURTHER.items()}, {}
+    outside, found = {after: before for before, after in MTP_NAMES.items()}, {}
     for name, tensor in tensors.items():
         part = re.fullmatch(r"model\.layers\.(\d+)\.(.*?)(\.weight|\.bias|)", name)
         if part and last <= int(part[1]) < last + count:
@@ -65,7 +63,7 @@ def recurrent(config: Config) -> list[bool]:
     return [kind != "full_attention" for kind in kinds] + [False] * config["num_nextn_predict_layers"]
 
 
-def of_groups(pick: str) -> Reversible:
+def of_groups(pick: str) -> Invertible:
     """Rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by kind."""
 
     def picked(count: int, config: Config) -> NDArray[np.intp]:
@@ -76,16 +74,16 @@ def of_groups(pick: str) -> Reversible:
         kinds = np.split(np.arange(count).reshape(groups, -1), [size, 2 * size, 2 * size + values], axis=1)
         return np.concatenate([kinds["qkvz".index(kind)].reshape(-1) for kind in pick])
 
-    return Reversible(
+    return Invertible(
         lambda tensor, config: take(tensor, picked(tensor.shape[0], config)),
         lambda tensor, config: tensor,
         lambda total, shape, config: (picked(total, config), (total, *shape[1:])),
     )
 
 
-flat = Reversible(column.undo, column.forward)
+flat = Invertible(column.undo, column.forward)
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     further, rotated = keys.get("nextn_predict_layers", 0), keys["rope.dimension_count"]
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
@@ -97,13 +95,13 @@ def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     }  # fmt: skip
 
 
-QWEN3_NEXT = QWEN3_MOE.but(
+QWEN3_NEXT = QWEN3_MOE.derive(
     name="qwen3next",
     hf_classes=("Qwen3NextForCausalLM",),
     vocab=("bpe",),
-    arranged=predicting_further,
-    published=published,
-    restored=restored,
+    prepare=mtp_layers,
+    prepare_export=published,
+    config_from_gguf=config_from_gguf,
     metadata={
         **LINEAR,
         "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
@@ -116,6 +114,7 @@ QWEN3_NEXT = QWEN3_MOE.but(
         "rope.dimension_count": rotated_width,
     },
     defaults={
+        "model_type": "qwen3_next",
         "hidden_size": 2048,
         "intermediate_size": 5632,
         "num_hidden_layers": 48,
@@ -137,24 +136,24 @@ QWEN3_NEXT = QWEN3_MOE.but(
         "num_nextn_predict_layers": 0,
     },
     tensors={
-        "layers.{i}.input_layernorm": Map("blk.{i}.attn_norm", add_one),
-        "layers.{i}.self_attn.q_norm": Map("blk.{i}.attn_q_norm", add_one),
-        "layers.{i}.self_attn.k_norm": Map("blk.{i}.attn_k_norm", add_one),
+        "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
+        "layers.{i}.self_attn.q_norm": TensorMap("blk.{i}.attn_q_norm", add_one),
+        "layers.{i}.self_attn.k_norm": TensorMap("blk.{i}.attn_k_norm", add_one),
         "layers.{i}.linear_attn.in_proj_qkvz": (
-            Map("blk.{i}.attn_qkv", of_groups("qkv")), Map("blk.{i}.attn_gate", of_groups("z")),
+            TensorMap("blk.{i}.attn_qkv", of_groups("qkv")), TensorMap("blk.{i}.attn_gate", of_groups("z")),
         ),
         "layers.{i}.linear_attn.in_proj_ba": "blk.{i}.ssm_ba",
-        "layers.{i}.linear_attn.conv1d": Map("blk.{i}.ssm_conv1d", channels_and_taps),
+        "layers.{i}.linear_attn.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
         "layers.{i}.linear_attn.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.linear_attn.A_log": Map("blk.{i}.ssm_a", chain(negative_exp, flat)),
+        "layers.{i}.linear_attn.A_log": TensorMap("blk.{i}.ssm_a", chain(negative_exp, flat)),
         "layers.{i}.linear_attn.norm": "blk.{i}.ssm_norm",
         "layers.{i}.linear_attn.out_proj": "blk.{i}.ssm_out",
-        "layers.{i}.post_attention_layernorm": Map("blk.{i}.post_attention_norm", add_one),
+        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
         "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
-        "layers.{i}.enorm": Map("blk.{i}.nextn.enorm", add_one),
-        "layers.{i}.hnorm": Map("blk.{i}.nextn.hnorm", add_one),
-        "layers.{i}.shared_head.norm": Map("blk.{i}.nextn.shared_head_norm", add_one),
-        "norm": Map("output_norm", add_one),
+        "layers.{i}.enorm": TensorMap("blk.{i}.nextn.enorm", add_one),
+        "layers.{i}.hnorm": TensorMap("blk.{i}.nextn.hnorm", add_one),
+        "layers.{i}.shared_head.norm": TensorMap("blk.{i}.nextn.shared_head_norm", add_one),
+        "norm": TensorMap("output_norm", add_one),
     },
-    block=Block(rope="halves", ffn_norm="post_attention_norm", normalize_experts=True, query_gates=True),
+    block={"ffn_norm": "post_attention_norm", "qkv_steps": ("clamp", "gates", "norm", "rope")},
 )  # fmt: skip

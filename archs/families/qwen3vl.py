@@ -4,12 +4,12 @@ Reference: transformers `models/qwen3_vl/modeling_qwen3_vl.py`, `models/qwen3_vl
 """
 
 from archs.config import lookup
-from archs.experts import APART
+from archs.experts import SEPARATE_EXPERTS
 from archs.families.qwen2vl import sections
 from archs.families.qwen3 import QWEN3
 from archs.families.qwen3moe import QWEN3_MOE
-from archs.spec import Computed, Config, Map
-from archs.transforms import Reversible, chain, part, transpose
+from archs.spec import Computed, Config, TensorMap
+from archs.transforms import Invertible, chain, part, transpose
 from quants import Tensor
 
 
@@ -18,13 +18,13 @@ def deepstack(config: Config) -> int:
     return len(lookup(config, "vision_config.deepstack_visual_indexes") or ())
 
 
-def columns(width: str) -> Reversible:
+def columns(width: str) -> Invertible:
     """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
 
-    return Reversible(transform, transpose.undo)
+    return Invertible(transform, transpose.undo)
 
 
 KEYS: dict[str, str | Computed | None] = {
@@ -34,14 +34,14 @@ KEYS: dict[str, str | Computed | None] = {
     "attention.sliding_window_pattern": None,
 }
 
-QWEN3_VL = QWEN3.but(
+QWEN3_VL = QWEN3.derive(
     name="qwen3vl",
     hf_classes=("Qwen3VLForConditionalGeneration",),
     metadata=KEYS,
     defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0},
 )
 
-QWEN3_VL_MOE = QWEN3_MOE.but(
+QWEN3_VL_MOE = QWEN3_MOE.derive(
     name="qwen3vlmoe",
     hf_classes=("Qwen3VLMoeForConditionalGeneration",),
     metadata={**KEYS, "expert_weights_norm": None},
@@ -57,10 +57,10 @@ QWEN3_VL_MOE = QWEN3_MOE.but(
     },
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": (
-            Map("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            Map("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            TensorMap("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
         ),
-        "layers.{i}.mlp.experts.down_proj": Map("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
+        "layers.{i}.mlp.experts.down_proj": TensorMap("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
-    other_spellings=tuple(APART),
+    legacy_names=tuple(SEPARATE_EXPERTS),
 )

@@ -4,13 +4,13 @@ Reference: transformers `models/seed_oss/modeling_seed_oss.py`.
 """
 
 from archs.families.qwen2 import HALVES
-from archs.spec import Block
 
-SEED_OSS = HALVES.but(
+SEED_OSS = HALVES.derive(
     name="seed_oss",
     hf_classes=("SeedOssForCausalLM", "SeedOssModel"),
     vocab=("bpe",),
     defaults={
+        "model_type": "seed_oss",
         "intermediate_size": 27_648,
         "num_hidden_layers": 64,
         "num_attention_heads": 80,
@@ -20,6 +20,6 @@ SEED_OSS = HALVES.but(
         "vocab_size": 155_136,
     },
     tensors={"layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
-    switches={**HALVES.switches, "attention_out_bias": "blk.*.attn_output.bias"},
-    block=Block(rope="halves", ffn_norm="post_attention_norm"),
+    flags_from_tensors={**HALVES.flags_from_tensors, "attention_out_bias": "blk.*.attn_output.bias"},
+    block={"ffn_norm": "post_attention_norm"},
 )

@@ -3,13 +3,11 @@
 Reference: transformers `models/smollm3/modeling_smollm3.py`.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import windows
 from archs.families.llama import LLAMA
-from archs.spec import Block, Config
-from quants import Tensor
+from archs.hyper import Hyper, Keys, LayerHyper
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 
 PERIOD = 4  # what files without `no_rope_layers` mean
 
@@ -21,17 +19,27 @@ def rope_layers(config: Config) -> list[int]:
 
 
 def unusual_rope_layers(config: Config) -> list[int] | None:
-    """The same where it is not every fourth layer that has none (the reference drops it)."""
+    """The same where it is not every fourth layer that has none (llama.cpp drops it)."""
     layers = rope_layers(config)
     return layers if layers != [int((i + 1) % PERIOD != 0) for i in range(len(layers))] else None
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual = rope_layers({"no_rope_layer_interval": PERIOD, "num_hidden_layers": keys["block_count"]})
     return {"no_rope_layers": keys.get("no_rope_layers", usual)}
 
 
-SMOLLM3 = LLAMA.but(
+def rotates(keys: Keys, index: int, own: LayerHyper) -> bool:
+    """Whether a layer of a file has rope: as the file says, or else all layers but each fourth."""
+    said = keys.get("attention.rope_pattern") is not None or keys.get("no_rope_layers") is not None
+    return own.rotates and (said or (index + 1) % PERIOD != 0)
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    return usual.with_layers(lambda index, own: {"rotates": rotates(keys, index, own)})
+
+
+SMOLLM3 = LLAMA.derive(
     name="smollm3",
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
     vocab=("sentencepiece", "bpe"),
@@ -50,6 +58,6 @@ SMOLLM3 = LLAMA.but(
         "no_rope_layer_interval": PERIOD,
         "vocab_size": 128_256,
     },
-    restored=restored,
-    block=Block(rope_period=PERIOD),
+    config_from_gguf=config_from_gguf,
+    block={"numbers": numbers},
 )

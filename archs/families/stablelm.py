@@ -6,9 +6,9 @@ Reference: transformers `models/stablelm/modeling_stablelm.py`.
 
 from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, unusual_base
-from archs.spec import Block, Map
+from archs.spec import TensorMap
 
-STABLELM = HALVES.but(
+STABLELM = HALVES.derive(
     name="stablelm",
     hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
     vocab=("bpe",),
@@ -30,9 +30,12 @@ STABLELM = HALVES.but(
         "vocab_size": 50_304,
     },
     tensors={
-        "layers.{i}.self_attn.q_layernorm.norms.{e}": Map("blk.{i}.attn_q_norm", stack=True),
-        "layers.{i}.self_attn.k_layernorm.norms.{e}": Map("blk.{i}.attn_k_norm", stack=True),
+        "layers.{i}.self_attn.q_layernorm.norms.{e}": TensorMap("blk.{i}.attn_q_norm", stack=True),
+        "layers.{i}.self_attn.k_layernorm.norms.{e}": TensorMap("blk.{i}.attn_k_norm", stack=True),
     },
-    switches={"use_qkv_bias": "blk.*.attn_q.bias", "qk_layernorm": "blk.*.attn_q_norm.weight"},
-    block=Block(norm="layer", rope="halves", parallel="use_parallel_residual"),
+    flags_from_tensors={
+        "attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_q.bias",
+        "qk_layernorm": "blk.*.attn_q_norm.weight",
+    },
+    block={"norm": "layer", "parallel": "use_parallel_residual"},
 )

@@ -1,12 +1,11 @@
 """StarCoder2: layer norms, biases, an ungated tanh GELU; a window in every layer.
 
-Reference: transformers `models/starcoder2/modeling_starcoder2.py`. The reference drops the window.
+Reference: transformers `models/starcoder2/modeling_starcoder2.py`. llama.cpp drops the window.
 """
 
 from archs.families.qwen2 import HALVES
-from archs.spec import Block
 
-STARCODER2 = HALVES.but(
+STARCODER2 = HALVES.derive(
     name="starcoder2",
     hf_classes=("Starcoder2ForCausalLM", "Starcoder2Model"),
     vocab=("bpe",),
@@ -30,6 +29,6 @@ STARCODER2 = HALVES.but(
         "layers.{i}.mlp.c_fc": "blk.{i}.ffn_up",
         "layers.{i}.mlp.c_proj": "blk.{i}.ffn_down",
     },
-    switches={"use_bias": "blk.*.attn_q.bias"},
-    block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False),
+    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
+    block={"norm": "layer", "activation": "gelu_tanh", "gated": False},
 )

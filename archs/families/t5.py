@@ -1,15 +1,12 @@
 """T5: an encoder and a decoder; relative positions, no scaling of scores; ReLU, or a gated gelu since version 1.1.
 
 Reference: transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer has distances of its own). The first
-version's decoder output is scaled before the tied head, which the reference drops: `logit_scale` says it.
+version's decoder output is scaled before the tied head, which llama.cpp drops: `logit_scale` says it.
 """
 
-from collections.abc import Mapping
-from typing import Any
 
 from archs.config import changed, lookup
-from archs.spec import COMMON, Architecture, Block, Config
-from quants import Tensor
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 FAR = 128  # what files without `attention.relative_max_distance` mean
@@ -22,13 +19,13 @@ def logit_scale(config: Config) -> float | None:
 
 
 def activation(config: Config) -> str | None:
-    """The activation, where it is not ReLU, nor the gated gelu that "gated-gelu" means (the reference drops it)."""
+    """The activation, where it is not ReLU, nor the gated gelu that "gated-gelu" means (llama.cpp drops it)."""
     kind = config["feed_forward_proj"]
     return None if kind in ("relu", "gated-gelu") else kind.removeprefix("gated-")
 
 
 def farthest(config: Config) -> int | None:
-    """Distances from here on share a bucket, where it is not 128 (the reference drops it)."""
+    """Distances from here on share a bucket, where it is not 128 (llama.cpp drops it)."""
     distance = int(config["relative_attention_max_distance"])
     return distance if distance != FAR else None
 
@@ -54,20 +51,20 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
     return found
 
 
-def restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if "enc.blk.1.attn_rel_b.weight" in tensors or "dec.blk.1.attn_rel_b.weight" in tensors:
         raise ModelError("T5's first layers alone have distances")
-    return _restored(keys, tensors)
+    return _config_from_gguf(keys, tensors)
 
 
-def restored_umt5(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def umt5_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     for side in ("enc", "dec"):
         if f"{side}.blk.1.attn_q.weight" in tensors and f"{side}.blk.1.attn_rel_b.weight" not in tensors:
             raise ModelError("each layer of umT5 has distances")
-    return _restored(keys, tensors)
+    return _config_from_gguf(keys, tensors)
 
 
-def _restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     gated = "enc.blk.0.ffn_gate.weight" in tensors
     plain = "gelu" if gated else "relu"
     return {
@@ -77,7 +74,7 @@ def _restored(keys: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
     }  # fmt: skip
 
 
-def other_spellings(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+def legacy_names(tensors: Tensors) -> tuple[str, ...]:
     """A gated net has two matrices in place of one."""
     one = "wi" if "enc.blk.0.ffn_gate.weight" in tensors else "wi_1"
     return (
@@ -94,7 +91,7 @@ def multilingual(config: Config) -> Architecture | None:
     """mT5, which differs by its defaults alone."""
     if "MT5ForConditionalGeneration" not in (config.get("architectures") or ()):
         return None
-    return T5.but(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
+    return T5.derive(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
 
 
 T5 = Architecture(
@@ -135,8 +132,8 @@ T5 = Architecture(
         "pad_token_id": 0,
         "vocab_size": 32_128,
     },
-    restored=restored,
-    other_spellings=other_spellings,
+    config_from_gguf=config_from_gguf,
+    legacy_names=legacy_names,
     tensors={
         "shared": "token_embd",
         **side("encoder", "enc", attends_twice=False),
@@ -144,12 +141,13 @@ T5 = Architecture(
         "lm_head": "output",
     },
     layers_vary=True,
+    prefixes=("", "model", "transformer", "language_model", "text_model"),
     activation="",
     block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
 )
 
 
-def with_head_in_mind(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Scaled is a head that is the embedding, by the config's word or because the checkpoint has no other.
 
     umT5 was published with a head of its own, `tie_word_embeddings` false and no scaling (T5X's `logits_via_embedding =
@@ -159,10 +157,10 @@ def with_head_in_mind(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Co
     return changed(config, tie_word_embeddings=not own), tensors
 
 
-UMT5 = T5.but(
+UMT5 = T5.derive(
     hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
     variant=None,
-    arranged=with_head_in_mind,
-    restored=restored_umt5,
+    prepare=with_head_in_mind,
+    config_from_gguf=umt5_config_from_gguf,
     defaults={"model_type": "umt5", **MULTILINGUAL},
 )

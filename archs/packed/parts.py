@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quants import Tensor, format_named
 from quants.errors import FormatError, ModelError
 
-from ..kept import Kept
+from ..cached_rows import CachedRows
 
 Settings = Mapping[str, Any]  # `quantization_config` of config.json
 Floats = NDArray[np.float32]
@@ -69,7 +69,7 @@ def decoded(name: str, shape: tuple[int, ...], read: Callable[[int, int], Floats
 def words(tensor: Tensor) -> Callable[[int, int], NDArray[np.uint32]]:
     """Columns start … stop of a matrix of 32-bit integers, as uint32 (rows, columns)."""
     check_words(tensor)
-    kept = Kept(tensor)
+    kept = CachedRows(tensor)
     return lambda start, stop: np.ascontiguousarray(kept.elements()[:, start:stop]).view("<u4")
 
 
@@ -83,7 +83,7 @@ def check_words(tensor: Tensor) -> None:
 
 def columns(tensor: Tensor) -> Callable[[int, int], Floats]:
     """Columns start … stop of a matrix of numbers as float32 (columns, rows)."""
-    kept = Kept(tensor)
+    kept = CachedRows(tensor)
 
     def read(start: int, stop: int) -> Floats:
         part = np.ascontiguousarray(kept.elements()[:, start:stop])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from archs.inverse import rebuild
-from archs.transforms import Reversible, concatenated, negative_exp, reshape, scaled, scaled_rows, take
+from archs.transforms import Invertible, concatenated, negative_exp, reshape, scaled, scaled_rows, take
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from .test_transforms import CASES, CONFIG
 
-WHOLE = {name: case for name, case in CASES.items() if isinstance(case[0], Reversible) and case[0].rows is None}
+WHOLE = {name: case for name, case in CASES.items() if isinstance(case[0], Invertible) and case[0].rows is None}
 LOSES = ("skip_rows", "unit_rows_if")
 
 

@@ -55,8 +55,8 @@ def converted(case: dict[str, Any]) -> Model:
     }
     architecture = of_config(case["config"])
     config = normalized(case["config"], architecture.defaults, architecture.keys, tensors)
-    if architecture.arranged:
-        config, arranged = architecture.arranged(config, tensors)
+    if architecture.prepare:
+        config, arranged = architecture.prepare(config, tensors)
     else:
         arranged = tensors
     mapped = map_tensors(architecture, config, arranged)

@@ -17,7 +17,7 @@ from ..conftest import ROOT
 PLUGIN = '''
 from archs.families.llama import LLAMA
 
-ARCH = LLAMA.but(name="llamalike", hf_classes=("LlamalikeForCausalLM",))
+ARCH = LLAMA.derive(name="llamalike", hf_classes=("LlamalikeForCausalLM",))
 '''
 
 

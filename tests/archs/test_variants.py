@@ -11,7 +11,7 @@ import pytest
 from archs.config import normalized
 from archs.plan import architecture_metadata, map_tensors, targets
 from archs.registry import by_hf_class, of_config
-from archs.spec import Map
+from archs.spec import TensorMap
 from quants import from_array
 from quants.errors import ModelError
 
@@ -96,7 +96,7 @@ def test_t5_says_unusual_activations_and_distances() -> None:
 
 def test_granite_hybrids_without_experts_have_a_dense_net() -> None:
     target = by_hf_class(["GraniteMoeHybridForCausalLM"]).tensors["layers.{i}.shared_mlp.output_linear"]
-    assert isinstance(target, Map)
+    assert isinstance(target, TensorMap)
     assert callable(target.name)
     assert target.name({"num_local_experts": 4}) == "blk.{i}.ffn_down_shexp"
     assert target.name({"num_local_experts": 0}) == "blk.{i}.ffn_down"
@@ -436,9 +436,9 @@ def test_nemotron_predicts_further_tokens_by_one_layer() -> None:
             for key, value in architecture_metadata(architecture, full).items()}  # fmt: skip
     assert (made["block_count"], made["nextn_predict_layers"]) == (3, 1)
     assert (made["attention.head_count_kv"], made["feed_forward_length"]) == ([0, 0, 2], [0, 9, 9])
-    assert architecture.arranged is not None
+    assert architecture.prepare is not None
     names = ["mtp.layers.0.norm.weight", "mtp.layers.1.norm.weight", "mtp.layers.1.final_layernorm.weight"]
-    _, renamed = architecture.arranged(full, {name: from_array(name, np.zeros(2, np.float32)) for name in names})
+    _, renamed = architecture.prepare(full, {name: from_array(name, np.zeros(2, np.float32)) for name in names})
     found = [(targets(architecture, full, name) or [])[0][1] for name in renamed]
     assert found == [f"blk.2.{role}.weight" for role in ("attn_norm", "post_attention_norm", "nextn.shared_head_norm")]
 

@@ -54,8 +54,8 @@ def keys(config: Config) -> dict[str, Any] | str:
     try:
         architecture = of_config(config)
         full = normalized(config, architecture.defaults, architecture.keys)
-        if architecture.arranged:
-            full, _ = architecture.arranged(full, {})
+        if architecture.prepare:
+            full, _ = architecture.prepare(full, {})
         return {key: getattr(value, "data", value) for key, value in architecture_metadata(architecture, full).items()}
     except ModelError as error:
         return str(error)

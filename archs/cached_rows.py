@@ -18,7 +18,7 @@ from quants import FormatError, Tensor
 LIMIT = 256 << 20  # bytes kept in all, beyond the matrix used last
 
 
-class Kept:
+class CachedRows:
     """Rows start … stop of a tensor, all of them in memory from when they are first asked for; the oldest go first."""
 
     def __init__(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> None:
@@ -51,11 +51,11 @@ class Kept:
         self._raw = None
 
 
-_recent: OrderedDict[int, weakref.ref[Kept]] = OrderedDict()  # the one used last at the end
+_recent: OrderedDict[int, weakref.ref[CachedRows]] = OrderedDict()  # the one used last at the end
 _order = threading.Lock()
 
 
-def _used(kept: Kept) -> None:
+def _used(kept: CachedRows) -> None:
     """Note a use, and let go of what was not used for long."""
     with _order:
         _recent[id(kept)] = weakref.ref(kept)

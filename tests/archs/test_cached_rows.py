@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from archs import kept
-from archs.kept import Kept
+from archs import cached_rows
+from archs.cached_rows import CachedRows
 from archs.transforms import transposed
 from quants import FormatError, Tensor, format_named
 
@@ -47,9 +47,9 @@ def test_each_of_several_matrices_is_read_once() -> None:
 
 
 def test_the_oldest_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LIMIT", 2 * 4 * 6 * 4)
+    monkeypatch.setattr(cached_rows, "LIMIT", 2 * 4 * 6 * 4)
     sources = [Counted(4, 6) for _ in range(3)]
-    matrices = [Kept(source.tensor) for source in sources]
+    matrices = [CachedRows(source.tensor) for source in sources]
     for matrix in matrices:
         matrix.raw()
     assert [matrix.nbytes for matrix in matrices] == [0, 96, 96]
@@ -60,9 +60,9 @@ def test_the_oldest_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_matrix_beyond_the_limit_is_kept_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LIMIT", 10)
+    monkeypatch.setattr(cached_rows, "LIMIT", 10)
     source, other = Counted(4, 6), Counted(4, 6)
-    large, next_one = Kept(source.tensor), Kept(other.tensor)
+    large, next_one = CachedRows(source.tensor), CachedRows(other.tensor)
     large.raw()
     large.raw()
     assert source.reads == 1
@@ -71,19 +71,19 @@ def test_a_matrix_beyond_the_limit_is_kept_while_it_is_used(monkeypatch: pytest.
 
 
 def test_nothing_is_kept_of_tensors_that_are_gone() -> None:
-    matrix = Kept(Counted(4, 6).tensor)
+    matrix = CachedRows(Counted(4, 6).tensor)
     matrix.raw()
     number = id(matrix)
-    assert number in kept._recent
+    assert number in cached_rows._recent
     del matrix
     gc.collect()
-    assert kept._recent[number]() is None
-    Kept(Counted(2, 2).tensor).raw()
-    assert number not in kept._recent
+    assert cached_rows._recent[number]() is None
+    CachedRows(Counted(2, 2).tensor).raw()
+    assert number not in cached_rows._recent
 
 
 def test_block_formats_have_no_elements() -> None:
     raw = np.zeros((2, 34), np.uint8)
     tensor = Tensor("q", (2, 32), format_named("Q8_0"), lambda a, b: raw[a:b], "model.safetensors: q")
     with pytest.raises(FormatError, match=r"model.safetensors: q is Q8_0"):
-        Kept(tensor).elements()
+        CachedRows(tensor).elements()
