@@ -28,7 +28,7 @@ test: lint
 
 # Once more what depends on kernels being compiled already; `make test` in a fresh clone finds none.
 test-warm: $(VENV)/installed
-	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/test_startup.py
+	$(RUN)/python -m pytest tests/quants/kernels tests/quants/test_compilation.py tests/gguftools/console/test_startup.py
 
 test-all: lint
 	$(RUN)/python -m pytest -n auto --dist loadfile -m 'not verify'

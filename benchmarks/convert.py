@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from quants.recipes import recipe_named
+from gguftools.quantization.recipes import recipe_named
 
 from .memory import SHARED, measured, synthetic
 from .quantize import REFERENCE, same_tensors

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gguftools.measure import perplexity
+from gguftools.measurement.perplexity import perplexity
 from runtime.perplexity import perplexity as score
 
 N_CTX, BATCH = 512, 4

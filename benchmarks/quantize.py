@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 import gguftools
-from quants.recipes import recipe_named
+from gguftools.quantization.recipes import recipe_named
 
 from .memory import measured, synthetic
 

@@ -11,9 +11,9 @@ from typing import Any
 import typer.main
 
 from archs.registry import architectures
-from gguftools.app import build_app
-from gguftools.contradictions import APART, NEEDS, flag
-from gguftools.usage import ALIASES, DROPPED, DROPPED_WITH_VALUE, ELSEWHERE, OTHERWISE, PROGRAMS, options_of
+from gguftools.console.app import build_app
+from gguftools.console.contradictions import APART, NEEDS, flag
+from gguftools.console.usage import ALIASES, DROPPED, DROPPED_WITH_VALUE, ELSEWHERE, OTHERWISE, PROGRAMS, options_of
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -11,12 +11,12 @@ __version__ = "0.1.0"
 
 _API = {
     # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
-    "convert": "conversion",
+    "convert": "conversion.convert",
     "load": "opened",
     "open": "opened",
-    "perplexity": "measure",
-    "quantize": "quantization",
-    "set_metadata": "edit",
+    "perplexity": "measurement.perplexity",
+    "quantize": "conversion.quantize",
+    "set_metadata": "metadata.edit",
 }
 
 __all__ = ["GgufToolsError", "__version__", "convert", "load", "open", "perplexity", "quantize", "set_metadata"]
@@ -24,11 +24,11 @@ __all__ = ["GgufToolsError", "__version__", "convert", "load", "open", "perplexi
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
-    from .conversion import convert
-    from .edit import set_metadata
-    from .measure import perplexity
+    from .conversion.convert import convert
+    from .conversion.quantize import quantize
+    from .measurement.perplexity import perplexity
+    from .metadata.edit import set_metadata
     from .opened import load, open
-    from .quantization import quantize
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from .interruption import take_interruptions
+from .console.interruption import take_interruptions
 
 if TYPE_CHECKING:
     import typer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def build_app() -> typer.Typer:
     """The Typer app with all commands."""
-    from .app import build_app as build
+    from .console.app import build_app as build
 
     return build()
 
@@ -21,9 +21,9 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line, and exit."""
     take_interruptions()
-    from . import terminal
+    from .console import terminal
+    from .console.startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
     from .files.bus_errors import take_bus_errors
-    from .startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
 
     terminal.prepare_streams()
     take_bus_errors()

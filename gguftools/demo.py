@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .conversion import convert
+from .conversion.convert import convert
+from .conversion.quantize import quantize
 from .files.atomic import made_folder
-from .measure import perplexity, read_text
-from .quantization import quantize
+from .measurement.perplexity import perplexity, read_text
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")

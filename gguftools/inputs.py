@@ -16,13 +16,13 @@ from quants import Tensor
 from quants.tensor import ReadRows
 
 from .files.atomic import Reads
-from .files.endian import swap_rows
-from .files.gguf_reader import DEFAULT_ALIGNMENT, GgufFile, open_gguf
+from .files.gguf.endian import swap_rows
+from .files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, open_gguf
 from .files.locks import State, state_of
 from .files.positioned import PositionedInput
 
 if TYPE_CHECKING:
-    from .conversion import Converted
+    from .conversion.convert import Converted
 
 PathLike = str | os.PathLike[str]
 KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
@@ -54,7 +54,7 @@ class Input:
 def open_input(path: Path) -> Input:
     """A GGUF file, a split set or a Hugging Face folder, ready to be quantized. Raises FileError, ModelError."""
     if path.is_dir():
-        from .conversion import open_converted
+        from .conversion.convert import open_converted
 
         return converted_input(open_converted(path))
     file = open_gguf(path)
@@ -89,7 +89,7 @@ def _reader(file: PositionedInput, tensor: Tensor, offset: int, byte_order: str)
 
 def converted_input(converted: Converted) -> Input:
     """A checkpoint that is being converted, ready to be quantized without a file between."""
-    from .conversion import FILE_TYPES, with_file_type
+    from .conversion.convert import FILE_TYPES, with_file_type
 
     metadata = with_file_type(converted.metadata, FILE_TYPES["F16"])  # the keys' places; their values are set later
     files, magic, origin = converted.files, converted.magic, converted.origin

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from archs.metadata import Metadata
 from quants import Tensor
 
-from .files.gguf_reader import GgufFile, open_gguf
+from .files.gguf.reader import GgufFile, open_gguf
 
 if TYPE_CHECKING:
     from runtime.model import Model
@@ -42,7 +42,7 @@ class OpenFile:
         """Built from the metadata alone. Raises VocabularyError where there is no vocabulary, or one we can't run."""
         from runtime.tokenizer import tokenizer_from_metadata
 
-        from .typed import check_kinds
+        from .metadata.typed import check_kinds
 
         check_kinds(self.metadata, "tokenizer.")
         return tokenizer_from_metadata(self.metadata)

@@ -38,7 +38,7 @@ def test_imports_point_down_only(path: Path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_only_commands_print(path: Path):
     relative = path.relative_to(ROOT).as_posix()
-    if relative.startswith("gguftools/commands/") or relative in {"gguftools/ui.py", "gguftools/__main__.py"}:
+    if relative.startswith("gguftools/commands/") or relative in {"gguftools/console/ui.py", "gguftools/__main__.py"}:
         return
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id in {"print", "input"}]

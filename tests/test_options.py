@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from gguftools.app import build_app
-from gguftools.contradictions import APART, NEEDS, flag
+from gguftools.console.app import build_app
+from gguftools.console.contradictions import APART, NEEDS, flag
 
 from .conftest import ROOT
 from .findings.tool import EXAMPLE, TEXT, run, typed
@@ -57,7 +57,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--chat-template": ("", "@absent", "absent.jinja", "{{"), "--special-token": ("", "x", "eso=1", "eos=99999999"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"]}
-# Flags. What they do not go with stands in gguftools.contradictions, whose every entry is tried below.
+# Flags. What they do not go with stands in gguftools.console.contradictions, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
     "--no-tensor-first-split", "--process-output", "--round-activations", "--pure", "--allow-requantize",

@@ -2,7 +2,7 @@
 
 
 
-from ..options import Json, Markdown
+from ..console.options import Json, Markdown
 
 EXAMPLES = (
     "gguftools architectures",
@@ -17,7 +17,7 @@ def architectures(
     """List the model architectures that are converted and run."""
     from archs.registry import architectures as known
 
-    from ..ui import print_json, print_markdown, print_table
+    from ..console.ui import print_json, print_markdown, print_table
 
     if json:
         print_json([

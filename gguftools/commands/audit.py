@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Threads
+from ..console.options import Json, Threads
 
 EXAMPLES = (
     "gguftools audit model.gguf",
@@ -29,10 +29,10 @@ def audit(
     json: Json = False,
 ) -> None:
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
-    from ..audit import audit as look
-    from ..audit import severity_named
-    from ..progress import bytes_progress
-    from ..ui import print_json, print_line, print_table
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_json, print_line, print_table
+    from ..inspection.audit import audit as look
+    from ..inspection.audit import severity_named
 
     limit = severity_named(fail_on)
     found = []

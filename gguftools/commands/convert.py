@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads, where
+from ..console.options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads, where
 
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
@@ -52,13 +52,13 @@ def convert(
     json: Json = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
-    from ..adapters import parse_merge
-    from ..checking import check_output, require_checkable
-    from ..conversion import convert as run
-    from ..files.checkpoint import is_remote
-    from ..progress import bytes_progress
-    from ..sizes import parse_size
-    from ..ui import print_report, resumable_note
+    from ..console.progress import bytes_progress
+    from ..console.sizes import parse_size
+    from ..console.ui import print_report, resumable_note
+    from ..conversion.adapters import parse_merge
+    from ..conversion.convert import convert as run
+    from ..files.checkpoint.folder import is_remote
+    from ..measurement.checking import check_output, require_checkable
 
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))

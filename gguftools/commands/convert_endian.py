@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..options import Json, Overwrite, where
+from ..console.options import Json, Overwrite, where
 
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 
@@ -18,9 +18,9 @@ def convert_endian(
     json: Json = False,
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
-    from ..endianness import convert_endian as run
-    from ..progress import bytes_progress
-    from ..ui import print_json, print_line, size
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_json, print_line, size
+    from ..conversion.endianness import convert_endian as run
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)

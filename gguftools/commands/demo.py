@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Overwrite, where
+from ..console.options import Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools demo",
@@ -23,9 +23,9 @@ def demo(
     json: Json = False,
 ) -> None:
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
+    from ..console.ui import note, print_json, print_table, size
     from ..demo import demo as run
     from ..demo import example
-    from ..ui import note, print_json, print_table, size
 
     rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
     if json:

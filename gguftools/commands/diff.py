@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Threads
+from ..console.options import Json, Threads
 
 if TYPE_CHECKING:
-    from ..compare import Comparison, TensorDifference
-    from ..drafting import Drafting
+    from ..inspection.compare import Comparison, TensorDifference
+    from ..inspection.drafting import Drafting
 
 EXAMPLES = (
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
@@ -29,16 +29,16 @@ def diff(
     json: Json = False,
 ) -> None:
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
-    from ..progress import bytes_progress
-    from ..ui import print_json
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_json
 
     if vocab:
-        from ..drafting import can_draft
+        from ..inspection.drafting import can_draft
 
         drafting = can_draft(a, b)
         print_json(drafting.as_dict()) if json else _print_drafting(drafting)
         raise Exit(0 if drafting.possible else 1)
-    from ..compare import compare
+    from ..inspection.compare import compare
 
     with bytes_progress(f"diff {a.name}") as progress:
         comparison = compare(a, b, threads=threads, progress=progress)
@@ -47,7 +47,7 @@ def diff(
 
 
 def _print_comparison(found: Comparison, all_tensors: bool) -> None:
-    from ..ui import print_line, print_table
+    from ..console.ui import print_line, print_table
 
     for key in found.keys:
         for sign, shown in (("-", key.a), ("+", key.b)):
@@ -77,7 +77,7 @@ def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
 
 
 def _print_drafting(found: Drafting) -> None:
-    from ..ui import print_line
+    from ..console.ui import print_line
 
     print_line(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")
     print_line(f"tokens: {found.tokens[0]:,} and {found.tokens[1]:,}, the same up to {found.same_until:,}")

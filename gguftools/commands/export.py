@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Overwrite, ShardSize, Threads, where
+from ..console.options import Json, Overwrite, ShardSize, Threads, where
 
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
@@ -29,10 +29,10 @@ def export(
     json: Json = False,
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
-    from ..export import DEFAULT_SHARD, export_checkpoint, export_tensors, outtype_named
-    from ..progress import bytes_progress
-    from ..sizes import parse_size
-    from ..ui import note, print_json, print_line, size, usage
+    from ..console.progress import bytes_progress
+    from ..console.sizes import parse_size
+    from ..console.ui import note, print_json, print_line, size, usage
+    from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors, outtype_named
 
     form = outtype_named(outtype)
     of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))

@@ -2,7 +2,7 @@
 
 
 
-from ..options import Json
+from ..console.options import Json
 
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
@@ -17,7 +17,7 @@ def formats(json: Json = False) -> None:
     from quants.format import formats as known
     from quants.format import has_codec
 
-    from ..ui import print_json, print_table
+    from ..console.ui import print_json, print_table
 
     usable = [f for f in known().values() if has_codec(f.name) and (f.is_quantized or f.name in FLOATS)]
     weights = {f.name: "needed" if f.needs_importance else "used" if f.uses_importance else "" for f in usable}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Overwrite, where
+from ..console.options import Json, Overwrite, where
 
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
 
@@ -23,9 +23,9 @@ def gpu_split(
     json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
-    from ..placement import gpu_split as run
-    from ..sizes import parse_size
-    from ..ui import print_json, print_line, size
+    from ..console.sizes import parse_size
+    from ..console.ui import print_json, print_line, size
+    from ..conversion.placement import gpu_split as run
 
     report = run(activations, parse_size(vram), model, output, batch=batch, least=least, overwrite=overwrite)
     if json:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Overwrite, where
+from ..console.options import Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools hash model.gguf",
@@ -28,9 +28,9 @@ def hash(
     json: Json = False,
 ) -> None:
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
-    from ..hashing import check_file, hash_file, write_manifest
-    from ..progress import bytes_progress
-    from ..ui import print_checks, print_json, print_line
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_checks, print_json, print_line
+    from ..inspection.hashing import check_file, hash_file, write_manifest
 
     given = {"xxh64": xxh64, "sha1": sha1, "sha256": sha256, "uuid": uuid}
     wanted = [name for name, chosen in given.items() if chosen or all] or ["xxh64"]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Json, Overwrite, TextFile, Threads, where
+from ..console.options import Chunks, Context, Json, Overwrite, TextFile, Threads, where
 
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
@@ -22,11 +22,11 @@ def imatrix(
     json: Json = False,
 ) -> None:
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
-    from ..imatrix import as_dict
-    from ..importance import measure_importance
-    from ..measure import context_warning
-    from ..progress import window_progress
-    from ..ui import note, print_json, print_matrix
+    from ..console.progress import window_progress
+    from ..console.ui import note, print_json, print_matrix
+    from ..measurement.importance import measure_importance
+    from ..measurement.perplexity import context_warning
+    from ..quantization.imatrix import as_dict
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")

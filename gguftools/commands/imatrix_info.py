@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Overwrite
+from ..console.options import Json, Overwrite
 
 EXAMPLES = (
     "gguftools imatrix-info imatrix.gguf",
@@ -26,10 +26,10 @@ def imatrix_info(
     json: Json = False,
 ) -> None:
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
+    from ..console.ui import print_json, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path
-    from ..imatrix import as_dict, problems, read_imatrix, write_imatrix
-    from ..imatrix import merge as merged
-    from ..ui import print_json, print_matrix
+    from ..quantization.imatrix import as_dict, problems, read_imatrix, write_imatrix
+    from ..quantization.imatrix import merge as merged
 
     target = None if merge is None else output_path(merge)
     if target is not None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Overwrite, where
+from ..console.options import DryRun, Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
@@ -24,9 +24,9 @@ def merge(
     json: Json = False,
 ) -> None:
     """Put a split set together: the file that was split, byte for byte."""
-    from ..progress import bytes_progress
-    from ..shards import merge as run
-    from ..ui import print_shards
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_shards
+    from ..conversion.shards import merge as run
 
     with bytes_progress(f"merge {shard.name}") as progress:
         report = run(shard, output, free=free, overwrite=overwrite, dry_run=dry_run, progress=progress)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Chunks, Context, Json, TextFile, Threads
+from ..console.options import Chunks, Context, Json, TextFile, Threads
 
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
@@ -32,11 +32,11 @@ def perplexity(
     json: Json = False,
 ) -> None:
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
-    from ..measure import context_warning
-    from ..measure import perplexity as measure
-    from ..progress import window_progress
-    from ..terminal import put
-    from ..ui import note, print_json
+    from ..console.progress import window_progress
+    from ..console.terminal import put
+    from ..console.ui import note, print_json
+    from ..measurement.perplexity import context_warning
+    from ..measurement.perplexity import perplexity as measure
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import (
+from ..console.options import (
     DryRun,
     Json,
     Matrix,
@@ -91,15 +91,15 @@ def quantize(
     json: Json = False,
 ) -> None:
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
-    from quants.recipes import RECIPES, Options
+    from gguftools.quantization.recipes import RECIPES, Options
 
-    from ..progress import bytes_progress
-    from ..quantization import parse_layers, parse_override, parse_rule, read_rules
-    from ..quantization import quantize as run
-    from ..sizes import parse_size
-    from ..ui import print_json, print_report, print_table, resumable_note, usage
-    from ..usage import misplaced_recipes
-    from ..values import once
+    from ..console.progress import bytes_progress
+    from ..console.sizes import parse_size
+    from ..console.ui import print_json, print_report, print_table, resumable_note, usage
+    from ..console.usage import misplaced_recipes
+    from ..conversion.quantize import parse_layers, parse_override, parse_rule, read_rules
+    from ..conversion.quantize import quantize as run
+    from ..metadata.values import once
 
     if list_recipes and json:
         print_json([

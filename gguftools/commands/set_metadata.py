@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, New, Overwrite, Reserve, where
+from ..console.options import DryRun, Json, New, Overwrite, Reserve, where
 
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
@@ -45,11 +45,11 @@ def set_metadata(
     json: Json = False,
 ) -> None:
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
-    from ..edit import set_metadata as run
-    from ..progress import bytes_progress
-    from ..ui import print_edit, usage
-    from ..usage import misplaced_words
-    from ..values import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_edit, usage
+    from ..console.usage import misplaced_words
+    from ..metadata.edit import set_metadata as run
+    from ..metadata.values import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
 
     if mistake := misplaced_words(assignments or (), remove or ()):
         usage(*mistake)
@@ -58,7 +58,7 @@ def set_metadata(
         usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     slack = 0
     if reserve is not None:
-        from ..sizes import parse_size
+        from ..console.sizes import parse_size
 
         slack = parse_size(reserve)
     values, types = read_json_values(from_json) if from_json else ({}, {})

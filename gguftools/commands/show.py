@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import Json, Markdown
+from ..console.options import Json, Markdown
 
 EXAMPLES = (
     "gguftools show model.gguf",
@@ -25,9 +25,10 @@ def show(
     text: Annotated[bool, Option("--text", help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,
 ) -> None:
     """Show what GGUF files hold: a summary, metadata, tensors."""
-    from .. import describe
+    from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
+    from ..inspection import describe
+    from ..metadata.text import brief, type_name
     from ..opened import open
-    from ..ui import print_json, print_line, print_markdown, print_table, print_value, size
 
     opened = [open(path) for path in files]
     if json and not key:
@@ -53,7 +54,7 @@ def show(
                 facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
                 table(str(each.path), ("", ""), facts)
                 pairs = {k: each.metadata.value(k) for k in each.metadata}
-                rows = [(k, describe.type_name(v), describe.brief(v)) for k, v in pairs.items()]
+                rows = [(k, type_name(v), brief(v)) for k, v in pairs.items()]
                 table("metadata", ("key", "type", "value"), rows)
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..options import DryRun, Json, Overwrite, ShardSize, ShardTensors, where
+from ..console.options import DryRun, Json, Overwrite, ShardSize, ShardTensors, where
 
 EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
@@ -26,10 +26,10 @@ def split(
     json: Json = False,
 ) -> None:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
-    from ..progress import bytes_progress
-    from ..shards import split as run
-    from ..sizes import parse_size
-    from ..ui import print_shards
+    from ..console.progress import bytes_progress
+    from ..console.sizes import parse_size
+    from ..console.ui import print_shards
+    from ..conversion.shards import split as run
 
     with bytes_progress(f"split {file.name}") as progress:
         report = run(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from ..options import Json, Threads
+from ..console.options import Json, Threads
 
 EXAMPLES = (
     "gguftools validate model.gguf",
@@ -20,9 +20,9 @@ def validate(
     json: Json = False,
 ) -> None:
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
-    from ..progress import bytes_progress
-    from ..ui import print_json, print_line, print_table, size
-    from ..validation import validate as check
+    from ..console.progress import bytes_progress
+    from ..console.ui import print_json, print_line, print_table, size
+    from ..inspection.validation import validate as check
 
     found = []
     for path in files:

@@ -1,1 +1,1 @@
-"""Reading and writing files: GGUF, checkpoints, atomic output."""
+"""What lies on disk: GGUF files, checkpoints, and the one gate through which every file is written."""

@@ -17,7 +17,7 @@ import pytest
 
 from archs.metadata import ValueType
 from archs.plan import Plan, plan
-from gguftools.files.checkpoint import open_checkpoint
+from gguftools.files.checkpoint.folder import open_checkpoint
 from runtime import graph
 from runtime.model import Model
 from tests.conftest import SHARED

@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import gguftools
-from gguftools.export import export_checkpoint
-from gguftools.files.checkpoint import open_checkpoint
+from gguftools.conversion.export import export_checkpoint
+from gguftools.files.checkpoint.folder import open_checkpoint
 
 from ..archs import checkpoints
 from ..conftest import SHARED

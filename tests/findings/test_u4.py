@@ -54,7 +54,7 @@ PHASES = {
     # what a signal comes in the middle of -> Python that sends it
     "importing": "class Sends:\n def find_spec(self, name, *rest):\n  if name == 'typer': send()\n"
                  "sys.meta_path.insert(0, Sends())\n",
-    "at work": "import gguftools.files.gguf_reader as reader\nreader.open_gguf = lambda *a, **b: send()\n",
+    "at work": "import gguftools.files.gguf.reader as reader\nreader.open_gguf = lambda *a, **b: send()\n",
     "at the end": "import atexit; atexit.register(send)\n",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 
 import gguftools
 from archs.metadata import Value, ValueType
-from gguftools.validation import validate
+from gguftools.inspection.validation import validate
 from quants.errors import ModelError
 from tests.archs import checkpoints
 from tests.gguftools.models import edited

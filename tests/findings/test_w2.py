@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gguftools
-from gguftools.files.gguf_reader import open_gguf
+from gguftools.files.gguf.reader import open_gguf
 
 from .tool import EXAMPLE, TEXT, refused, run
 

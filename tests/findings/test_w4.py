@@ -9,7 +9,7 @@ import pytest
 
 import gguftools
 from archs.metadata import Metadata, ValueType
-from gguftools.vocabulary_check import check_vocabulary
+from gguftools.inspection.vocabulary_check import check_vocabulary
 from quants.errors import GgufToolsError
 
 from .vocabularies import Change, converted, folder_of, vocabulary

@@ -11,8 +11,8 @@ import pytest
 
 import gguftools
 from archs.metadata import Metadata
-from gguftools.pipeline import FilePlan, Item, write_files
-from gguftools.validation import validate
+from gguftools.inspection.validation import validate
+from gguftools.writing.pipeline import FilePlan, Item, write_files
 from quants import from_array
 from quants.errors import OptionError
 

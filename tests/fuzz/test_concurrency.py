@@ -27,17 +27,17 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata
-from gguftools.edit import set_metadata
-from gguftools.endianness import convert_endian
-from gguftools.export import export_tensors
-from gguftools.files.gguf_reader import open_gguf
-from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
-from gguftools.files.safetensors import open_safetensors
-from gguftools.hashing import hash_file, read_manifest, write_manifest
-from gguftools.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
-from gguftools.imatrix import merge as merge_matrices
-from gguftools.quantization import quantize
-from gguftools.shards import merge, split
+from gguftools.conversion.endianness import convert_endian
+from gguftools.conversion.export import export_tensors
+from gguftools.conversion.quantize import quantize
+from gguftools.conversion.shards import merge, split
+from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.files.gguf.reader import open_gguf
+from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.inspection.hashing import hash_file, read_manifest, write_manifest
+from gguftools.metadata.edit import set_metadata
+from gguftools.quantization.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
+from gguftools.quantization.imatrix import merge as merge_matrices
 from quants import format_named
 from quants.errors import GgufToolsError
 

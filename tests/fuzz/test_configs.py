@@ -30,10 +30,10 @@ from archs.config_keys import KEYS, QUANTIZATION, ROPE_BY_LAYERS
 from archs.plan import Plan, plan
 from archs.registry import architectures
 from archs.shapes import faults
-from gguftools.conversion import convert
-from gguftools.files.checkpoint import open_checkpoint
-from gguftools.known_keys import problems
-from gguftools.validation import validate
+from gguftools.conversion.convert import convert
+from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.inspection.validation import validate
+from gguftools.metadata.known_keys import problems
 from quants.errors import GgufToolsError
 from tests.archs import checkpoints
 from tests.conftest import SHARED

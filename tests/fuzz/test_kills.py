@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from archs.metadata import Metadata
-from gguftools.edit import set_metadata
-from gguftools.files.gguf_reader import open_gguf
-from gguftools.files.gguf_writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.reader import open_gguf
+from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.metadata.edit import set_metadata
 from quants import format_named
 
 ROOT = Path(__file__).resolve().parents[2]

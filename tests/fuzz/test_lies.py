@@ -31,15 +31,15 @@ import pytest
 import gguftools
 from archs.keys import MODEL
 from archs.metadata import Metadata, Value, ValueType
-from gguftools import describe
-from gguftools.audit import audit
-from gguftools.compare import compare
-from gguftools.drafting import can_draft
-from gguftools.export import export_checkpoint
-from gguftools.files.gguf_writer import TensorInfo, plan_file
-from gguftools.importance import measure_importance
+from gguftools.conversion.export import export_checkpoint
+from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.inspection import describe
+from gguftools.inspection.audit import audit
+from gguftools.inspection.compare import compare
+from gguftools.inspection.drafting import can_draft
+from gguftools.inspection.validation import validate
+from gguftools.measurement.importance import measure_importance
 from gguftools.opened import OpenFile
-from gguftools.validation import validate
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError
 from runtime.kernels.threads import set_threads

@@ -28,12 +28,12 @@ from hypothesis import strategies as st
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.vocab import vocabulary
-from gguftools.files.gguf_reader import open_gguf
-from gguftools.files.gguf_writer import TensorInfo, plan_file
-from gguftools.files.journal import Journal, _load
-from gguftools.files.safetensors import open_safetensors
-from gguftools.files.torch_pickle import open_torch
-from gguftools.imatrix import Entry, ImportanceMatrix, problems, read_imatrix, write_imatrix
+from gguftools.files.checkpoint.safetensors import open_safetensors
+from gguftools.files.checkpoint.torch_pickle import open_torch
+from gguftools.files.gguf.journal import Journal, _load
+from gguftools.files.gguf.reader import open_gguf
+from gguftools.files.gguf.writer import TensorInfo, plan_file
+from gguftools.quantization.imatrix import Entry, ImportanceMatrix, problems, read_imatrix, write_imatrix
 from quants import Tensor, format_named
 from quants.errors import GgufToolsError
 from runtime.tokenizer import tokenizer_from_metadata

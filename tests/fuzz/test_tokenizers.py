@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import pytest
 
 from archs.vocab import files, vocabulary
-from gguftools.vocabulary_check import check_vocabulary
+from gguftools.inspection.vocabulary_check import check_vocabulary
 from quants.errors import GgufToolsError, VocabularyError
 from runtime.tokenizer import tokenizer_from_metadata
 from tests.archs.checkpoints import FAMILIES

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from archs.metadata import Metadata, Value
-from gguftools.pipeline import FilePlan, Item, write_files
+from gguftools.writing.pipeline import FilePlan, Item, write_files
 from quants import Tensor, format_named, from_array
 
 

@@ -17,16 +17,16 @@ from gguftools import commands
 
 from ..conftest import ROOT
 from ..findings.forks import Tool
+from .files.torch_files import write_torch
 from .models import metadata_of, write_model
-from .torch_files import write_torch
 
 GATE = {"files/atomic.py", "files/locks.py"}
 # Who may write to an open file, remove or make one by other means, and why.
 ELSEWHERE = {
-    "files/journal.py": "writes into a file that is locked",
-    "files/remote.py": "fills a temporary folder of its own",
-    "shards.py": "deletes shards that are merged",
-    "terminal.py": "opens the null device",
+    "files/gguf/journal.py": "writes into a file that is locked",
+    "files/checkpoint/remote.py": "fills a temporary folder of its own",
+    "conversion/shards.py": "deletes shards that are merged",
+    "console/terminal.py": "opens the null device",
 }
 WRITES = {
     "write_bytes", "write_text", "mkdir", "rename", "replace_file", "unlink", "rmdir", "rmtree", "symlink_to",

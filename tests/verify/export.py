@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 import gguftools
-from gguftools.checking import ATTENTION
-from gguftools.compare import compare
-from gguftools.export import export_checkpoint
-from gguftools.files.checkpoint import open_checkpoint
+from gguftools.conversion.export import export_checkpoint
+from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.inspection.compare import compare
+from gguftools.measurement.checking import ATTENTION
 from quants.errors import GgufToolsError
 from tests import zoo
 from tests.archs import checkpoints, exported

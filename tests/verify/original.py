@@ -18,7 +18,7 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from gguftools.checking import ATTENTION
+from gguftools.measurement.checking import ATTENTION
 from tests.archs import checkpoints
 
 from .options import Base, Config

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from archs.packed import unpacked
-from gguftools.files.safetensors import open_safetensors
+from gguftools.files.checkpoint.safetensors import open_safetensors
 from tests.conftest import DATA
 
 FILES = sorted(DATA.glob("packed/*.safetensors"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from archs.packed.mxfp4 import joined
-from gguftools.files.dtypes import checkpoint_formats
+from gguftools.files.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor
 from quants.errors import ModelError
 

@@ -1,0 +1,1 @@
+"""The terminal: arguments, help, progress, tables, errors as one line."""

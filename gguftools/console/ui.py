@@ -1,0 +1,253 @@
+"""What a user sees: tables, reports, errors as one clear line. Results go to stdout, the rest to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from quants.errors import GgufToolsError
+
+from ..metadata.visible import UNSEEN, visible
+from . import terminal
+from .tables import folded, table
+
+if TYPE_CHECKING:
+    from ..conversion.shards import ShardsReport
+    from ..inspection.hashing import CheckReport
+    from ..metadata.edit import EditReport
+    from ..quantization.imatrix import ImportanceMatrix
+    from ..writing.report import LogitCheck, OutputReport, QuantizeReport
+
+
+def print_line(text: str = "", keep: str = "") -> None:
+    """A line of a result. keep: characters that stay as they are, though nobody sees them."""
+    print(visible(text, keep))
+
+
+def print_error(error: GgufToolsError) -> None:
+    terminal.put(sys.stderr, ("error:", "bold red"), f" {visible(str(error))}")
+    if error.hint:
+        terminal.put(sys.stderr, ("hint:", "cyan"), f" {visible(error.hint)}")
+
+
+def usage(message: str, hint: str) -> NoReturn:
+    """End the program as a wrong call: exit code 2."""
+    print_error(GgufToolsError(message, hint))
+    sys.exit(2)
+
+
+@contextmanager
+def resumable_note() -> Iterator[None]:
+    """Work that leaves what it has done for --resume, and says so when it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("what is done was kept beside the output; the same command with --resume goes on from there")
+        raise
+
+
+def note(text: str) -> None:
+    """A remark that is neither result nor error."""
+    if not terminal.quiet or text.startswith("warning"):
+        terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
+
+
+def print_json(value: Any) -> None:
+    print(_json(value, indent=2))
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
+    text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=str)
+    return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+
+
+def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
+    """A table; `right` has an "r" for each column that is aligned right ("lrr"). Folded on a terminal alone."""
+    if title:
+        terminal.put(sys.stdout, (visible(title), "bold"))
+    shown = [list(map(visible, row)) for row in (columns, *rows)]
+    if sys.stdout.isatty() and len(rows) <= MOST_FOLDED:
+        console = terminal.console(sys.stdout)
+        console.print(*folded(shown, right, console.width), sep="", end="")
+        return
+    head, *lines = table(shown, right)
+    if head:
+        terminal.put(sys.stdout, (head, "bold"))
+    if lines:
+        print("\n".join(lines))
+
+
+def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
+    """The same table as Markdown, to paste into a model card."""
+    if title:
+        print_line(f"### {title}")
+        print()
+    align = [("---:" if i < len(right) and right[i] == "r" else "---") for i in range(len(columns))]
+    for row in (columns, align, *rows):
+        print_line("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+    print()
+
+
+def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) -> None:
+    """What conversion or quantization did: for each output its types, then file, size, bits per weight, time.
+
+    resume: whether it was to go on from what an earlier run left.
+    """
+    if report.resumed_bytes:
+        done, total = size(report.resumed_bytes), size(report.source_bytes)
+        note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
+    elif resume and not report.dry_run:
+        note("nothing to resume: all was done anew")
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
+    if unknown:
+        note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    for output in report.outputs:
+        _note_fallbacks(output)
+        types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
+        print_table(None, ("type", "tensors", "bytes"), types, "lrr")
+        measured = [(t.rmse, t) for t in output.tensors if t.rmse]
+        if measured:
+            worst = sorted(measured, key=lambda each: -each[0])
+            rows = [(t.name, t.format, f"{rmse:.3g}", f"{t.max_error or 0:.3g}") for rmse, t in worst]
+            print_table(None, ("tensor", "type", "rmse", "largest error"), rows, "llrr")
+        verb = "would be" if report.dry_run else "is"
+        print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
+    if report.dry_run:
+        enough = "enough" if report.fits else "NOT enough"
+        print_line(f"{size(report.free_bytes)} free on the disk: {enough}")
+        return
+    rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
+    print_line(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
+    if report.check is not None:
+        _print_check(report.check)
+
+
+def _print_check(check: LogitCheck) -> None:
+    """How far logits are from transformers', and whether that is what it should be."""
+    verdict = f"at most {check.tolerance:g} was expected" if check.exact else "weights were rounded, so it is no error"
+    if check.exact and check.passed:
+        verdict = "as it should be"
+    prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
+    print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+
+
+def _note_fallbacks(output: OutputReport) -> None:
+    """One line for all tensors that became another format than the recipe's for the same reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for tensor in output.fallbacks:
+        reasons.setdefault((tensor.format, tensor.fallback or ""), []).append(tensor.name)
+    for (form, reason), names in reasons.items():
+        who = names[0] if len(names) == 1 else f"{len(names)} tensors ({names[0]}, …)"
+        note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
+
+
+def print_edit(report: EditReport, as_json: bool) -> None:
+    """What an edit changed, as a diff; then a conversation through the new chat template, and how it was written."""
+    if report.recovered is not None:
+        note(f"interrupted edit: {report.recovered}")
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    for change in report.changes:
+        for line in change.lines():
+            print_line(line)
+    if report.preview is not None:
+        print_line("a conversation by the new chat template:")
+        for line in report.preview.splitlines():
+            print_line(f"  | {line}")
+    if report.changes or report.recovered is None:
+        print_line(_written(report))
+
+
+def _written(report: EditReport) -> str:
+    where = "in place" if report.in_place else "by a copy"
+    if report.dry_run:
+        return f"{report.path} would be changed {where}"
+    if not report.bytes_written:
+        return f"{report.path} is as it was"
+    return f"{report.path} was changed {where}, {size(report.bytes_written)} written"
+
+
+def print_shards(report: ShardsReport, as_json: bool) -> None:
+    """The shards of a set, and the file that has it all."""
+    for warning in report.warnings:
+        note(f"warning: {warning}")
+    if as_json:
+        print_json(report.as_dict())
+        return
+    rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
+    print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
+    print_line(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
+
+
+def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
+    """For each file, what differs from its manifest."""
+    if as_json:
+        print_json([report.as_dict() for report in reports])
+        return
+    for report in reports:
+        for mismatch in report.mismatches:
+            print_line(str(mismatch))
+        wrong = len(report.mismatches)
+        verdict = f"{wrong} wrong" if wrong else "as it should be"
+        print_line(f"{report.file}: {verdict}; {report.checked} hashes checked")
+
+
+USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose
+MOST_FOLDED = 2000  # rows that are folded in a second
+MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
+
+
+def print_matrix(matrix: ImportanceMatrix) -> None:
+    """An importance matrix: where it comes from, what matters most and least, what is wrong."""
+    from ..quantization.imatrix import layer_importance, problems, summary
+
+    entries, found = summary(matrix), problems(matrix)
+    print_line(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
+          f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
+    rows = [
+        (e.name, str(e.width), f"{e.experts_seen}/{e.experts}", str(e.zero_columns), f"{e.importance:.4g}")
+        for e in (*entries[: MOST_ROWS // 2], *entries[MOST_ROWS // 2 :][-MOST_ROWS // 2 :])
+    ]
+    columns = ("most and least important", "columns", "experts seen", "zero columns", "mean square")
+    print_table(None, columns, rows, "lrrrr")
+    layers = [layer for layer in layer_importance(entries) if layer >= 0]
+    print_line(f"layers by importance: {', '.join(map(str, layers))}")
+    for problem in found[:MOST_ROWS]:
+        note(f"warning: {problem}")
+    if len(found) > MOST_ROWS:
+        note(f"warning: {len(found) - MOST_ROWS} more problems; --json lists all")
+
+
+def print_value(value: Any, as_json: bool) -> None:
+    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON.
+
+    A terminal gets strings without what it would obey.
+    """
+    if not isinstance(value, str) or as_json:
+        print(_json(value))
+    elif sys.stdout.isatty():
+        print_line(value, keep="\n\t")
+    else:
+        lossless = value if terminal.is_unicode(sys.stdout) else value.encode("ascii", "backslashreplace").decode()
+        print(lossless)  # to the byte, for whoever takes a template out
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: 1.50 GB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"

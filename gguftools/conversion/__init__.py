@@ -1,0 +1,1 @@
+"""From a model to files: convert, quantize, export, split and merge."""

@@ -1,0 +1,270 @@
+"""Out of GGUF: tensors as .safetensors or .npy, or a whole Hugging Face folder that converts to the same file again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from archs.inverse import Rebuilt, rebuild
+from archs.metadata import Metadata
+from archs.small_files import read_json_object
+from archs.vocab import vocabulary
+from archs.vocab.restore import ROLES, ends, restored_files
+from quants import Format, Tensor, format_named
+from quants.errors import FileError, OptionError, VocabularyError
+
+from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
+from ..files.checkpoint.safetensors import Entry, plan_safetensors
+from ..inputs import PathLike, open_input
+from ..inspection.compare import compare_metadata
+from ..inspection.describe import selected
+from ..metadata.typed import check_kinds
+from ..writing.pipeline import Progress
+from ..writing.row_blocks import over_rows
+
+OUTTYPES = ("F32", "F16", "BF16")
+FLOATS = ("F64", *OUTTYPES)
+DEFAULT_SHARD = 5_000_000_000
+TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written. differing: metadata keys that a conversion of it would write otherwise; empty is best."""
+
+    path: Path
+    files: tuple[str, ...]
+    tensors: int
+    bytes: int
+    hf_class: str | None = None
+    differing: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "path": str(self.path)}
+
+
+def export_tensors(
+    source: PathLike,
+    output: PathLike,
+    *,
+    pattern: str | None = None,
+    outtype: str | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write tensors under their GGUF names to one .safetensors file or, one each, to .npy.
+
+    pattern: a regular expression that names must hold. outtype: F32, F16 or BF16; None keeps types whose values have
+    bytes of their own and decodes block formats to F32. NPY has no BF16, which becomes F32 there. A .npy output takes
+    one tensor; a folder, or what ends in a slash, takes them all.
+    Raises FileError, OptionError, FormatError.
+    """
+    path, opened = Path(output), open_input(Path(source))
+    tensors = selected(opened.tensors, pattern)
+    is_folder = path.is_dir() or os.fspath(output).endswith("/")
+    if path.suffix == ".npy" and not is_folder:
+        if len(tensors) != 1:
+            message = f"a .npy file holds one tensor; {len(tensors)} were chosen"
+            raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
+        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, opened.reads, threads, progress)
+    if is_folder:
+        with made_folder(path):
+            paths = {tensor.name: path / f"{_file_name(tensor.name)}.npy" for tensor in tensors}
+            return _write_npy(tensors, paths, path, outtype, overwrite, opened.reads, threads, progress)
+    if path.suffix != ".safetensors":
+        raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
+    named = [(tensor.name, tensor) for tensor in tensors]
+    size = _write_safetensors(path, named, outtype, threads, progress, overwrite=overwrite, reads=opened.reads)
+    return Exported(path, (path.name,), len(tensors), size)
+
+
+def _file_name(name: str) -> str:
+    if re.fullmatch(r"[\w.-]{1,200}", name) and not name.startswith("."):
+        return name
+    raise FileError(f"tensor {name!r} cannot give a file its name")
+
+
+def target_format(tensor: Tensor, outtype: str | None, keep_small: bool = False) -> Format:
+    """What a tensor is written as. keep_small: vectors keep their type, as norms do in files for conversion."""
+    name = tensor.format.name
+    if tensor.format.elements is not None and (name not in FLOATS or outtype is None):
+        return tensor.format
+    if keep_small and len(tensor.shape) < 2 and name in FLOATS:
+        return tensor.format
+    return format_named(outtype or "F32")
+
+
+def _encoded(tensor: Tensor, form: Format, start: int, stop: int) -> memoryview:
+    raw = np.ascontiguousarray(tensor.raw(start, stop))
+    if tensor.format.name != form.name:
+        with np.errstate(over="ignore"):
+            raw = form.encode(np.ascontiguousarray(tensor.format.decode(raw)))
+    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
+
+
+def _write_safetensors(
+    path: Path, named: Sequence[tuple[str, Tensor]], outtype: str | None,
+    threads: int | None, progress: Progress | None, keep_small: bool = False, overwrite: bool = False,
+    reads: Reads = NOTHING,
+) -> int:  # fmt: skip
+    """Returns the bytes of the file."""
+    forms = {name: target_format(tensor, outtype, keep_small) for name, tensor in named}
+    order = sorted(named, key=lambda each: -forms[each[0]].block_bytes)
+    entries = [Entry(name, tensor.shape, forms[name]) for name, tensor in order]
+    header = plan_safetensors(entries, {"format": "pt"})
+    total = len(header) + sum(entry.nbytes for entry in entries)
+    check_target(path, reads, overwrite)
+    check_space(path, total)
+    tensors = [tensor.renamed(name) for name, tensor in order]
+    with atomic_output(path, overwrite=overwrite, reads=reads) as file:
+        file.write(header)
+        _write_rows(file, tensors, forms, threads, progress)
+    return total
+
+
+def _write_rows(
+    file: IO[Any], tensors: Sequence[Tensor], forms: Mapping[str, Format],
+    threads: int | None, progress: Progress | None,
+) -> None:  # fmt: skip
+    def look(tensor: Tensor, start: int, stop: int) -> memoryview:
+        return _encoded(tensor, forms[tensor.name], start, stop)
+
+    for _, _, raw in over_rows(tensors, look, threads=threads, progress=progress):
+        file.write(raw)
+
+
+def _write_npy(
+    tensors: Sequence[Tensor], paths: Mapping[str, Path], output: Path, outtype: str | None, overwrite: bool,
+    reads: Reads, threads: int | None, progress: Progress | None,
+) -> Exported:  # fmt: skip
+    if outtype == "BF16":
+        raise OptionError("numpy has no BF16", hint="choose F32 or F16")
+    for path in paths.values():
+        check_target(path, reads, overwrite)
+    total = 0
+    for tensor in tensors:
+        form = target_format(tensor, outtype)
+        form = format_named("F32") if form.name == "BF16" else form
+        with atomic_output(paths[tensor.name], overwrite=overwrite, reads=reads) as file:
+            dtype = np.lib.format.dtype_to_descr(np.dtype(form.elements))
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": dtype, "fortran_order": False, "shape": tensor.shape}
+            )
+            _write_rows(file, [tensor], {tensor.name: form}, threads, progress)
+            total += file.tell()
+    return Exported(output, tuple(path.name for path in paths.values()), len(tensors), total)
+
+
+def export_checkpoint(
+    source: PathLike,
+    folder: PathLike,
+    *,
+    outtype: str | None = None,
+    max_shard: int = DEFAULT_SHARD,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write the Hugging Face folder that a GGUF file could come from: weights, config.json, tokenizer.
+
+    outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32. max_shard: bytes of
+    weights in a file. What is written converts to the same tensors again; `differing` lists metadata that would not.
+    Raises FileError, ModelError where the architecture's mapping cannot be undone, VocabularyError.
+    """
+    opened, target = open_input(Path(source)), Path(folder)
+    with new_folder(target, overwrite) as made:
+        check_kinds(opened.metadata, "")
+        rebuilt = rebuild(opened.metadata, opened.tensors)
+        config = _config(rebuilt, opened.metadata, outtype)
+        texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
+        texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
+        for name, content in texts.items():
+            with atomic_output(made / name, overwrite=overwrite, reads=opened.reads) as file:
+                file.write(content)
+        differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, opened.metadata)]
+        files, size = _write_weights(
+            made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, opened.reads
+        )
+    return Exported(
+        target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)
+    )
+
+
+def _config(rebuilt: Rebuilt, metadata: Metadata, outtype: str | None) -> dict[str, Any]:
+    config = dict(rebuilt.config)
+    for role, key in ROLES.items():
+        number = metadata.get(key)
+        if number is not None and f"{role}_token_id" not in config:
+            config[f"{role}_token_id"] = ends(metadata) if role == "eos" else int(number)
+    sizes: dict[str, int] = {}
+    for tensor in rebuilt.tensors.values():
+        name = target_format(tensor, outtype, keep_small=True).name
+        sizes[name] = sizes.get(name, 0) + tensor.size
+    config["torch_dtype"] = TORCH_NAMES.get(max(sizes, key=lambda name: sizes[name]), "float32")
+    return config
+
+
+def _vocabulary_differences(folder: Path, rebuilt: Rebuilt, metadata: Metadata) -> list[str]:
+    """Keys of the vocabulary that a conversion of the folder would write otherwise."""
+    if "tokenizer.ggml.model" not in metadata:
+        return []
+    architecture, rows = rebuilt.architecture, metadata["tokenizer.ggml.tokens"]
+    pre = metadata.get("tokenizer.ggml.pre") if metadata["tokenizer.ggml.model"] == "gpt2" else None
+    try:
+        again = vocabulary(
+            folder, architecture.vocab, _read_config(folder), len(rows), pre, extra=architecture.vocab_keys
+        )
+    except VocabularyError:
+        return ["tokenizer.ggml.tokens"]
+    own = Metadata()
+    for key in metadata:
+        if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json":
+            own[key] = metadata.value(key)
+    return [difference.key for difference in compare_metadata(own, again)]
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    return read_json_object(folder / "config.json")
+
+
+def _write_weights(
+    folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_shard: int,
+    threads: int | None, progress: Progress | None, overwrite: bool, reads: Reads,
+) -> tuple[list[str], int]:  # fmt: skip
+    """One file, or shards with an index. Returns names and bytes."""
+    shards: list[list[tuple[str, Tensor]]] = [[]]
+    held = 0
+    for name, tensor in tensors.items():
+        size = tensor.size * target_format(tensor, outtype, keep_small=True).block_bytes
+        if shards[-1] and held + size > max_shard:
+            shards.append([])
+            held = 0
+        shards[-1].append((name, tensor))
+        held += size
+    count = len(shards)
+    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    names = ["model.safetensors"] if count == 1 else names
+    total = 0
+    for name, shard in zip(names, shards, strict=True):
+        total += _write_safetensors(folder / name, shard, outtype, threads, progress, True, overwrite, reads)
+    if count == 1:
+        return names, total
+    places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor, _ in shard}
+    with atomic_output(folder / "model.safetensors.index.json", overwrite=overwrite, reads=reads) as file:
+        file.write(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2).encode())
+    return [*names, "model.safetensors.index.json"], total
+
+
+def outtype_named(name: str | None) -> str | None:
+    """F32, F16 or BF16 in any case. Raises OptionError for anything else."""
+    if name is not None and name.upper() not in OUTTYPES:
+        raise OptionError(f"tensors cannot be exported as {name!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
+    return None if name is None else name.upper()

@@ -1,0 +1,60 @@
+"""Predictor folders of PowerInfer: model_N.pt for each layer, and a threshold in config.json."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from archs.small_files import read_json_object
+from quants import Tensor
+from quants.errors import FileError
+
+from ..files.checkpoint.torch_pickle import open_torch
+from ..inputs import PathLike
+
+LINEAR = ("fc1.weight", "fc2.weight")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The two linear maps of each layer; threshold: the score from which a neuron counts, None if nobody said."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    threshold: float | None
+    files: tuple[Path, ...]
+
+
+def open_predictor(folder: PathLike) -> Predictor:
+    """Open a predictor folder; nothing but headers is read. Raises FileError."""
+    folder = Path(folder)
+    files = numbered_files(folder, "model")
+    layers = []
+    for path in files:
+        found = open_torch(path)
+        if found.keys() != set(LINEAR) or any(len(tensor.shape) != 2 for tensor in found.values()):
+            names = ", ".join(sorted(found)) or "nothing"
+            raise FileError(f"{path} holds {names}; the matrices {' and '.join(LINEAR)} were expected")
+        layers.append((found[LINEAR[0]], found[LINEAR[1]]))
+    config = folder / "config.json"
+    threshold = read_json_object(config).get("sparse_threshold") if config.exists() else None
+    if threshold is not None and not (type(threshold) in (int, float) and abs(threshold) < 1e30):
+        raise FileError(f"{config}: sparse_threshold is {threshold!r}; a number was expected")
+    return Predictor(tuple(layers), None if threshold is None else float(threshold), tuple(files))
+
+
+def numbered_files(folder: Path, stem: str) -> list[Path]:
+    """STEM_0.pt, STEM_1.pt, … of a folder, in order of layers. Raises FileError for none, or one that is missing."""
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {folder}")
+    found = {
+        int(match[1]): path
+        for path in folder.iterdir()
+        if (match := re.fullmatch(rf"{stem}_(0|[1-9]\d{{0,5}})\.pt", path.name))
+    }
+    if not found:
+        raise FileError(f"{folder} has no files {stem}_0.pt, {stem}_1.pt, …, one for each layer")
+    missing = sorted(set(range(max(found) + 1)) - set(found))
+    if missing:
+        raise FileError(f"{folder} has {stem}_{max(found)}.pt, but no {stem}_{missing[0]}.pt")
+    return [found[i] for i in sorted(found)]

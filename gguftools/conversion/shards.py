@@ -1,0 +1,481 @@
+"""Split sets: a GGUF file cut into shards as the reference names and marks them, and put together to the byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from archs.metadata import Metadata, ValueType
+from quants.errors import FileError, OptionError
+
+from ..files.atomic import (
+    Reads,
+    Unnamed,
+    check_space,
+    check_target,
+    claim,
+    create_unnamed,
+    discard,
+    explain_write_error,
+    explained,
+    open_own,
+    output_path,
+    publish,
+    remove_own,
+    write_at,
+)
+from ..files.gguf.edit import copy_ranges
+from ..files.gguf.reader import DEFAULT_ALIGNMENT, SHARD_NAME, GgufFile, align, map_file, open_gguf
+from ..files.gguf.writer import Layout, TensorInfo, plan_file
+from ..files.locks import held, is_named, state_of
+
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int, str], None]
+Move = tuple[int, int, int]  # from, to, bytes
+
+DEFAULT_TENSORS = 128
+FREE_HINT = "run the same command again to go on; what is merged already is kept"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a set: its name, how many tensors it has, its size in bytes."""
+
+    path: Path
+    tensors: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ShardsReport:
+    """What was, or (dry_run) would be, split or merged. whole: the file that has it all."""
+
+    whole: Path
+    whole_bytes: int
+    shards: list[Shard]
+    dry_run: bool
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        shards = [{"file": str(each.path), "tensors": each.tensors, "bytes": each.nbytes} for each in self.shards]
+        return {"file": str(self.whole), "bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
+                "warnings": self.warnings}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A file to write: its layout, its size, and what is copied into it."""
+
+    path: Path
+    layout: Layout
+    moves: list[Move]
+    total: int
+
+
+def split(
+    path: PathLike,
+    output: PathLike | None = None,
+    *,
+    max_size: int | None = None,
+    max_tensors: int | None = None,
+    metadata_alone: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ShardsReport:
+    """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
+
+    output: PREFIX, where a final `.gguf` does not count, or a folder; the file's own name if not given. max_size: bytes
+    of tensors of a shard, as stored. max_tensors: 128 if neither is given. metadata_alone: no tensors in the first one.
+    `merge` restores the file byte for byte; where it cannot, a warning says why. Raises FileError, OptionError.
+    """
+    opened = open_gguf(Path(path), join=False)
+    if opened.metadata.get("split.count", 0) > 1:
+        raise OptionError(f"{path} is a shard already", hint="merge the set first")
+    if not opened.tensors:
+        raise OptionError(f"{path} has no tensors that could be split")
+    groups = _groups(opened, max_size, max_tensors)
+    if metadata_alone:
+        groups.insert(0, [])
+    prefix = opened.path if output is None else output_path(output, opened.path.name)
+    outputs = _plan_shards(opened, prefix.with_name(prefix.name.removesuffix(".gguf")), groups)
+    shards = [Shard(each.path, len(group), each.total) for each, group in zip(outputs, groups, strict=True)]
+    reads = Reads(states=opened.states)
+    for shard in shards:
+        check_target(shard.path, reads, overwrite)
+    if not dry_run:
+        check_space(shards[0].path, sum(shard.nbytes for shard in shards))
+        sources = [[(opened.path, output.moves)] for output in outputs]
+        _write_copies(outputs, sources, reads, overwrite, progress)
+    return ShardsReport(opened.path, opened.file_size, shards, dry_run, list(_why_not_exact(opened)))
+
+
+def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
+    """The tensors of each shard: one after the other, until the next would be too much."""
+    if max_size is not None and max_tensors is not None:
+        raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
+    if max_tensors is not None and max_tensors < 1:
+        raise OptionError(f"a shard of {max_tensors} tensors is none")
+    count = max_tensors or (DEFAULT_TENSORS if max_size is None else len(opened.tensors))
+    groups: list[list[TensorInfo]] = [[]]
+    filled = 0
+    for info in _infos(opened):
+        size = align(info.nbytes, DEFAULT_ALIGNMENT)
+        if groups[-1] and (len(groups[-1]) == count or (max_size is not None and filled + size > max_size)):
+            groups.append([])
+            filled = 0
+        groups[-1].append(info)
+        filled += size
+    return groups
+
+
+def _infos(opened: GgufFile) -> list[TensorInfo]:
+    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
+
+
+def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[TensorInfo]]) -> list[_Output]:
+    outputs = []
+    for number, infos in enumerate(groups):
+        metadata = _without_split_keys(opened.metadata) if number == 0 else Metadata()
+        metadata.set("split.no", number, ValueType.UINT16)
+        metadata.set("split.count", len(groups), ValueType.UINT16)
+        metadata.set("split.tensors.count", len(opened.tensors), ValueType.INT32)
+        path = prefix.with_name(f"{prefix.name}-{number + 1:05d}-of-{len(groups):05d}.gguf")
+        layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
+        offsets = dict(zip((info.name for info in infos), layout.offsets, strict=True))
+        moves, total = _moves(opened, layout, offsets, number == len(groups) - 1)
+        outputs.append(_Output(path, layout, moves, total))
+    return outputs
+
+
+def _without_split_keys(metadata: Metadata) -> Metadata:
+    new = metadata.copy()
+    for key in [key for key in new if key.startswith("split.")]:
+        del new[key]
+    return new
+
+
+def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end: bool) -> tuple[list[Move], int]:
+    """What to copy from `source` for tensors that get these offsets, and how large the file must be for it.
+
+    to_end: what follows the source's last tensor is to follow the last one here: files end with padding, or don't.
+    """
+    moves: list[Move] = []
+    same_alignment = source.alignment == layout.alignment
+    ends = (source.offsets[name] + tensor.nbytes for name, tensor in source.tensors.items())
+    data_end = max(ends, default=source.data_offset) if to_end else 0
+    for name, to in offsets.items():
+        if name not in source.tensors:
+            continue
+        begin, size = source.offsets[name], source.tensors[name].nbytes
+        if same_alignment and not (to_end and begin + size == data_end):
+            size = min(align(size, source.alignment), source.file_size - begin)
+        if moves and moves[-1][0] + moves[-1][2] == begin and moves[-1][1] + moves[-1][2] == to:
+            begin, to, size = moves[-1][0], moves[-1][1], moves[-1][2] + size
+            moves.pop()
+        moves.append((begin, to, size))
+    if not to_end:
+        return moves, layout.total
+    last = max((offset + info.nbytes for offset, info in zip(layout.offsets, layout.tensors, strict=True)), default=0)
+    tail = map_file(source.path, "GGUF file")[data_end:]
+    if len(tail) == align(data_end, source.alignment) - data_end and not tail.any():
+        return moves, layout.total
+    return [*moves, (data_end, last, len(tail))], last + len(tail)
+
+
+def _why_not_exact(opened: GgufFile) -> Iterator[str]:
+    """Why `merge` would give another file than the one that was split."""
+    infos = _infos(opened)
+    if any(key.startswith("split.") for key in opened.metadata):
+        yield "the file has split.* keys left over from a merge; merging will not bring them back"
+        return
+    layout = plan_file(opened.metadata, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
+    stored = map_file(opened.path, "GGUF file")[: opened.data_offset].tobytes()
+    if layout.offsets != list(opened.offsets.values()):
+        yield "the file's tensors are not stored in the order in which they are listed; merging will store them so"
+    elif layout.header != stored:
+        yield "the file's header is not as we write it; merging will give an equal one"
+
+
+def _write_copies(
+    outputs: Sequence[_Output], sources: Sequence[Sequence[tuple[Path, list[Move]]]], reads: Reads, overwrite: bool,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    """Fill files with what is copied from others. They get their names when all are complete, the first last.
+
+    Until that is there, no one can take the others for a whole set.
+    """
+    total, done = sum(output.total for output in outputs), 0
+    with explained(outputs[0].path, total), ExitStack() as stack:
+        files: list[Unnamed] = []
+        for output in outputs:
+            files.append(create_unnamed(output.path, output.total, reads=reads, overwrite=overwrite))
+            stack.callback(discard, files[-1])
+        for output, file, parts in zip(outputs, files, sources, strict=True):
+            os.ftruncate(file.fd, output.total)
+            write_at(file.fd, memoryview(output.layout.header), 0)
+            for source, moves in parts:
+                _copy(source, file.fd, moves, progress, done, total, output.path.name)
+                done += sum(size for _, _, size in moves)
+        publish(*files)
+
+
+def _copy(
+    source: Path, target: int, moves: Sequence[Move], progress: Progress | None, done: int, total: int, label: str
+) -> None:
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileError(f"{source} cannot be read: {error.strerror}") from error
+    try:
+        copy_ranges(fd, target, moves, None if progress is None else lambda now, _: progress(done + now, total, label))
+    finally:
+        os.close(fd)
+
+
+def merge(
+    path: PathLike,
+    output: PathLike | None = None,
+    *,
+    free: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ShardsReport:
+    """Put a split set together; any shard may be named. The result is the file that was split, byte for byte.
+
+    output: PREFIX.gguf beside the shards if not given. free: delete each shard as soon as its bytes are safe in the
+    output, so that the disk needs room for one shard only; after an interruption the same call goes on.
+    Raises FileError, OptionError.
+    """
+    path = Path(path)
+    match = SHARD_NAME.fullmatch(path.name)
+    name = f"{match['prefix'] if match else path.stem}.gguf"
+    target = output_path(path.parent if output is None else output, name)
+    if os.path.lexists(_Freeing.state_path(target)):
+        if not free:
+            raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
+        resumed = _resume(path, target, overwrite, dry_run, progress)
+        if resumed is not None:
+            return resumed
+    opened = _open_set(path)
+    whole = _plan_whole(opened, target)
+    shards = [Shard(part.path, len(part.tensors), part.file_size) for part in opened.parts]
+    reads = Reads(states=opened.states)
+    check_target(target, reads, overwrite)
+    report = ShardsReport(target, whole.total, shards, dry_run)
+    if dry_run:
+        return report
+    if free:
+        _free(opened, whole, reads, overwrite, progress)
+    else:
+        offsets = dict(zip(opened.tensors, whole.layout.offsets, strict=True))
+        last = opened.parts[-1]
+        sources = [(part.path, _moves(part, whole.layout, offsets, part is last)[0]) for part in opened.parts]
+        _write_copies([whole], [sources], reads, overwrite, progress)
+    return report
+
+
+def _open_set(path: Path) -> GgufFile:
+    opened = open_gguf(path)
+    if not opened.is_split and not opened.metadata.get("split.count"):
+        raise OptionError(f"{path} is not a shard of a split set: it has no split.count")
+    return opened
+
+
+def _plan_whole(opened: GgufFile, target: Path) -> _Output:
+    metadata = _without_split_keys(opened.metadata)
+    first = opened.parts[0]
+    layout = plan_file(metadata, _infos(opened), DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
+    offsets = dict(zip(opened.tensors, layout.offsets, strict=True))
+    _, total = _moves(opened.parts[-1], layout, offsets, True)
+    return _Output(target, layout, [], total)
+
+
+def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progress: Progress | None) -> None:
+    """Begin a merge that deletes shards, and do it."""
+    target, partial, state = whole.path, _Freeing.partial_path(whole.path), _Freeing.state_path(whole.path)
+    check_target(partial, reads)
+    check_target(state, reads)
+    check_space(partial, len(whole.layout.header) + max(part.file_size for part in opened.parts))
+    head = {
+        "shards": [[part.path.name, *_fingerprint(part)] for part in opened.parts],
+        "whole": [whole.total, hashlib.sha256(whole.layout.header).hexdigest()],
+    }
+    with ExitStack() as stack:
+        stack.enter_context(held(opened.parts[0].path))
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
+        log, lines = claim(state, head, "shards", target)
+        stack.callback(os.close, log)
+        if lines:
+            raise FileError(f"another run is merging into {target}", hint="run the same command again to go on with it")
+        fd = -1
+        try:
+            reads.check_unchanged()
+            with explained(target, whole.total):
+                fd = open_own(partial, False, ())
+                stack.callback(os.close, fd)
+                os.ftruncate(fd, whole.total)
+                write_at(fd, memoryview(whole.layout.header), 0)
+                os.fsync(fd)
+        except BaseException:
+            if fd >= 0:
+                remove_own(fd, partial)
+            remove_own(log, state)
+            raise
+        _Freeing(target, fd, log, replaced, head, []).run(opened.parts, progress)
+
+
+def _resume(
+    path: Path, target: Path, overwrite: bool, dry_run: bool, progress: Progress | None
+) -> ShardsReport | None:
+    """Go on with an interrupted merge; None where it can begin anew, because nothing was deleted yet."""
+    unfinished, state = _Freeing.partial_path(target), _Freeing.state_path(target)
+    with ExitStack() as stack:
+        log, lines = claim(state, {}, "shards", target)
+        stack.callback(os.close, log)
+        if not lines:  # it ended while we looked
+            remove_own(log, state)
+            return None
+        try:
+            head, merged = json.loads(lines[0]), [json.loads(line) for line in lines[1:] if line.endswith('"')]
+            expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{state} is not the list of an interrupted merge: {error}") from error
+        if not merged and not dry_run:
+            os.close(open_own(unfinished, True, (0, head["whole"][0])))
+            unfinished.unlink()
+            remove_own(log, state)
+            return None
+        left = [path.with_name(name) for name in expected if name not in merged]
+        if path.name not in expected:
+            raise OptionError(f"{target} is being merged from other shards: {', '.join(list(expected)[:3])}")
+        for shard in left:
+            if not shard.exists():
+                raise FileError(f"the shard {shard} is gone, and was not merged into {target} yet")
+        if left and not dry_run:
+            stack.enter_context(held(left[0]))
+        parts = [open_gguf(shard, join=False) for shard in left]
+        for part in parts:
+            if _fingerprint(part) != expected[part.path.name]:
+                raise FileError(
+                    f"the shard {part.path} is not the one that was there when merging into {target} began",
+                    hint="put that one back, and run the same command again",
+                )
+        report = [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
+        if dry_run:
+            return ShardsReport(target, head["whole"][0], report, dry_run)
+        if not left and _is_whole(target, head) and (not unfinished.exists() or unfinished.samefile(target)):
+            unfinished.unlink(missing_ok=True)
+            remove_own(log, state)
+            return ShardsReport(target, head["whole"][0], report, dry_run)
+        if not unfinished.exists():
+            raise FileError(f"{unfinished} is gone, which had the tensors of {len(merged)} deleted shards")
+        check_target(target, Reads(tuple(left)), overwrite)
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
+        fd = open_own(unfinished, True, (head["whole"][0],))
+        stack.callback(os.close, fd)
+        run = _Freeing(target, fd, log, replaced, head, merged)
+        run.check_header()
+        for name in merged:
+            run.remove_merged(path.with_name(name))
+        run.run(parts, progress)
+        return ShardsReport(target, head["whole"][0], report, dry_run)
+
+
+def _fingerprint(part: GgufFile) -> tuple[int, str]:
+    """Bytes of a file, and a digest of all that is before its data."""
+    header = map_file(part.path, "GGUF file")[: part.data_offset]
+    return part.file_size, hashlib.sha256(header.data).hexdigest()
+
+
+def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
+    try:
+        return bool(list(_fingerprint(open_gguf(target))) == head["whole"])
+    except FileError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Freeing:
+    """A merge that deletes shards as it goes: the unfinished output has a name of its own; a list says what is done.
+
+    The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
+    shard that is merged. It is locked from start to end, and so is the first shard. A shard is in the list before it is
+    deleted, and its bytes are safe before it is in the list. The shard with the metadata goes last.
+    fd, log: the unfinished file and the list. replaced: the file that the target is now, open and locked.
+    """
+
+    target: Path
+    fd: int
+    log: int
+    replaced: int | None
+    head: Mapping[str, Any]
+    merged: list[str]
+
+    @staticmethod
+    def partial_path(target: Path) -> Path:
+        return target.with_name(f"{target.name}.merging")
+
+    @staticmethod
+    def state_path(target: Path) -> Path:
+        return target.with_name(f"{target.name}.merging.json")
+
+    def check_header(self) -> None:
+        """Raise FileError where the unfinished file is not the one that was begun."""
+        partial = self.partial_path(self.target)
+        if not _is_whole(partial, self.head):
+            raise FileError(f"{partial} is not what the merge into {self.target} left", hint="fetch the shards again")
+
+    def run(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
+        """Merge and delete the shards that are left, the first last; then give the output its name."""
+        partial, state = self.partial_path(self.target), self.state_path(self.target)
+        try:
+            self._merge_parts(parts, progress)
+            publish(Unnamed(self.fd, partial, self.target, self.replaced))
+            remove_own(self.log, state)
+        except BaseException as error:
+            if not self.merged:
+                remove_own(self.fd, partial)
+                remove_own(self.log, state)
+            if isinstance(error, OSError):
+                told = explain_write_error(error, self.target, max((part.file_size for part in parts), default=0))
+                raise FileError(str(told), hint=FREE_HINT if self.merged else told.hint) from error
+            raise
+
+    def _merge_parts(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
+        partial, last = self.partial_path(self.target), self.head["shards"][-1][0]
+        whole = open_gguf(partial)
+        header = map_file(partial, "GGUF file")[: whole.data_offset].tobytes()
+        layout = Layout(header, list(whole.offsets.values()), whole.file_size, tuple(_infos(whole)), whole.alignment)
+        total, done = sum(part.file_size for part in parts), 0
+        for part in reversed(parts):
+            moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
+            with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
+                _copy(part.path, self.fd, moves, progress, done, total, part.path.name)
+                os.fsync(self.fd)
+                if state_of(part.path) != part.state:
+                    raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
+                if not is_named(self.fd, partial):
+                    raise FileError(f"{partial} was replaced by another program; the shards left were not deleted")
+                self._note(part.path.name)
+                part.path.unlink()
+            done += part.file_size
+
+    def _note(self, name: str) -> None:
+        os.lseek(self.log, 0, os.SEEK_END)
+        os.write(self.log, json.dumps(name).encode() + b"\n")
+        os.fsync(self.log)
+        self.merged.append(name)
+
+    def remove_merged(self, path: Path) -> None:
+        """Delete a shard that was merged before a run was interrupted, unless another file has its name now."""
+        expected = {name: (size, digest) for name, size, digest in self.head["shards"]}
+        if path.is_file() and _fingerprint(open_gguf(path, join=False)) == expected[path.name]:
+            path.unlink()

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints: folders and the hub, safetensors and PyTorch's pickles."""

@@ -1,0 +1,167 @@
+"""Checkpoint folders as Hugging Face lays them out: config.json and weights in one file or in shards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archs.small_files import read_json_object
+from quants import Tensor
+from quants.errors import FileError
+
+from ..gguf.reader import MAGICS
+from ..naming import hint_for_absent
+from .safetensors import open_safetensors
+from .torch_pickle import open_torch
+
+log = logging.getLogger(__name__)
+OpenWeights = Callable[[Path], dict[str, Tensor]]
+
+# In the order in which they are looked for: single file, pattern of shards, how a file is opened.
+LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
+    ("model.safetensors", "model*.safetensors", open_safetensors),
+    ("pytorch_model.bin", "pytorch_model*.bin", open_torch),
+)
+SCHEME = "hf://"
+PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as it was published.
+
+    tensors: shard by shard, within a safetensors file by name, within a pickle in its own order.
+    files: the weight files they come from. remote: name and commit of a repository that is read over the network.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any] | None
+    tensors: dict[str, Tensor]
+    files: list[Path]
+    remote: tuple[str, ...] = ()
+
+
+def is_remote(name: str | os.PathLike[str]) -> bool:
+    """Whether a model's name is that of a repository rather than of a folder."""
+    return isinstance(name, str) and name.startswith(SCHEME)
+
+
+def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:
+    """Open a checkpoint; nothing but headers is read. Raises FileError for what is missing or inconsistent.
+
+    open_weights: the tensors of a weight file, where they are not in the folder itself.
+    """
+    folder = Path(folder)
+    _check_folder(folder)
+    config = read_json_object(folder / "config.json")
+    generation = folder / "generation_config.json"
+    files, open_file, weight_map = _weight_files(folder)
+    tensors: dict[str, Tensor] = {}
+    for path in files:
+        for name, tensor in (open_weights or open_file)(path).items():
+            if name in tensors:
+                raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
+            tensors[name] = tensor
+    _check_index(folder, weight_map, tensors)
+    log.info("opened %s: %d tensors in %d files", folder, len(tensors), len(files))
+    return Checkpoint(
+        folder, config, read_json_object(generation) if generation.exists() else None, tensors, files
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.is_file():
+        with folder.open("rb") as file:
+            is_gguf = file.read(4) in MAGICS
+        raise FileError(
+            f"{folder} is a {'GGUF ' if is_gguf else ''}file; a checkpoint folder was expected",
+            hint="`gguftools quantize` takes GGUF files" if is_gguf else "name the folder that holds config.json",
+        )
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {folder}", hint_for_absent(folder))
+    if (folder / "config.json").is_file():
+        return
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        raise FileError(f"{folder} is empty", hint="download the model into it first")
+    hint = "name the folder that holds config.json and the weights"
+    if "adapter_config.json" in names:
+        hint = "this is an adapter: it is converted together with its base model"
+    elif any(name.endswith(".gguf") for name in names):
+        hint = "there are GGUF files in it: name one of them instead"
+    elif "params.json" in names:
+        hint = "these are weights in their author's own layout: fetch the Hugging Face version"
+    raise FileError(f"{folder} has no config.json", hint=hint)
+
+
+def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]]:
+    """Weight files in order, how to open one, and the index's map from tensor to file if there is an index."""
+    for single, pattern, open_file in LAYOUTS:
+        if (folder / single).exists():
+            return [folder / single], open_file, {}
+        index = folder / f"{single}.index.json"
+        if index.exists():
+            weight_map = _read_index(index)
+            return [folder / name for name in sorted(set(weight_map.values()))], open_file, weight_map
+        shards = sorted(folder.glob(pattern))
+        if shards:
+            _check_shards(shards)
+            return shards, open_file, {}
+    others = [path for path in sorted(folder.glob("*.safetensors")) if not path.name.startswith("consolidated")]
+    if len(others) == 1:
+        return others, open_safetensors, {}
+    raise FileError(
+        f"{folder} has no weights: neither {' nor '.join(pattern for _, pattern, _ in LAYOUTS)}",
+        hint="download the weights too, not just the configuration",
+    )
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise FileError(f"{index} has no weight_map")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not PLAIN_NAME.fullmatch(file) or file in (".", ".."):
+            raise FileError(f"{index} puts tensor {name!r} in {file!r}, which is not the name of a file beside it")
+    files = sorted(set(weight_map.values()))
+    missing = [file for file in files if not (index.parent / file).is_file()]
+    if missing:
+        raise FileError(
+            f"{index} names {len(files)} files, {len(missing)} of which are not there: "
+            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
+            hint="fetch the missing files",
+        )
+    return weight_map
+
+
+def _check_shards(shards: list[Path]) -> None:
+    """Shards without an index: their names say how many there are."""
+    for path in shards:
+        match = SHARD.fullmatch(path.name)
+        if match is None:
+            continue
+        prefix, _, count, suffix = match.groups()
+        wanted = [path.with_name(f"{prefix}-{i + 1:05d}-of-{count}{suffix}") for i in range(int(count))]
+        missing = [shard.name for shard in wanted if shard not in shards]
+        if missing:
+            raise FileError(
+                f"{path} is one of {int(count)} files, {len(missing)} of which are not there: "
+                f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
+                hint="fetch the missing files",
+            )
+
+
+def _check_index(folder: Path, weight_map: dict[str, str], tensors: dict[str, Tensor]) -> None:
+    missing = [name for name in weight_map if name not in tensors]
+    if missing:
+        raise FileError(
+            f"{folder}: the index puts tensor {missing[0]!r} in {weight_map[missing[0]]}, which does not have it"
+            + (f" ({len(missing)} tensors in all)" if len(missing) > 1 else "")
+        )

@@ -1,0 +1,174 @@
+"""Safetensors files. Reading: a validated header, and rows by position; writing: a header planned before the data.
+
+    8 bytes  length of the header, little endian
+    header   JSON: {"name": {"dtype": "BF16", "shape": [rows, width], "data_offsets": [begin, end]}, ...}
+    data     offsets count from here; tensors cover it without gaps
+
+Files come from strangers: everything the header says is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.small_files import check_not_pointer, parse_json
+from quants import Format, FormatError, Tensor
+from quants.errors import FileError
+
+from ..gguf.reader import MAX_VALUES, map_file
+from ..gguf.strings import quote
+from ..positioned import PositionedInput
+from .dtypes import checkpoint_formats
+
+MAX_HEADER = 100_000_000  # as in the format's own library
+MAX_SHAPE = 64
+
+ReadBytes = Callable[[int, int], NDArray[np.uint8]]
+
+
+def open_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, sorted by name as the format's own library lists them.
+
+    Raises FileError, naming the tensor, for anything but a sound file.
+    """
+    path = Path(path)
+    buffer = map_file(path, "safetensors file")
+    header = buffer[: header_size(path, buffer, len(buffer))]
+    return tensors_of(path, header, len(buffer), PositionedInput(path).read)
+
+
+def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
+    """Bytes before the data, from the first 64 bytes (or more) of a file of `size` bytes. Raises FileError."""
+    check_not_pointer(path, beginning[:64].tobytes())
+    length = int.from_bytes(beginning[:8].tobytes(), "little")
+    if size < 10 or length > MAX_HEADER or not length:
+        raise FileError(f"{path} is not a safetensors file: it starts with {beginning[:8].tobytes()!r}")
+    if length > size - 8:
+        raise FileError(f"{path} is cut short: its header has {length} bytes, the file {size}", hint="fetch it again")
+    return 8 + length
+
+
+def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes) -> dict[str, Tensor]:
+    """The tensors by name that the header, `header_size` bytes, says a file of `size` bytes has.
+
+    read(begin, end): those bytes of the file. Raises FileError, naming the tensor.
+    """
+    entries = _parse_header(path, header)
+    entries.pop("__metadata__", None)
+    tensors = {name: _tensor(path, name, entries[name], len(header), read) for name in sorted(entries)}
+    _check_coverage(path, entries, size - len(header), size)
+    return tensors
+
+
+def data_edges(header: NDArray[np.uint8]) -> list[int]:
+    """Where tensors begin in the file, and where the last one ends, by a header that `tensors_of` took."""
+    entries = _parse_header(Path(), header)
+    entries.pop("__metadata__", None)
+    offsets = {0, *(offset for entry in entries.values() for offset in entry["data_offsets"])}
+    return [len(header) + offset for offset in sorted(offsets)]
+
+
+def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
+    try:
+        entries = parse_json(header[8:].tobytes(), unique=True)
+    except ValueError as error:
+        raise FileError(f"{path}: the header is not valid JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise FileError(f"{path}: the header is not a JSON object")
+    return entries
+
+
+def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: ReadBytes) -> Tensor:
+    where = f"{path}: tensor {quote(name)}"
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise FileError(f"{where} must have dtype, shape and data_offsets, and nothing else")
+    form = checkpoint_formats().get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if form is None:
+        raise FileError(f"{where} has the unknown dtype {quote(entry['dtype'])}")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _is_sizes(shape) or len(shape) > MAX_SHAPE or math.prod(n for n in shape if n) > MAX_VALUES:
+        raise FileError(f"{where} has the shape {shape!r:.200}; sizes were expected")
+    if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise FileError(f"{where} has the data_offsets {offsets!r:.200}; begin and end were expected")
+    begin, end = offsets
+    rows = math.prod(shape[:-1])
+    try:
+        row_bytes = form.row_bytes(shape[-1] if shape else 1)
+    except FormatError as error:
+        raise FileError(f"{where}: {error}") from error
+    if rows * row_bytes != end - begin:
+        needed = f"{rows * row_bytes} bytes; it has {end - begin}"
+        raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
+    first = data_start + begin
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
+        raw = read_bytes(first + start * row_bytes, first + stop * row_bytes)
+        return raw.reshape(max(0, stop - start), row_bytes)
+
+    return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
+
+
+WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we write; ggml has the same names
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file to be written: its format is one of `WRITTEN`."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.format.block_bytes
+
+
+def plan_safetensors(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+    """Everything before the data: length and header, padded so that the data begins at a multiple of 8.
+
+    entries: in the order of their data; wider types first, so that each tensor is aligned to its own.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for entry in entries:
+        if entry.format.name not in WRITTEN:
+            raise FileError(f"tensor {quote(entry.name)} is {entry.format.name}, a type that safetensors cannot hold")
+        offsets = [end, end + entry.nbytes]
+        header[entry.name] = {"dtype": entry.format.name, "shape": list(entry.shape), "data_offsets": offsets}
+        end = offsets[1]
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _is_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(n) is int and 0 <= n <= MAX_VALUES for n in values)
+
+
+def _check_coverage(path: Path, header: dict[str, Any], data_bytes: int, file_bytes: int) -> None:
+    """Tensors must cover the data, each byte once."""
+    expected, previous = 0, "the header"
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        if begin != expected:
+            problem = "overlaps" if begin < expected else "leaves a gap after"
+            where = f"{quote(name)} begins at {begin} and {problem} {previous}"
+            raise FileError(f"{path}: {where}, which ends at {expected}")
+        expected, previous = end, quote(name)
+    if expected > data_bytes:
+        wanted = file_bytes - data_bytes + expected
+        raise FileError(
+            f"{path} is cut short: its header says {wanted} bytes, the file has {file_bytes}", hint="fetch it again"
+        )
+    if expected < data_bytes:
+        raise FileError(f"{path} has {data_bytes - expected} bytes after the last tensor")

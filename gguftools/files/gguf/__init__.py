@@ -1,0 +1,1 @@
+"""GGUF files: reading, writing and editing them in place."""

@@ -1,0 +1,258 @@
+"""Changing the metadata of a GGUF file: in place where the new header fits before the data, else by an atomic copy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from archs.metadata import Metadata, Value, ValueType
+from quants.errors import FileError
+
+from ..atomic import NOTHING, Reads, create_unnamed, discard, explain_write_error, publish, write_at
+from ..locks import held, state_of
+from .journal import overwrite
+from .reader import SHARD_NAME, GgufFile, align, map_file, open_gguf, refuse_interrupted, shard_paths
+from .writer import RESERVE_KEY, RESERVE_OVERHEAD, TensorInfo, encode_header, plan_file, with_reserve
+
+COPY_STEP = 1 << 28
+CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
+CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What an edit did to the file at `path`: header bytes written in place, or all of a new file."""
+
+    path: Path
+    in_place: bool
+    bytes_written: int
+
+
+@contextmanager
+def open_locked(path: Path) -> Iterator[tuple[GgufFile, int]]:
+    """A GGUF file, or any shard of a set, that nobody else changes until the block ends; and what has it locked.
+
+    Raises FileError, also where another program is at work on it and does not end soon.
+    """
+    holder = open_gguf(path).parts[0].path if SHARD_NAME.fullmatch(path.name) else path
+    with held(holder) as lock:
+        refuse_interrupted(holder)
+        yield open_gguf(path), lock
+
+
+def edit_metadata(
+    path: Path | GgufFile,
+    metadata: Metadata,
+    output: Path | None = None,
+    reserve: int = 0,
+    overwrite_output: bool = False,
+    progress: Progress | None = None,
+    reads: Reads = NOTHING,
+    lock: int | None = None,
+) -> Edit:
+    """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
+
+    The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
+    Else, and always where `output` is given, a copy is written that takes the name when it is complete. Of a split set,
+    any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
+    What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
+    reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
+    reads: what else was read. lock: what the caller has locked the file with, see `open_locked`.
+    Raises FileError.
+    """
+    opened = _open_holder(path)
+    metadata = _keep_split_keys(metadata, opened)
+    if _split_count(opened) > 1 and output is not None:
+        raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
+    if output is not None:
+        reads = Reads(reads.paths, {**reads.states, opened.path: opened.state})
+        return _write_copy(opened, metadata, Path(output), reserve, reads, overwrite_output, progress)
+    with held(opened.path) if lock is None else nullcontext(lock) as locked:
+        if state_of(locked) != opened.state:
+            raise FileError(f"{opened.path} was changed by another program meanwhile", hint="run the edit again")
+        if not reserve and _is_same(opened, metadata):
+            return Edit(opened.path, True, 0)
+        header = _fitting_header(opened, metadata, reserve)
+        if header is not None:
+            return _write_in_place(opened, header, locked)
+        return _write_copy(opened, metadata, opened.path.resolve(), reserve, reads, True, progress, locked)
+
+
+def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0) -> bool:
+    """Whether `edit_metadata` would change the file in place."""
+    opened = _open_holder(path)
+    metadata = _keep_split_keys(metadata, opened)
+    return (not reserve and _is_same(opened, metadata)) or _fitting_header(opened, metadata, reserve) is not None
+
+
+def _is_same(opened: GgufFile, metadata: Metadata) -> bool:
+    return map_file(opened.path, "GGUF file")[: opened.header_bytes].tobytes() == _encode(opened, metadata)
+
+
+def _split_count(opened: GgufFile) -> int:
+    return int(opened.metadata.get("split.count", 0))
+
+
+def _open_holder(path: Path | GgufFile) -> GgufFile:
+    """The file, or of a split set the shard that holds the metadata."""
+    if isinstance(path, GgufFile):
+        return path.parts[0]
+    path = Path(path)
+    opened = open_gguf(path, join=False)
+    if _split_count(opened) <= 1:
+        return opened
+    first = shard_paths(opened)[0]
+    return opened if first == path else open_gguf(first, join=False)
+
+
+def _keep_split_keys(metadata: Metadata, opened: GgufFile) -> Metadata:
+    if _split_count(opened) <= 1 or "split.count" in metadata:
+        return metadata
+    kept = metadata.copy()
+    for key in opened.metadata:
+        if key.startswith("split."):
+            kept[key] = opened.metadata.value(key)
+    return kept
+
+
+def _infos(opened: GgufFile) -> list[TensorInfo]:
+    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
+
+
+def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
+    """The header with the tensors where they are."""
+    offsets = [offset - opened.data_offset for offset in opened.offsets.values()]
+    return encode_header(metadata, _infos(opened), offsets, opened.magic, opened.version, opened.byte_order)
+
+
+def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
+    """A header that ends where the old one did, to the byte; None if there is none."""
+    if not opened.tensors or metadata.get("general.alignment", 32) != opened.alignment:
+        return None
+    bare = metadata.copy()
+    bare.pop(RESERVE_KEY, None)
+    header = _encode(opened, bare)
+    if RESERVE_KEY not in metadata and not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
+        return header.ljust(opened.data_offset, b"\0")
+    # Where the old end can be kept, slack before large arrays keeps these where they are.
+    for end in (opened.header_bytes, opened.data_offset):
+        if end - len(header) >= reserve + RESERVE_OVERHEAD:
+            return _encode(opened, _with_slack(metadata, end - len(header))).ljust(opened.data_offset, b"\0")
+    if not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
+        return header.ljust(opened.data_offset, b"\0")
+    return None
+
+
+def _slack(metadata: Metadata) -> int:
+    value = metadata.value(RESERVE_KEY)
+    if value.type is not ValueType.ARRAY or value.element is not ValueType.UINT8:
+        raise FileError(f"metadata key {RESERVE_KEY!r} must be an array of UINT8: it holds space for later edits")
+    return len(value.data)
+
+
+def _with_slack(metadata: Metadata, size: int) -> Metadata:
+    """Slack of `size` bytes, where the metadata has it already if it does: what stands before it stays in place."""
+    if RESERVE_KEY not in metadata:
+        return with_reserve(metadata, size)
+    new = metadata.copy()
+    new[RESERVE_KEY] = Value(np.zeros(size - RESERVE_OVERHEAD, np.uint8), ValueType.ARRAY, ValueType.UINT8)
+    return new
+
+
+def _write_in_place(opened: GgufFile, header: bytes, lock: int) -> Edit:
+    """Overwrite what differs, from the first such byte to the last."""
+    old = map_file(opened.path, "GGUF file")[: opened.data_offset]
+    new = np.frombuffer(header, np.uint8)
+    changed = np.flatnonzero(old != new)
+    if not len(changed):
+        return Edit(opened.path, True, 0)
+    first, last = int(changed[0]), int(changed[-1])
+    overwrite(lock, opened.path, first, header[first : last + 1], opened.data_offset)
+    return Edit(opened.path, True, last + 1 - first)
+
+
+def _write_copy(
+    opened: GgufFile, metadata: Metadata, target: Path, reserve: int, reads: Reads, overwrite_target: bool,
+    progress: Progress | None, lock: int | None = None,
+) -> Edit:  # fmt: skip
+    """lock: the target, where it is the file itself."""
+    header, moves = _plan_copy(opened, metadata, reserve)
+    total = max([len(header), *(to + size for _, to, size in moves)])
+    try:
+        source = os.open(opened.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
+    try:
+        unnamed = create_unnamed(target, total, reads=reads, overwrite=overwrite_target, held=lock)
+        try:
+            os.fchmod(unnamed.fd, stat.S_IMODE(os.fstat(source).st_mode))
+            os.ftruncate(unnamed.fd, total)
+            write_at(unnamed.fd, memoryview(header), 0)
+            copy_ranges(source, unnamed.fd, moves, progress)
+            publish(unnamed)
+        except OSError as error:
+            raise explain_write_error(error, target, total) from error
+        finally:
+            discard(unnamed)
+    finally:
+        os.close(source)
+    return Edit(opened.path if lock is not None else target, False, total)
+
+
+def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """The new header with padding, and what to copy: from, to, bytes."""
+    if reserve:
+        metadata = _with_slack(metadata, reserve + RESERVE_OVERHEAD)
+    alignment = metadata.get("general.alignment", 32)
+    if alignment != opened.alignment:
+        infos = _infos(opened)
+        layout = plan_file(metadata, infos, 32, 0, opened.magic, opened.version, opened.byte_order)
+        moves = [(a, b, i.nbytes) for a, b, i in zip(opened.offsets.values(), layout.offsets, infos, strict=True)]
+        return layout.header.ljust(layout.total, b"\0") if not moves else layout.header, moves
+    header = _encode(opened, metadata)
+    if reserve and opened.tensors:  # data that moves by whole blocks can share them with the old file
+        distance = align(len(header), alignment) - opened.data_offset
+        more = (-distance) % CLONE_BLOCK
+        header = _encode(opened, _with_slack(metadata, _slack(metadata) + RESERVE_OVERHEAD + more))
+    if opened.tensors or opened.file_size > opened.header_bytes or opened.header_bytes == opened.data_offset:
+        header = header.ljust(align(len(header), alignment), b"\0")
+    size = opened.file_size - opened.data_offset
+    return header, [(opened.data_offset, len(header), size)] if size > 0 else []
+
+
+def copy_ranges(source: int, target: int, moves: Sequence[tuple[int, int, int]], progress: Progress | None) -> None:
+    """Copy ranges (from, to, bytes) between open files; progress(done, total) in bytes. Raises OSError."""
+    total, done = sum(size for _, _, size in moves), 0
+    for begin, to, size in moves:
+        left = size
+        while left:
+            step = min(left, -begin % CLONE_BLOCK or COPY_STEP)
+            moved = _copy_some(source, target, begin, to, step)
+            begin, to, left, done = begin + moved, to + moved, left - moved, done + moved
+            if progress is not None:
+                progress(done, total)
+
+
+def _copy_some(source: int, target: int, begin: int, to: int, size: int) -> int:
+    """Copy up to `size` bytes, within the kernel or by sharing blocks where that is possible."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            moved = os.copy_file_range(source, target, size, begin, to)
+            if moved:
+                return moved
+        except OSError as error:
+            if error.errno not in CANNOT_COPY_INSIDE:
+                raise
+    data = os.pread(source, min(size, 1 << 23), begin)
+    if not data:
+        raise OSError(errno.EIO, "the source ends before its data does")
+    write_at(target, memoryview(data), to)
+    return len(data)

@@ -1,0 +1,511 @@
+"""Reading GGUF files: a map of the file and a validated header; nothing is decoded until asked.
+
+    4 bytes  magic         4 bytes  version        8 bytes  tensors         8 bytes  metadata pairs
+    pairs:   key (string), value type (u32), value            string: u64 length, bytes
+    tensors: name (string), u32 dimensions, u64 each (fastest first), u32 type, u64 offset within the data
+    data:    from the next multiple of the alignment on, each tensor at a multiple of it
+
+Files come from strangers: every count, length and offset is compared, as a Python integer, with what the file can hold
+before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import os
+import re
+import resource
+import stat
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.metadata import Metadata, Value, ValueType
+from archs.small_files import check_not_pointer
+from quants import Format, FormatError, Tensor, format_of_type
+from quants.errors import FileError
+
+from ..bus_errors import MAPPED
+from ..locks import NO_FILE, STEP, State, is_held, state_of
+from ..naming import hint_for_absent, hint_for_folder
+from .endian import swap_rows
+from .journal import journal_path
+from .strings import ORDER_SIGN, find_strings, quote
+
+MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 24
+MAX_DIMENSIONS = 4
+MAX_NAME_BYTES = (1 << 16) - 1
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 20
+MAX_ARRAY_DEPTH = 4
+MAX_NESTED_ARRAYS = 1 << 16
+MAX_VALUES = (1 << 63) - 1
+OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
+PATIENCE = 10.0  # seconds that others get to end an edit
+SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+SCALARS = {
+    ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
+    ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
+    ValueType.FLOAT64: "d",
+}  # fmt: skip
+ARRAY_TYPES = {
+    ValueType.UINT8: "u1", ValueType.INT8: "i1", ValueType.UINT16: "u2", ValueType.INT16: "i2",
+    ValueType.UINT32: "u4", ValueType.INT32: "i4", ValueType.FLOAT32: "f4", ValueType.BOOL: "u1",
+    ValueType.UINT64: "u8", ValueType.INT64: "i8", ValueType.FLOAT64: "f8",
+}  # fmt: skip
+UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64)
+INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
+# Keys that say how to read the file, and the types they may have.
+STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
+    "general.architecture": (ValueType.STRING,),
+    "general.alignment": (ValueType.UINT32,),
+    "split.no": INTEGERS,
+    "split.count": INTEGERS,
+    "split.tensors.count": INTEGERS,
+}
+
+
+log = logging.getLogger(__name__)
+packed = lru_cache(maxsize=64)(struct.Struct)
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """An open GGUF file, or a split set joined: its tensors are those of all shards, `split.*` keys are left out.
+
+    tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
+    header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
+    parts: the shards one by one, as they are; the file itself where it is not split. state: the (first) file's, to see
+    whether it was changed since.
+    """
+
+    path: Path
+    version: int
+    byte_order: str
+    alignment: int
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    header_bytes: int
+    data_offset: int
+    offsets: dict[str, int]
+    shards: list[Path]
+    file_size: int
+    magic: bytes = b"GGUF"
+    parts: list[GgufFile] = field(default_factory=list, repr=False)
+    state: State = NO_FILE
+
+    @property
+    def states(self) -> dict[Path, State]:
+        """Of each shard, what the file was when it was opened."""
+        return {part.path: part.state for part in self.parts}
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.shards) > 1
+
+
+def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> GgufFile:
+    """Open a GGUF file, version 2 or 3, either byte order. A shard of a split set opens the whole set.
+
+    join: False opens a shard by itself. ignore_journal: open even a file whose last edit was interrupted.
+    Raises FileError, naming the place, for anything but a sound file.
+    """
+    path = Path(path)
+    opened = _open_file(path, ignore_journal)
+    if join and _split_count(opened) > 1:
+        opened = _join(opened, ignore_journal)
+    log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
+             path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
+    return opened
+
+
+def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
+    end = time.monotonic() + PATIENCE
+    while True:
+        if not ignore_journal:
+            _wait_for_edit(path, end)
+        state = state_of(path)
+        problem = None
+        try:
+            opened = _Header(path, map_file(path, "GGUF file")).parse()
+        except FileError as error:
+            problem = error
+        if ignore_journal or time.monotonic() > end or not _was_changed(path, state):
+            break
+    if problem is not None:
+        raise problem
+    opened = replace(opened, state=state)
+    return replace(opened, parts=[opened])
+
+
+def _was_changed(path: Path, state: State) -> bool:
+    """Whether the header may have been read while someone edited it."""
+    return os.path.lexists(journal_path(path)) or state_of(path) != state
+
+
+def _wait_for_edit(path: Path, end: float) -> None:
+    """Let an edit that is going on end. Raises FileError for one that was interrupted."""
+    while os.path.lexists(journal_path(path)):
+        if not is_held(path):
+            refuse_interrupted(path)
+        elif time.monotonic() > end:
+            raise FileError(f"{path} is being changed by another program", hint="wait until it is done")
+        time.sleep(STEP)
+
+
+def refuse_interrupted(path: Path) -> None:
+    """Raise FileError where the journal of an edit is left, which nobody is at work on."""
+    if os.path.lexists(journal_path(path)):
+        raise FileError(
+            f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it",
+            hint="run `gguftools set-metadata --recover` on it",
+        )
+
+
+def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
+    """The bytes of a file, mapped read-only. Raises FileError if there is no such regular file, or it is empty."""
+    try:
+        info = path.stat()
+        if stat.S_ISDIR(info.st_mode):
+            raise FileError(f"{path} is a folder, not a {kind}", hint_for_folder(path))
+        if not stat.S_ISREG(info.st_mode):
+            raise FileError(f"{path} is not a regular file")
+        if not info.st_size:
+            raise FileError(f"{path} is empty, not a {kind}")
+        with path.open("rb") as file:
+            check_not_pointer(path, file.read(64))
+            MAPPED[path] = info.st_size
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except FileNotFoundError:
+        raise FileError(f"there is no file {path}", hint_for_absent(path)) from None
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def align(position: int, alignment: int) -> int:
+    """The first multiple of `alignment` from `position` on."""
+    return -(-position // alignment) * alignment
+
+
+@dataclass
+class _Header:
+    """A position that moves through the header."""
+
+    path: Path
+    buffer: NDArray[np.uint8]
+    position: int = 0
+    byte_order: str = "little"
+    nested: int = 0
+
+    def __post_init__(self) -> None:
+        self.view, self.size = self.buffer.data, len(self.buffer)
+
+    @property
+    def left(self) -> int:
+        return self.size - self.position
+
+    def error(self, text: str, hint: str | None = None) -> FileError:
+        return FileError(f"{self.path}: {text}", hint=hint)
+
+    def take(self, size: int, what: str, of: str = "") -> int:
+        """Step over the bytes of `what` (`of` a key or tensor); returns where they start."""
+        start, self.position = self.position, self.position + size
+        if self.position > self.size:
+            what = f"{what} {quote(of)}" if of else what
+            raise self.error(f"{what} at byte {start} needs {size} bytes, the file has {self.size - start} left")
+        return start
+
+    def raw(self, size: int, what: str, of: str = "") -> bytes:
+        start = self.take(size, what, of)
+        return self.view[start : self.position].tobytes()
+
+    def number(self, code: str, what: str, of: str = "") -> Any:
+        return self.numbers(code, what, of)[0]
+
+    def numbers(self, codes: str, what: str, of: str = "") -> tuple[Any, ...]:
+        layout = packed(ORDER_SIGN[self.byte_order] + codes)
+        return layout.unpack_from(self.view, self.take(layout.size, what, of))
+
+    def name(self, what: str) -> str:
+        """A string that must be UTF-8 and not empty."""
+        length = self.number("Q", what)
+        if not 0 < length <= MAX_NAME_BYTES:
+            raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        raw = self.raw(length, what)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise self.error(f"{what} at byte {self.position - length} is not UTF-8: {raw[:40]!r}") from None
+
+    def parse(self) -> GgufFile:
+        magic, version = self.read_magic()
+        tensor_count = self.number("Q", "number of tensors")
+        key_count = self.number("Q", "number of metadata pairs")
+        self.check_count(key_count, 14, MAX_KEYS, "metadata pairs")
+        self.check_count(tensor_count, 25, MAX_TENSORS, "tensors")
+        metadata = self.read_metadata(key_count)
+        alignment = self.read_alignment(metadata)
+        entries = [self.read_tensor_entry(i) for i in range(tensor_count)]
+        header_bytes = self.position
+        data_offset = align(header_bytes, alignment)
+        self.check_offsets(entries, data_offset, alignment)
+        tensors: dict[str, Tensor] = {}
+        file_name = self.path.name
+        for name, shape, form, offset, nbytes in entries:
+            if name in tensors:
+                raise self.error(f"there are two tensors {quote(name)}")
+            start = data_offset + offset
+            read = _row_reader(self.buffer[start : start + nbytes], shape, form, self.byte_order)
+            tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
+        return GgufFile(
+            path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
+            tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
+            offsets={name: data_offset + offset for name, _, _, offset, _ in entries},
+            shards=[self.path], file_size=self.size, magic=magic,
+        )  # fmt: skip
+
+    def read_magic(self) -> tuple[bytes, int]:
+        magic = bytes(self.view[:4])
+        if magic not in MAGICS:
+            raise FileError(f"{self.path} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
+        self.take(4, "magic")
+        version = self.number("I", "version")
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if version not in VERSIONS and swapped in VERSIONS:
+            self.byte_order, version = "big", swapped
+        if version not in VERSIONS:
+            old = version == 1 or swapped == 1
+            raise self.error(
+                f"GGUF version {1 if old else version} is not supported; 2 and 3 are",
+                hint="version 1 was in use for weeks in 2023: convert the model anew" if old else None,
+            )
+        return magic, version
+
+    def check_count(self, count: int, least_bytes: int, limit: int, what: str) -> None:
+        """Refuse counts of things, each at least `least_bytes` long, that the rest of the file cannot hold."""
+        if count * least_bytes > self.left:
+            most = self.left // least_bytes
+            raise self.error(f"claims {count} {what}; the {self.left} bytes left hold {most} at most")
+        if count > limit:
+            raise self.error(f"claims {count} {what}; more than {limit} are refused")
+
+    def read_metadata(self, count: int) -> Metadata:
+        metadata = Metadata()
+        for i in range(count):
+            key = self.name(f"metadata key {i}")
+            if key in metadata:
+                raise self.error(f"metadata key {quote(key)} appears twice")
+            value = self.read_value(self.value_type(key), key, 0)
+            allowed = STRUCTURAL_KEYS.get(key)
+            if allowed and value.type not in allowed:
+                names = "an integer" if allowed is INTEGERS else allowed[0].name
+                raise self.error(f"metadata key {quote(key)} is {value.type.name}; it must be {names}")
+            metadata.set(key, value.data, value.type, value.element)
+        return metadata
+
+    def value_type(self, key: str) -> ValueType:
+        number = self.number("I", "type of", key)
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise self.error(f"metadata key {quote(key)} has value type {number}, which is unknown") from None
+
+    def read_value(self, kind: ValueType, key: str, depth: int) -> Value:
+        if kind is ValueType.ARRAY:
+            return self.read_array(key, depth + 1)
+        if kind is ValueType.STRING:
+            length = self.number("Q", "length of", key)
+            raw = self.raw(length, "value of", key)
+            try:
+                return Value(raw.decode(), kind)
+            except UnicodeDecodeError:
+                return Value(raw, kind)
+        data = self.number(SCALARS[kind], "value of", key)
+        if kind is ValueType.BOOL:
+            if data > 1:
+                raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
+            data = bool(data)
+        return Value(data, kind)
+
+    def read_array(self, key: str, depth: int) -> Value:
+        if depth > MAX_ARRAY_DEPTH:
+            raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
+        element = self.value_type(key)
+        count = self.number("Q", "length of", key)
+        self.check_array(key, element, count)
+        if element is ValueType.ARRAY:
+            self.nested += count
+            if self.nested > MAX_NESTED_ARRAYS:
+                limit = MAX_NESTED_ARRAYS
+                raise self.error(f"metadata key {quote(key)} nests {self.nested} arrays; {limit} are allowed")
+            return Value([self.read_array(key, depth + 1) for _ in range(count)], ValueType.ARRAY, element)
+        if element is ValueType.STRING:
+            what = f"{self.path}: metadata key {quote(key)}"
+            strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
+            return Value(strings, ValueType.ARRAY, element)
+        return Value(self.read_numbers(key, element, count), ValueType.ARRAY, element)
+
+    def check_array(self, key: str, element: ValueType, count: int) -> None:
+        least = 12 if element is ValueType.ARRAY else 8 if element is ValueType.STRING else 0
+        least = least or np.dtype(ARRAY_TYPES[element]).itemsize
+        if count * least > self.left:
+            raise self.error(
+                f"metadata key {quote(key)} claims {count} items of type {element.name}, "
+                f"at least {count * least} bytes; the file has {self.left} left"
+            )
+
+    def read_numbers(self, key: str, element: ValueType, count: int) -> NDArray[Any]:
+        dtype = np.dtype(ORDER_SIGN[self.byte_order] + ARRAY_TYPES[element])
+        start = self.position
+        self.position += count * dtype.itemsize
+        raw = self.buffer[start : self.position]
+        if element is ValueType.BOOL:
+            if count and raw.max() > 1:
+                raise self.error(f"metadata key {quote(key)} has a BOOL with value {raw.max()}; 0 and 1 are allowed")
+            return raw.view(np.bool_)
+        stored = raw.view(dtype)
+        return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
+
+    def read_alignment(self, metadata: Metadata) -> int:
+        alignment: int = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+            raise self.error(f"general.alignment is {alignment}; powers of two up to {MAX_ALIGNMENT} are allowed")
+        return alignment
+
+    def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
+        """Name, shape (rows first), format, offset within the data, bytes."""
+        name = self.name(f"name of tensor {index}")
+        dimensions = self.number("I", "dimensions of", name)
+        if dimensions > MAX_DIMENSIONS:
+            raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        *sizes, kind, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
+        shape = tuple(sizes[::-1])
+        if math.prod(filter(None, shape)) * 8 > MAX_VALUES:
+            raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
+        try:
+            form = format_of_type(kind)
+            nbytes = math.prod(shape[:-1]) * form.row_bytes(shape[-1] if shape else 1)
+        except FormatError as error:
+            raise self.error(f"tensor {quote(name)}: {error}") from error
+        return name, shape, form, offset, nbytes
+
+    def check_offsets(
+        self, entries: list[tuple[str, tuple[int, ...], Format, int, int]], data_offset: int, alignment: int
+    ) -> None:
+        """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
+        expected = 0
+        for name, _, _, offset, nbytes in sorted(entries, key=lambda entry: (entry[3], entry[4])):
+            end = data_offset + offset + nbytes
+            if offset != expected or (nbytes and end > self.size):
+                raise self.misplaced(name, offset, nbytes, expected, end, alignment)
+            expected = align(offset + nbytes, alignment)
+
+    def misplaced(
+        self, name: str, offset: int, nbytes: int, expected: int, end: int, alignment: int
+    ) -> FileError:  # fmt: skip
+        where = f"data of tensor {quote(name)} is at offset {offset}"
+        if offset % alignment:
+            return self.error(f"{where}, not a multiple of the alignment {alignment}")
+        if offset != expected:
+            problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
+            return self.error(f"{where}, which {problem}: {expected} expected")
+        return self.error(
+            f"{where} and needs {nbytes} bytes, so the file must have {end} bytes; it has {self.size}",
+            hint="the file is cut short: fetch it again",
+        )
+
+
+def _row_reader(
+    data: NDArray[np.uint8], shape: tuple[int, ...], form: Format, byte_order: str
+) -> Callable[[int, int], NDArray[np.uint8]]:
+    """`Tensor.read` over the tensor's bytes: views, or copies in little-endian order of a big-endian file."""
+    rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
+    if byte_order == "little":
+        return lambda start, stop: data.reshape(rows, row_bytes)[start:stop]
+    return lambda start, stop: swap_rows(form, data.reshape(rows, row_bytes)[start:stop])
+
+
+def _split_count(opened: GgufFile) -> int:
+    return int(opened.metadata.get("split.count", 0))
+
+
+def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
+    """The whole split set that `named` is a shard of. Raises FileError if it is incomplete or inconsistent."""
+    paths = shard_paths(named)
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise FileError(
+            f"{named.path} is one of {len(paths)} shards, {len(missing)} of which are not beside it: "
+            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
+            hint="all shards must be in one folder, under the names they were given",
+        )
+    _check_open_files(named.path, len(paths))
+    parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
+    tensors: dict[str, Tensor] = {}
+    for number, part in enumerate(parts):
+        _check_shard(part, number, len(parts), parts[0])
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise FileError(f"tensor {quote(name)} is in two shards: {tensors[name].origin}, {tensor.origin}")
+            tensors[name] = tensor
+    total = parts[0].metadata.get("split.tensors.count", len(tensors))
+    if total != len(tensors):
+        raise FileError(f"{parts[0].path} claims {total} tensors in all shards, which hold {len(tensors)}")
+    metadata = parts[0].metadata.copy()
+    for key in [key for key in metadata if key.startswith("split.")]:
+        del metadata[key]
+    return replace(
+        parts[0], path=named.path, metadata=metadata, tensors=tensors, shards=paths, parts=parts,
+        offsets={name: offset for part in parts for name, offset in part.offsets.items()},
+        file_size=sum(part.file_size for part in parts),
+    )  # fmt: skip
+
+
+def _check_open_files(path: Path, shards: int) -> None:
+    """Raise FileError where a process may not have so many files open: a map of a file counts as one."""
+    needed = shards + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise FileError(
+            f"{path} is one of {shards} shards, which takes {needed} open files; {hard} are allowed",
+            hint=f"allow more: ulimit -n {max(1024, needed)}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def shard_paths(named: GgufFile) -> list[Path]:
+    """Where the shards of a set are, by the name of one of them: always beside it."""
+    count = _split_count(named)
+    match = SHARD_NAME.fullmatch(named.path.name)
+    if match is None or int(match["count"]) != count:
+        raise FileError(
+            f"{named.path} is a shard of a set of {count}, but its name does not end in "
+            f"-{named.metadata.get('split.no', 0) + 1:05d}-of-{count:05d}.gguf",
+            hint="give all shards the names they were published under",
+        )
+    return [named.path.with_name(f"{match['prefix']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+
+
+def _check_shard(part: GgufFile, number: int, count: int, first: GgufFile) -> None:
+    found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
+    if found != (number, count):
+        raise FileError(
+            f"{part.path} should be shard {number} of {count} (split.no, split.count); it says {found[0]} of {found[1]}"
+        )
+    if part.byte_order != first.byte_order:
+        raise FileError(f"{part.path} is {part.byte_order} endian, {first.path} is {first.byte_order} endian")

@@ -1,0 +1,345 @@
+"""Writing GGUF files: the header is planned to the byte, then rows of tensors are written wherever they belong."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.metadata import Metadata, Value, ValueType
+from quants import Format
+from quants.errors import FileError
+
+from ..atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
+from ..positioned import PositionedOutput
+from .reader import (
+    ARRAY_TYPES,
+    DEFAULT_ALIGNMENT,
+    INTEGERS,
+    MAX_ALIGNMENT,
+    MAX_DIMENSIONS,
+    MAX_NAME_BYTES,
+    SCALARS,
+    STRUCTURAL_KEYS,
+    align,
+)
+from .strings import ORDER_SIGN, StringArray
+
+VERSION = 3
+# Slack for later edits in place is an array of zero bytes under this key, which any reader of GGUF skips. Eight letters
+# make the pair 32 bytes long at least, so that at the usual alignment a header can be made to end anywhere.
+RESERVE_KEY = "gguf.pad"
+RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What the header says of a tensor. shape: rows first."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.format.row_bytes(self.shape[-1] if self.shape else 1)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A GGUF file before its data is written.
+
+    header: everything before the data, padding included. offsets: where each tensor's data goes, from the start of
+    the file. total: bytes of the file.
+    """
+
+    header: bytes
+    offsets: list[int]
+    total: int
+    tensors: tuple[TensorInfo, ...]
+    alignment: int = DEFAULT_ALIGNMENT
+
+    def row_offset(self, index: int, row: int) -> int:
+        """Where a row of tensor `index` goes, from the start of the file."""
+        return self.offsets[index] + row * self.tensors[index].row_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def plan_file(
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    alignment: int = DEFAULT_ALIGNMENT,
+    reserve: int = 0,
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> Layout:
+    """Lay a file out: tensors in the order given, each padded to the alignment, the last one too.
+
+    alignment: taken from `general.alignment` if the metadata has it; another value than 32 needs that key.
+    reserve: bytes of slack to leave before the data for later edits in place.
+    Raises FileError for values their type cannot hold, FormatError for rows that don't fit their format.
+    """
+    stored = metadata.get("general.alignment")
+    if stored is None and alignment != DEFAULT_ALIGNMENT:
+        metadata = metadata.copy()
+        metadata.set("general.alignment", alignment, ValueType.UINT32)
+    alignment = alignment if stored is None else stored
+    if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+        raise FileError(f"alignment {alignment}: powers of two up to {MAX_ALIGNMENT} are allowed")
+    relative, end = [], 0
+    for tensor in tensors:
+        relative.append(end)
+        end = align(end + tensor.nbytes, alignment)
+    if reserve:
+        metadata = with_reserve(metadata, reserve + RESERVE_OVERHEAD)
+    header = encode_header(metadata, tensors, relative, magic, version, byte_order)
+    if tensors:  # the reference pads where data follows
+        header += bytes(align(len(header), alignment) - len(header))
+    offsets = [len(header) + offset for offset in relative]
+    return Layout(header, offsets, len(header) + end, tuple(tensors), alignment)
+
+
+def with_reserve(metadata: Metadata, size: int) -> Metadata:
+    """A copy of the metadata with `size` bytes of slack, the key that holds them counted.
+
+    It stands before the first large array: an edit of the keys before that moves nothing behind it.
+    """
+    zeros = Value(np.zeros(max(size - RESERVE_OVERHEAD, 0), np.uint8), ValueType.ARRAY, ValueType.UINT8)
+    new, placed = Metadata(), False
+    for key in metadata:
+        value = metadata.value(key)
+        if key == RESERVE_KEY:
+            continue
+        if not placed and value.type is ValueType.ARRAY and len(value.data) > 256:
+            new[RESERVE_KEY], placed = zeros, True
+        new[key] = value
+    if not placed:
+        new[RESERVE_KEY] = zeros
+    return new
+
+
+def encode_header(
+    metadata: Metadata,
+    tensors: Sequence[TensorInfo],
+    offsets: Sequence[int],
+    magic: bytes = b"GGUF",
+    version: int = VERSION,
+    byte_order: str = "little",
+) -> bytes:
+    """The header's bytes without padding; offsets count from the start of the data."""
+    order = ORDER_SIGN[byte_order]
+    pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
+    for key in metadata:
+        value = metadata.value(key)
+        try:
+            _check_key(key, value)
+            pieces += [_string(key, order), struct.pack(f"{order}I", value.type)]
+            pieces += _value(value, order)
+        except (struct.error, OverflowError, TypeError, ValueError) as error:
+            kind = value.type.name if value.element is None else f"array of {value.element.name}"
+            raise FileError(f"metadata key {key!r} cannot be stored as {kind}: {error}") from error
+    seen: set[str] = set()
+    for tensor, offset in zip(tensors, offsets, strict=True):
+        if tensor.name in seen:
+            raise FileError(f"two tensors are called {tensor.name!r}")
+        seen.add(tensor.name)
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            raise FileError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; GGUF allows {MAX_DIMENSIONS}")
+        if tensor.format.ggml_type < 0:
+            raise FileError(f"tensor {tensor.name!r} is {tensor.format.name}, a type that GGUF files cannot hold")
+        n = len(tensor.shape)
+        pieces.append(_string(tensor.name, order))
+        pieces.append(struct.pack(f"{order}I{n}QIQ", n, *reversed(tensor.shape), tensor.format.ggml_type, offset))
+    return b"".join(pieces)
+
+
+def _check_key(key: str, value: Value) -> None:
+    """Refuse what our own reader would."""
+    if not 0 < len(key.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"keys have 1 to {MAX_NAME_BYTES} bytes")
+    allowed = STRUCTURAL_KEYS.get(key)
+    if allowed and value.type not in allowed:
+        raise ValueError(f"this key must be {' or '.join(kind.name for kind in allowed)}")
+
+
+def _string(text: Any, order: str) -> bytes:
+    if not isinstance(text, (str, bytes)):
+        raise TypeError(f"{text!r} is not a string")
+    raw = text if isinstance(text, bytes) else text.encode()
+    return struct.pack(f"{order}Q", len(raw)) + raw
+
+
+def _value(value: Value, order: str) -> Iterable[bytes]:
+    if value.type is ValueType.ARRAY:
+        return _array(value, order)
+    if value.type is ValueType.STRING:
+        return [_string(value.data, order)]
+    if value.type is ValueType.BOOL and value.data not in (0, 1):
+        raise ValueError(f"{value.data!r} is neither true nor false")
+    return [struct.pack(order + SCALARS[value.type], value.data)]
+
+
+def _array(value: Value, order: str) -> Iterator[bytes]:
+    element = value.element
+    if element is None:
+        raise ValueError("its items have no type")
+    yield struct.pack(f"{order}IQ", element, len(value.data))
+    if element is ValueType.ARRAY:
+        for item in value.data:
+            yield from _array(item, order)
+    elif element is ValueType.STRING:
+        if isinstance(value.data, StringArray) and order == "<":
+            yield value.data.raw().tobytes()
+        else:
+            yield b"".join(_string(item, order) for item in value.data)
+    else:
+        yield numbers(value.data, element).astype(order + ARRAY_TYPES[element]).tobytes()
+
+
+def numbers(data: Any, element: ValueType) -> NDArray[Any]:
+    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
+    wanted = np.dtype(ARRAY_TYPES[element])
+    if not len(data):
+        return np.empty(0, wanted)
+    if element in INTEGERS and not isinstance(data, np.ndarray):
+        # numpy would turn a list of small and very large integers into floats
+        if not all(isinstance(item, (int, np.integer)) for item in data):
+            raise ValueError("an item is not an integer")
+        _check_limits(min(data), max(data), wanted)
+        return np.array(data, wanted)
+    given = np.asarray(data)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise ValueError(f"a list of numbers was expected, not {given.dtype} of shape {given.shape}")
+    if element is ValueType.BOOL:
+        if not np.isin(given, (0, 1)).all():
+            raise ValueError("an item is neither true nor false")
+    elif element in INTEGERS:
+        if given.dtype.kind not in "iu":
+            raise ValueError(f"items of type {given.dtype} are not integers")
+        _check_limits(given.min(), given.max(), wanted)
+    else:
+        with np.errstate(over="ignore"):
+            stored = given.astype(wanted)
+        if (np.isinf(stored) & np.isfinite(given)).any():
+            raise ValueError(f"an item is too large for {element.name}")
+        return stored
+    return given.astype(wanted)
+
+
+def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
+    limits = np.iinfo(wanted)
+    if int(least) < limits.min or int(greatest) > limits.max:
+        raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
+
+
+class OpenGguf:
+    """A GGUF file while it is written: rows of any tensor, in any order, from any thread."""
+
+    def __init__(self, file: Unnamed, layout: Layout, target: Path) -> None:
+        self._layout = layout
+        self._target = target
+        self._written = [0] * len(layout.tensors)
+        self._busy = 0
+        self._closed = False
+        self._state = threading.Condition()
+        self._output = PositionedOutput(file.fd)
+
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8]) -> None:
+        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
+
+        Raises FileError where the disk is full or the file was abandoned, ValueError for rows the tensor hasn't.
+        """
+        tensor = self._layout.tensors[index]
+        if raw.dtype != np.uint8 or raw.ndim != 2 or raw.shape[1] != tensor.row_bytes:
+            raise ValueError(f"{tensor.name!r} takes uint8 (rows, {tensor.row_bytes}), not {raw.dtype} {raw.shape}")
+        if first_row < 0 or first_row + len(raw) > tensor.rows:
+            raise ValueError(f"{tensor.name!r} has {tensor.rows} rows, not {first_row} … {first_row + len(raw)}")
+        with self._state:
+            if self._closed:
+                raise FileError(f"writing {self._target} was abandoned")
+            self._busy += 1
+        try:
+            data = np.ascontiguousarray(raw).reshape(-1)
+            self._output.write(data.data, self._layout.row_offset(index, first_row))
+        except OSError as error:
+            raise explain_write_error(error, self._target, self._layout.total) from error
+        finally:
+            with self._state:
+                self._busy -= 1
+                self._written[index] += len(raw)
+                self._state.notify_all()
+
+    def close(self) -> None:
+        """Let writes that have begun end, and refuse new ones."""
+        with self._state:
+            self._closed = True
+            self._state.wait_for(lambda: not self._busy)
+
+    def check_complete(self) -> None:
+        for tensor, rows in zip(self._layout.tensors, self._written, strict=True):
+            if rows < tensor.rows and tensor.nbytes:
+                raise FileError(f"{self._target}: only {rows} of {tensor.rows} rows of {tensor.name!r} were written")
+
+
+@contextmanager
+def create_gguf(
+    path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[OpenGguf]:
+    """Create a GGUF file: rows are written within the block, and the file appears under `path` when it ends.
+
+    If the block raises anything, or a row is missing, nothing appears and an older file stays as it was.
+    Raises an error at once where `path` may not be written (see `files.atomic`), or has too little room.
+    """
+    with create_ggufs([(Path(path), layout)], overwrite, reads) as (output,):
+        yield output
+
+
+@contextmanager
+def create_ggufs(
+    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[list[OpenGguf]]:
+    """Create several GGUF files, which appear when all are complete."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open_new(path, layout, overwrite, reads)) for path, layout in plans]
+        outputs = [output for output, _ in files]
+        yield outputs
+        for output in outputs:
+            output.close()
+            output.check_complete()
+        with explained(plans[0][0], sum(layout.total for _, layout in plans)):
+            publish(*(unnamed for _, unnamed in files))
+
+
+@contextmanager
+def _open_new(path: Path, layout: Layout, overwrite: bool, reads: Reads) -> Iterator[tuple[OpenGguf, Unnamed]]:
+    unnamed = create_unnamed(path, layout.total, reads=reads, overwrite=overwrite)
+    output = OpenGguf(unnamed, layout, path)
+    try:
+        with explained(path, layout.total):
+            os.ftruncate(unnamed.fd, layout.total)  # padding between tensors is what nobody writes
+            write_at(unnamed.fd, memoryview(layout.header), 0)
+        yield output, unnamed
+    finally:
+        output.close()
+        discard(unnamed)

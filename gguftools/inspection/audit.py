@@ -1,0 +1,146 @@
+"""What a file could do to whoever loads it: templates that run, text that deceives, tensors out of line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import Keys
+
+from archs.metadata import Metadata, ValueType
+from archs.vocab.chat import write_templates
+from archs.vocab.files import TokenizerFiles
+
+from ..files.gguf.reader import open_gguf
+from ..inputs import PathLike, read_by_calls
+from ..opened import OpenFile, open
+from ..writing.pipeline import Progress
+from .audits.finding import SEVERITIES, Finding, Severity, rank
+from .audits.templates import audit_templates
+from .audits.tensors import audit_errors, audit_statistics, measure
+from .audits.texts import audit_metadata, audit_names, audit_tokens
+from .compare import compare
+
+TEMPLATE = Keys.Tokenizer.CHAT_TEMPLATE
+SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the rules found in a file, the worst first. templates: the keys of those that were looked into."""
+
+    path: Path
+    findings: tuple[Finding, ...]
+    templates: tuple[str, ...]
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), key=rank, default=None)
+
+    def reaches(self, severity: Severity) -> bool:
+        """Whether a finding is as severe as that, or more."""
+        return self.worst is not None and rank(self.worst) >= rank(severity)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "file": str(self.path), "worst": self.worst, "templates": list(self.templates),
+            "findings": [asdict(finding) for finding in self.findings],
+        }  # fmt: skip
+
+
+def audit(
+    path: PathLike,
+    against: PathLike | None = None,
+    *,
+    tensors: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Look for harm in a GGUF file; nothing of it is run.
+
+    against: the Hugging Face folder or GGUF file that it was made from; templates and (tensors=True) weights are
+    compared with that. tensors: also look for tensors out of line, which reads them all.
+    Raises FileError for a file that cannot be opened: `validate` says more of those.
+    """
+    opened = open(path)
+    templates = dict(chat_templates(opened.metadata))
+    found = [*audit_names(opened.metadata, "key"), *audit_names(opened.tensors, "name")]
+    found += [*audit_metadata(opened.metadata), *audit_tokens(opened.metadata)]
+    found += audit_templates(templates) if templates else ()
+    if against is not None:
+        found += compare_templates(templates, dict(chat_templates(_source_metadata(Path(against)))))
+    if tensors:
+        found += _audit_tensors(opened, against, threads, progress)
+    ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
+    return Audit(Path(path), tuple(ordered), tuple(templates))
+
+
+def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
+    """Every chat template by its key."""
+    for key in metadata:
+        is_template = key == TEMPLATE or key.startswith(f"{TEMPLATE}.")
+        if is_template and metadata.value(key).type is ValueType.STRING:
+            text = metadata[key]
+            yield key, text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _source_metadata(source: Path) -> Metadata:
+    if not source.is_dir():
+        return open_gguf(source).metadata
+    metadata = Metadata()
+    write_templates(metadata, TokenizerFiles.read(source))
+    return metadata
+
+
+def compare_templates(found: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
+    """Templates that are not the source's."""
+    for key in [*found, *(key for key in source if key not in found)]:
+        if key not in source:
+            yield Finding("medium", "other template", key, "the source has no such template")
+        elif key not in found:
+            yield Finding("low", "other template", key, "the source has this template, the file does not")
+        elif found[key] != source[key]:
+            line, changes = _difference(source[key], found[key])
+            yield Finding("medium", "other template", key, f"differs from the source's: {changes}", line)
+
+
+def _difference(source: str, found: str) -> tuple[int, str]:
+    """The first line that differs, and the lines removed (-) and added (+)."""
+    before, after = source.splitlines(), found.splitlines()
+    shorter = min(len(before), len(after))
+    same = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    changes = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
+    shown = " / ".join(line[:120] for line in changes[:SHOWN_LINES])
+    more = len(changes) - SHOWN_LINES
+    return same + 1, (shown or "ends of lines") + (f" / … {more} more lines" if more > 0 else "")
+
+
+def _audit_tensors(
+    opened: OpenFile, against: PathLike | None, threads: int | None, progress: Progress | None
+) -> Iterator[Finding]:
+    yield from audit_statistics(measure(read_by_calls(opened.file), threads, progress))
+    if against is None:
+        return
+    compared = compare(against, opened.path, threads=threads, progress=progress)
+    relative = {}
+    for tensor in compared.tensors:
+        if tensor.kind in ("added", "removed", "shape"):
+            yield Finding("medium", "changed", tensor.name, f"{tensor.kind} beside the source")
+        elif tensor.kind == "bytes":
+            yield Finding("medium", "changed", tensor.name, "has the source's type but not its values")
+        elif tensor.kind == "type" and tensor.figures is not None:
+            relative[tensor.name] = (tensor.b or "", tensor.figures.relative)
+    yield from audit_errors(relative)
+
+
+def severity_named(name: str) -> Severity:
+    """Raises OptionError for a name that is no severity."""
+    from quants.errors import OptionError
+
+    for severity in SEVERITIES:
+        if severity == name.lower():
+            return severity
+    raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")

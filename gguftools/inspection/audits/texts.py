@@ -1,0 +1,173 @@
+"""Metadata that deceives: odd characters in tokens, keys and names; links and paths; codes that terminals obey."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from archs.metadata import Metadata, ValueType
+from archs.vocab.pretokenizer import byte_characters
+
+from ...metadata.typed import wrong_kinds
+from .finding import Finding, Severity
+from .unicode import CONTROL, DECEPTIVE, INVISIBLE, mixed_word, named
+
+LINK_KEYS = re.compile(r"general\..*(url|link|doi)$")
+LINK = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}:(?://|(?=[^\s/]))[^\s'\"<>]+", re.IGNORECASE)
+SCHEMES = ("http", "https", "doi", "hf")
+OTHER_SCHEMES = ("file", "javascript", "data", "ftp", "smb", "ssh", "git", "vbscript", "ldap", "jar", "gopher")
+PATH = re.compile(
+    r"(?:^|[\s'\"=(])((?:/(?:home|root|Users|mnt|tmp|etc|var|opt|usr|proc|dev)/|[A-Za-z]:\\|\\\\|~/)[^\s'\"]*)"
+)
+LONG_TOKEN = 1024
+LONG_TEXT = 1 << 20
+TEMPLATE_KEYS = Keys.Tokenizer.CHAT_TEMPLATE
+PLAIN_TYPES = (int(TokenType.NORMAL), int(TokenType.BYTE), int(TokenType.UNUSED))
+
+
+def audit_names(names: Iterable[str], what: str) -> Iterator[Finding]:
+    """Keys or tensor names."""
+    for name in names:
+        if match := DECEPTIVE.search(name) or INVISIBLE.search(name) or CONTROL.search(name):
+            yield Finding("high", "name", repr(name), f"the {what} has {named(match[0])}")
+        elif not name.isascii():
+            yield Finding("medium", "name", repr(name), f"the {what} has characters other than ASCII")
+        if ".." in name.split("/") or name.startswith(("/", "\\")) or "\\" in name:
+            yield Finding("medium", "name", repr(name), f"the {what} looks like a path")
+
+
+def audit_metadata(metadata: Metadata) -> Iterator[Finding]:
+    """All strings but the vocabulary and chat templates."""
+    for key in metadata:
+        value = metadata.value(key)
+        if value.type is ValueType.STRING:
+            texts = [value.data]
+        elif value.element is ValueType.STRING and not key.startswith("tokenizer.ggml."):
+            texts = list(value.data)
+        else:
+            continue
+        for text in texts:
+            yield from _text(key, text)
+
+
+def _text(key: str, text: Any) -> Iterator[Finding]:
+    if isinstance(text, bytes):
+        yield Finding("low", "encoding", key, "is not UTF-8")
+        text = text.decode("utf-8", "replace")
+    if len(text) > LONG_TEXT:
+        yield Finding("low", "size", key, f"has {len(text):,} characters")
+    if match := CONTROL.search(text):
+        yield Finding("medium", "terminal", key, f"has {named(match[0])}, which a terminal may obey when it is printed")
+    if key.startswith((TEMPLATE_KEYS, "tokenizer.huggingface")):
+        return
+    if match := DECEPTIVE.search(text):
+        yield Finding("high", "invisible text", key, f"has {named(match[0])}, which a reader doesn't see")
+    elif match := INVISIBLE.search(text):
+        yield Finding("low", "invisible text", key, f"has {named(match[0])}, which a reader doesn't see")
+    if word := mixed_word(text):
+        yield Finding("medium", "look-alike letters", key, f"mixes alphabets in the word {word!r}")
+    for match in list(LINK.finditer(text))[:20]:
+        yield from _link(key, match[0])
+    if match := PATH.search(text):
+        yield Finding("low", "path", key, f"names a place on somebody's machine: {match[1][:100]}")
+    if "../" in text or "..\\" in text:
+        yield Finding("low", "path", key, f"has a path that leads upwards: {text[:100]!r}")
+    if re.search(r"<(script|iframe|img|svg)\b", text, re.IGNORECASE):
+        yield Finding("medium", "markup", key, "has HTML that a page showing it might run")
+
+
+def _link(key: str, link: str) -> Iterator[Finding]:
+    scheme = link.partition(":")[0].lower()
+    if scheme not in SCHEMES:
+        if scheme in OTHER_SCHEMES:
+            yield Finding("medium", "link", key, f"has a link of the kind {scheme}: {link[:100]}")
+        return
+    if "//" not in link:
+        return
+    try:
+        parts = urlsplit(link)
+        host = parts.hostname or ""
+    except ValueError:
+        yield Finding("medium", "link", key, f"has a link that is not valid: {link[:100]}")
+        return
+    if "@" in parts.netloc or host.startswith("xn--") or ".xn--" in host or _is_address(host):
+        yield Finding("medium", "link", key, f"has a link that hides where it leads: {link[:100]}")
+    elif not LINK_KEYS.fullmatch(key):
+        yield Finding("low", "link", key, f"has a link to {host}")
+    else:
+        severity: Severity = "info" if scheme != "http" else "low"
+        yield Finding(severity, "link", key, f"links to {host}" + ("" if scheme != "http" else ", not encrypted"))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
+    """Texts of tokens: above all of those that are found in a text before anything else."""
+    key = Keys.Tokenizer.LIST
+    if key not in metadata or metadata.value(key).element is not ValueType.STRING:
+        return
+    texts = metadata[key].tolist() if hasattr(metadata[key], "tolist") else list(metadata[key])
+    sound = not any(wrong == Keys.Tokenizer.TOKEN_TYPE for wrong, _ in wrong_kinds(metadata, "tokenizer."))
+    types = np.asarray(metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()) if sound else ())
+    types = types if len(types) == len(texts) else np.ones(len(texts), np.int32)
+    special = {i: texts[i] for i in np.flatnonzero(~np.isin(types, PLAIN_TYPES)).tolist()}
+    yield from _special_tokens(key, special)
+    yield from _plain_tokens(key, texts, special, str(metadata.get(Keys.Tokenizer.MODEL)) == "gpt2")
+
+
+def _special_tokens(key: str, special: dict[int, Any]) -> Iterator[Finding]:
+    shown: dict[str, int] = {}
+    for i, text in special.items():
+        if isinstance(text, bytes):
+            yield Finding("medium", "token", key, f"special token {i} is not UTF-8")
+            continue
+        if match := DECEPTIVE.search(text) or INVISIBLE.search(text):
+            yield Finding("medium", "token", key, f"special token {i}, {text[:60]!r}, has {named(match[0])}")
+        elif word := mixed_word(text):
+            yield Finding("medium", "token", key, f"special token {i} mixes alphabets in the word {word!r}")
+        visible = INVISIBLE.sub("", DECEPTIVE.sub("", text)).strip()
+        if visible and visible in shown:
+            both = f"{shown[visible]} and {i}"
+            yield Finding("medium", "token", key, f"special tokens {both} look the same: {text[:60]!r}")
+        shown.setdefault(visible, i)
+        if len(text) > LONG_TOKEN:
+            yield Finding("low", "token", key, f"special token {i} has {len(text):,} characters")
+
+
+def _plain_tokens(key: str, texts: list[Any], special: dict[int, Any], in_bytes: bool) -> Iterator[Finding]:
+    """Ordinary tokens come from what the tokenizer was trained on: odd ones are worth a word, no more."""
+    found = Counter[str]()
+    for i, text in enumerate(_readable(texts) if in_bytes else texts):
+        if i in special or not isinstance(text, str) or text.isascii():
+            continue
+        if DECEPTIVE.search(text):
+            found["that turn the direction of text or are tags"] += 1
+        elif INVISIBLE.search(text):
+            found["with invisible characters"] += 1
+    for what, count in found.items():
+        yield Finding("info", "token", key, f"{count} tokens {what}")
+    if longest := [i for i, text in enumerate(texts) if len(text) > LONG_TOKEN and i not in special]:
+        yield Finding("low", "token", key, f"{len(longest)} tokens of more than {LONG_TOKEN} bytes, first {longest[0]}")
+
+
+def _readable(texts: list[Any]) -> Iterator[Any]:
+    """Tokens written in GPT-2's byte characters as the text they stand for."""
+    table = {ord(character): byte for byte, character in byte_characters().items()}
+    for text in texts:
+        if isinstance(text, str) and all(ord(character) in table for character in text):
+            yield bytes(table[ord(character)] for character in text).decode("utf-8", "replace")
+        else:
+            yield text

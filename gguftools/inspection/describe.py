@@ -1,0 +1,133 @@
+"""What a GGUF file is, in words and numbers: for `show`, and for whoever compares files as text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from archs.metadata import Metadata, Value, ValueType
+from quants import Tensor
+from quants.errors import OptionError
+from quants.spelling import did_you_mean
+
+from ..metadata.text import SHORT_ARRAY, plain, type_name
+from ..opened import OpenFile
+
+
+def summary(opened: OpenFile) -> dict[str, Any]:
+    """The few facts that people look for first; keys whose facts the file lacks are left out."""
+    metadata, tensors = opened.metadata, opened.tensors
+    name = metadata.get("general.architecture")
+    weights = sum(t.size for t in tensors.values())
+    size = sum(t.nbytes for t in tensors.values())
+    types = Counter[str]()
+    for tensor in tensors.values():
+        types[tensor.format.name] += tensor.nbytes
+    facts: dict[str, Any] = {
+        "name": metadata.get("general.name"),
+        "architecture": name,
+        "parameters": weights or None,
+        "size label": metadata.get("general.size_label"),
+        "tensors": len(tensors),
+        "tensor bytes": size,
+        "bits per weight": round(8 * size / weights, 3) if weights else None,
+        "types": dict(types.most_common()) or None,
+        "layers": _number(metadata, f"{name}.block_count"),
+        "context": _number(metadata, f"{name}.context_length"),
+        "width": _number(metadata, f"{name}.embedding_length"),
+        "vocabulary": _vocabulary(metadata),
+        "chat template": "yes" if "tokenizer.chat_template" in metadata else None,
+        "shards": len(opened.file.shards) if len(opened.file.shards) > 1 else None,
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _number(metadata: Mapping[str, Any], key: str) -> int | None:
+    value = metadata.get(key)
+    return int(value) if isinstance(value, (int, np.integer)) else None
+
+
+def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
+    tokens, kind, pre = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "model", "pre"))
+    if tokens is None or not hasattr(tokens, "__len__"):
+        return None
+    named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
+    return f"{named} ({pre})" if isinstance(pre, str) and pre else named
+
+
+def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
+    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
+    if pattern is None:
+        return list(tensors.values())
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"--tensors {pattern!r} is not a regular expression: {error}") from error
+    found = [t for name, t in tensors.items() if expression.search(name)]
+    if not found:
+        raise OptionError(f"no tensor's name matches {pattern!r}")
+    return found
+
+
+def as_json(opened: OpenFile, tensors: Iterable[Tensor]) -> dict[str, Any]:
+    """Everything but tensor data; arrays longer than a few items by type, length and first items."""
+    return {
+        "file": str(opened.path),
+        "version": opened.file.version,
+        "byte_order": opened.file.byte_order,
+        "alignment": opened.file.alignment,
+        "summary": summary(opened),
+        "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
+        "tensors": [
+            {"name": t.name, "type": t.format.name, "shape": list(t.shape), "offset": opened.file.offsets[t.name],
+             "bytes": t.nbytes}
+            for t in tensors
+        ],
+    }  # fmt: skip
+
+
+def _json_value(value: Value) -> dict[str, Any]:
+    if value.type is not ValueType.ARRAY or len(value.data) <= SHORT_ARRAY:
+        return {"type": type_name(value), "value": plain(value)}
+    first = Value(value.data[:SHORT_ARRAY], value.type, value.element)
+    return {"type": type_name(value), "length": len(value.data), "first": plain(first)}
+
+
+def as_text(opened: OpenFile) -> Iterator[str]:
+    """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
+    for key in sorted(opened.metadata):
+        value = opened.metadata.value(key)
+        yield f"{key}\t{type_name(value)}\t{json.dumps(plain(value), ensure_ascii=False)}"
+    for name in sorted(opened.tensors):
+        tensor = opened.tensors[name]
+        shape = "x".join(map(str, tensor.shape))
+        yield f"{name}\t{tensor.format.name}\t{shape}\t{short_hash(tensor)}"
+
+
+def short_hash(tensor: Tensor) -> str:
+    """The first 16 hex digits of the sha256 of a tensor's bytes."""
+    found = hashlib.sha256()
+    step = max(1, (1 << 24) // max(1, tensor.row_bytes))
+    for start in range(0, tensor.rows, step):
+        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
+    return found.hexdigest()[:16]
+
+
+def full_value(metadata: Metadata, key: str) -> Any:
+    """The whole value of a key. Raises OptionError naming the nearest keys where there is none."""
+    if key not in metadata:
+        raise OptionError(f"there is no key {key!r}", did_you_mean(key, metadata))
+    return plain(metadata.value(key))
+
+
+def fact(value: Any) -> str:
+    """A fact of the summary as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {100 * part / (sum(value.values()) or 1):.1f} %" for name, part in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

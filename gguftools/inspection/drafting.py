@@ -1,0 +1,121 @@
+"""Whether a small model can draft for a large one in speculative decoding: what counts is that ids mean the same text.
+
+The rules are those of llama.cpp: one kind of vocabulary, the same tokens put around a text, lengths at most 128 apart,
+and the same text for every id from 5 on (the first few are special tokens that tuned models rename).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from archs.metadata import Metadata
+from quants.errors import VocabularyError
+from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
+
+from ..inputs import PathLike
+from ..metadata.text import plain
+from ..metadata.typed import check_kinds
+from ..opened import open
+
+FIRST_COMPARED = 5
+MAX_LENGTH_DIFFERENCE = 128
+MODEL, TOKENS = "tokenizer.ggml.model", "tokenizer.ggml.tokens"
+ROLES = ("bos", "eos", "eot", "unk", "pad")
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Can `draft` draft for `target`?
+
+    tokens: lengths of the two lists. same_until: the first id from 5 on whose text differs, or the shorter length.
+    differing: how many ids differ in text. special: role → the two ids. obstacles: what forbids it; edits: the
+    `set-metadata` arguments for the draft that remove them, where that can be done; notes: what differs besides.
+    """
+
+    target: Path
+    draft: Path
+    tokens: tuple[int, int]
+    same_until: int
+    differing: int
+    special: dict[str, tuple[int | None, int | None]]
+    obstacles: tuple[str, ...]
+    edits: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def possible(self) -> bool:
+        return not self.obstacles
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "target": str(self.target), "draft": str(self.draft), "possible": self.possible}
+
+
+def can_draft(target: PathLike, draft: PathLike) -> Drafting:
+    """Compare the vocabularies of two GGUF files. Raises FileError, VocabularyError where a file has none."""
+    a, b = open(target).metadata, open(draft).metadata
+    for metadata in (a, b):
+        check_kinds(metadata, "tokenizer.")
+    texts_a, texts_b = _texts(a, target), _texts(b, draft)
+    obstacles: list[str] = []
+    notes: list[str] = []
+    if a[MODEL] != b[MODEL]:
+        obstacles.append(f"the vocabularies are of different kinds: {a[MODEL]!r} and {b[MODEL]!r}")
+    if abs(len(texts_a) - len(texts_b)) > MAX_LENGTH_DIFFERENCE:
+        obstacles.append(
+            f"{len(texts_a):,} and {len(texts_b):,} tokens: more than {MAX_LENGTH_DIFFERENCE} apart"
+        )
+    count = min(len(texts_a), len(texts_b))
+    wrong = [i for i in range(count) if texts_a[i] != texts_b[i]]
+    compared = [i for i in wrong if i >= FIRST_COMPARED]
+    if compared:
+        i = compared[0]
+        obstacles.append(f"{len(compared):,} tokens differ; the first is {i}: {texts_a[i]!r} and {texts_b[i]!r}")
+        if len(compared) <= MAX_LENGTH_DIFFERENCE and compared[0] > count - 2 * MAX_LENGTH_DIFFERENCE:
+            notes.append("only tokens at the end differ: they may be unused in one of the models")
+    notes += [f"token {i} is {texts_a[i]!r} and {texts_b[i]!r} (not compared)" for i in wrong if i < FIRST_COMPARED]
+    around = _around(tokenizer_from_metadata(a), tokenizer_from_metadata(b))
+    edits = [] if obstacles else [edit for _, edit in around]
+    obstacles += [obstacle for obstacle, _ in around]
+    if a.get("tokenizer.ggml.pre") != b.get("tokenizer.ggml.pre"):
+        pair = f"{a.get('tokenizer.ggml.pre')!r} and {b.get('tokenizer.ggml.pre')!r}"
+        notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
+    ids = {role: (_id(a, role), _id(b, role)) for role in ROLES}
+    return Drafting(
+        Path(target), Path(draft), (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong),
+        {role: pair for role, pair in ids.items() if pair != (None, None)},
+        tuple(obstacles), tuple(edits), tuple(notes),
+    )  # fmt: skip
+
+
+def _texts(metadata: Metadata, path: PathLike) -> list[Any]:
+    if MODEL not in metadata or TOKENS not in metadata:
+        raise VocabularyError(f"{path} has no vocabulary: {MODEL} or {TOKENS} is missing")
+    texts: list[Any] = plain(metadata.value(TOKENS))
+    return texts
+
+
+def _id(metadata: Metadata, role: str) -> int | None:
+    number = metadata.get(f"tokenizer.ggml.{role}_token_id")
+    return None if number is None else int(number)
+
+
+def _around(target: Tokenizer, draft: Tokenizer) -> list[tuple[str, str]]:
+    """Obstacles and their edits: whether tokens are put around a text, and, if so, which they are."""
+    found = []
+    for role, adds, ids in (
+        ("bos", (target.add_bos, draft.add_bos), (target.bos, draft.bos)),
+        ("eos", (target.add_eos, draft.add_eos), (target.eos, draft.eos)),
+    ):
+        if adds[0] != adds[1]:
+            obstacle = f"the target {_adds(adds[0])} {role.upper()} to a text, the draft {_adds(adds[1])} one"
+            found.append((obstacle, f"tokenizer.ggml.add_{role}_token={str(adds[0]).lower()}"))
+        if adds[0] and ids[0] != ids[1]:
+            obstacle = f"{role.upper()} is token {ids[0]} in the target, {ids[1]} in the draft"
+            found.append((obstacle, f"tokenizer.ggml.{role}_token_id={ids[0]}"))
+    return found
+
+
+def _adds(flag: bool) -> str:
+    return "adds" if flag else "does not add"

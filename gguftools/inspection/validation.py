@@ -1,0 +1,177 @@
+"""Whether a GGUF file is sound: structure, keys and tensors that its architecture needs, vocabulary, every block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from archs.powerinfer import MAGIC
+from archs.registry import architectures
+from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
+from archs.spec import Architecture
+from quants.errors import GgufToolsError
+
+from ..files.gguf.reader import GgufFile, align, open_gguf
+from ..files.gguf.writer import RESERVE_KEY
+from ..inputs import PathLike, read_by_calls
+from ..metadata.known_keys import problems as key_problems
+from ..writing.pipeline import Progress
+from .block_check import can_check, find_bad_blocks
+from .vocabulary_check import ERROR, WARNING, check_vocabulary
+
+NOTE = "note"
+NEEDED_KEYS = ("block_count", "context_length", "embedding_length")
+NOT_MODELS = ("imatrix", "mmproj", "adapter", "vocab", "dataset")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """severity: "error" (programs refuse the file, or it gives wrong results), "warning", "note" (not checked).
+
+    where: a key, a tensor, or the file.
+    """
+
+    severity: str
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was looked at, and what is wrong. tensors, keys, bytes: how much was checked."""
+
+    path: Path
+    problems: tuple[Problem, ...]
+    keys: int = 0
+    tensors: int = 0
+    bytes: int = 0
+
+    @property
+    def valid(self) -> bool:
+        return not any(problem.severity == ERROR for problem in self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "path": str(self.path), "valid": self.valid}
+
+
+def validate(
+    path: PathLike, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
+) -> Validation:
+    """Check a GGUF file or split set. Problems are results, not exceptions, those of the structure too.
+
+    data: also read every tensor and look for blocks that are no numbers.
+    """
+    try:
+        file = open_gguf(Path(path))
+        tensors = read_by_calls(file)
+    except GgufToolsError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        return Validation(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))
+    found = [*_check_structure(file), *_check_keys(file)]
+    told = {problem.where for problem in found if problem.severity == ERROR}
+    found += [problem for problem in _check_architecture(file) if problem.where not in told]
+    found += [Problem(*each) for each in check_vocabulary(file.metadata, file.tensors)]
+    if data:
+        found += _check_data(file)
+        bad = find_bad_blocks(tensors.values(), threads=threads, progress=progress)
+        severity = WARNING if file.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
+        found += [Problem(severity, each.tensor, each.message) for each in bad]
+    order = {ERROR: 0, WARNING: 1, NOTE: 2}
+    unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
+    size = sum(tensor.nbytes for tensor in tensors.values()) if data else 0
+    return Validation(Path(path), tuple(unique), len(file.metadata), len(tensors), size)
+
+
+def _check_structure(file: GgufFile) -> Iterator[Problem]:
+    """What the reader lets pass."""
+    for part in file.parts:
+        end = max((part.offsets[name] + tensor.nbytes for name, tensor in part.tensors.items()), default=0)
+        end = max(end, part.header_bytes)
+        extra = part.file_size - align(end, part.alignment)
+        if extra > 0:
+            yield Problem(WARNING, part.path.name, f"{extra} bytes follow the last tensor")
+        if part.version < 3:
+            yield Problem(NOTE, part.path.name, f"is of version {part.version}; 3 is current")
+        if file.is_split and "split.tensors.count" not in part.metadata:
+            yield Problem(WARNING, part.path.name, "lacks split.tensors.count")
+    bad = [key for key in file.metadata if not re.fullmatch(r"[!-~]+", key)]
+    for key in bad:
+        yield Problem(WARNING, key, "the key has characters other than printable ASCII")
+
+
+def _check_keys(file: GgufFile) -> Iterator[Problem]:
+    """Types and values of the keys that are known, and keys of another architecture."""
+    metadata = file.metadata
+    attends = any(".attn_q" in name for name in file.tensors)
+    for key in metadata:
+        if key == RESERVE_KEY:
+            continue
+        if key.endswith(".attention.head_count") and not attends and is_zero(metadata[key]):
+            continue  # models without attention say so
+        for message in key_problems(key, None, metadata, file.tensors):
+            yield Problem(ERROR, key, message)
+    own = metadata.get("general.architecture")
+    names = {architecture.name for architecture in architectures()} - {own}
+    strange = sorted({key.partition(".")[0] for key in metadata} & names)
+    for name in strange:
+        count = sum(key.startswith(f"{name}.") for key in metadata)
+        yield Problem(WARNING, f"{name}.*", f"{count} keys of another architecture: programs read those of {own!r}")
+    quantized = any(tensor.format.is_quantized for tensor in file.tensors.values())
+    if quantized and "general.quantization_version" not in metadata:
+        yield Problem(WARNING, "general.quantization_version", "is missing, though tensors are quantized")
+
+
+def _check_architecture(file: GgufFile) -> Iterator[Problem]:
+    """Keys, tensors and shapes against what the architecture needs."""
+    metadata = file.metadata
+    name = metadata.get("general.architecture")
+    kind = metadata.get("general.type")
+    if isinstance(kind, str) and kind in NOT_MODELS:
+        yield Problem(NOTE, "general.type", f"is {metadata['general.type']!r}: keys and tensors were not checked")
+        return
+    if not isinstance(name, str):
+        yield Problem(ERROR, "general.architecture", "is missing")
+        return
+    family = [architecture for architecture in architectures() if architecture.name == name]
+    if not family:
+        yield Problem(NOTE, "general.architecture", f"{name!r} is not known: keys and tensors were not checked")
+        return
+    if not file.tensors:
+        yield Problem(NOTE, "tensors", "there are none: a vocabulary alone")
+        return
+    for key in NEEDED_KEYS:
+        if f"{name}.{key}" not in metadata:
+            yield Problem(ERROR, f"{name}.{key}", "is missing; every program needs it")
+    yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, file.tensors))
+    yield from _check_names(file, family)
+
+
+def _check_names(file: GgufFile, family: list[Architecture]) -> Iterator[Problem]:
+    """Tensors that nobody would look for."""
+    if any(callable(name) for architecture in family for name in target_names(architecture)):
+        return  # which names there are depends on a config that the file does not have
+    known = set().union(*map(written_names, family)) | _reference_names(family[0].name)
+    known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
+    if file.magic == MAGIC:
+        known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
+    for name in file.tensors:
+        general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
+        if general not in known and not general.endswith((".scale", ".input_scale")):
+            yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
+
+
+def _reference_names(architecture: str) -> set[str]:
+    """What the `gguf` package knows of the architecture's tensors."""
+    from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
+
+    numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == architecture]
+    return {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
+
+
+def _check_data(file: GgufFile) -> Iterator[Problem]:
+    unknown = sorted({tensor.format.name for tensor in file.tensors.values() if not can_check(tensor.format)})
+    for name in unknown:
+        yield Problem(NOTE, name, "tensors of this type were not looked into: it cannot be decoded here")

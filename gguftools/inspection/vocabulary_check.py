@@ -1,0 +1,185 @@
+"""Whether the vocabulary of a file is consistent: lists of one length, ids in range, bytes, merges, the embedding."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+
+from archs.metadata import Metadata, ValueType
+from archs.vocab.pretokenizer import byte_characters, table
+from archs.vocab.tokens import missing_bytes
+from quants import Tensor
+from quants.errors import VocabularyError
+
+from ..files.gguf.strings import quote
+from ..metadata.text import plain
+from ..metadata.typed import wrong_kinds
+
+TOKENS, TYPES, MERGES, MODEL, PRE = (
+    Keys.Tokenizer.LIST, Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.MERGES, Keys.Tokenizer.MODEL, Keys.Tokenizer.PRE
+)  # fmt: skip
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+ERROR, WARNING = "error", "warning"
+SAMPLE = "Hello, world 123\n naïve 日本語 🙂"
+Found = tuple[str, str, str]  # severity, key, message
+
+
+def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
+    """What is wrong beside single keys being out of range; nothing where the file has no vocabulary."""
+    if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
+        if MODEL in metadata and metadata[MODEL] != "none":
+            yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
+        return
+    wrong = list(wrong_kinds(metadata, "tokenizer."))
+    for key, message in wrong:
+        yield ERROR, key, message
+    if wrong:
+        return
+    texts = metadata[TOKENS].tolist() if hasattr(metadata[TOKENS], "tolist") else list(metadata[TOKENS])
+    kind = metadata.get(MODEL)
+    if not texts:
+        yield ERROR, TOKENS, "is empty: there are no tokens"
+        return
+    yield from _check_texts(texts)
+    yield from _check_types(metadata, len(texts))
+    yield from _check_rows(metadata, len(texts), tensors)
+    if kind == "gpt2":
+        yield from _check_byte_characters(texts)
+        yield from _check_pre_tokenizer(metadata)
+        yield from _check_merges(metadata, texts)
+    elif kind in ("llama", "t5"):
+        yield from _check_bytes(metadata, texts, needed=kind == "llama")
+        if Keys.Tokenizer.SCORES not in metadata:
+            yield ERROR, Keys.Tokenizer.SCORES, f"is missing; {kind!r} vocabularies need a score for each token"
+    yield from _check_special(metadata, texts)
+    yield from _check_running(metadata)
+
+
+def _check_texts(texts: Sequence[Any]) -> Iterator[Found]:
+    broken = [i for i, text in enumerate(texts) if isinstance(text, bytes)]
+    if broken:
+        yield WARNING, TOKENS, f"{_some(broken)} not UTF-8"
+    empty = [i for i, text in enumerate(texts) if not text]
+    if empty:
+        yield WARNING, TOKENS, f"{_some(empty)} empty"
+    if len(set(texts)) < len(texts):
+        doubled = [text for text, count in Counter(texts).items() if count > 1]
+        first = doubled[0]
+        rows = [i for i, text in enumerate(texts) if text == first]
+        yield WARNING, TOKENS, f"{len(doubled)} texts appear more than once; {quote(first)} is token {_listed(rows)}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return f"token {numbers[0]} is" if len(numbers) == 1 else f"{len(numbers)} tokens ({_listed(numbers)}) are"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
+
+
+def _check_types(metadata: Metadata, count: int) -> Iterator[Found]:
+    if TYPES not in metadata:
+        yield WARNING, TYPES, "is missing; every token counts as an ordinary one"
+        return
+    types = np.asarray(metadata[TYPES])
+    wrong = np.flatnonzero((types < int(TokenType.NORMAL)) | (types > int(TokenType.BYTE)))
+    if len(wrong) and len(types) == count:
+        yield ERROR, TYPES, f"token {wrong[0]} has type {types[wrong[0]]}; 1 to 6 are defined"
+    elif not np.isin(types, (TokenType.NORMAL, TokenType.BYTE)).any():
+        yield ERROR, TYPES, "there is no token that text can become"
+
+
+def _check_rows(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
+    stated = metadata.get(f"{metadata.get('general.architecture')}.vocab_size")
+    if isinstance(stated, int) and stated != count:
+        yield ERROR, TOKENS, f"has {count} tokens, but vocab_size is {stated}"
+    output = tensors.get("output.weight")
+    if output is not None and output.rows != count:
+        yield ERROR, TOKENS, f"has {count} tokens, but output.weight has {output.rows} rows"
+
+
+def _check_byte_characters(texts: Sequence[Any]) -> Iterator[Found]:
+    known = set(texts)
+    missing = [byte for byte, character in byte_characters().items() if character not in known]
+    if missing:
+        yield WARNING, TOKENS, f"{len(missing)} bytes have no token ({_listed(missing)}): text with them is lost"
+
+
+def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iterator[Found]:
+    types = np.asarray(metadata.get(TYPES, ()))
+    found = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
+    if not needed and not found:
+        return
+    count = len(missing_bytes(texts)) if found else 256
+    if count:
+        lost = f"{count} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
+        yield (ERROR if found else WARNING), TOKENS, lost
+    if len(types) == len(texts):
+        wrong = sorted(i for i in found if types[i] != int(TokenType.BYTE))
+        if wrong:
+            yield WARNING, TYPES, f"{_some(wrong)} written as bytes but not of type {int(TokenType.BYTE)} (byte)"
+        others = [i for i in np.flatnonzero(types == int(TokenType.BYTE)).tolist() if i not in found]
+        if others:
+            yield ERROR, TYPES, f"{_some(others)} of type {int(TokenType.BYTE)} (byte), but not written as <0x00>"
+
+
+def _check_pre_tokenizer(metadata: Metadata) -> Iterator[Found]:
+    name = metadata.get(PRE)
+    if name is None:
+        yield WARNING, PRE, "is missing: programs will cut text by rules that may not be this model's"
+    elif name not in table() and name != "default":
+        yield ERROR, PRE, f"{quote(name)} is not a pre-tokenizer that is known"
+
+
+def _check_merges(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
+    if MERGES not in metadata:
+        yield ERROR, MERGES, "is missing; 'gpt2' vocabularies need it"
+        return
+    merges = plain(metadata.value(MERGES))
+    known = set(texts)
+    for i, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if not left or not right:
+            yield ERROR, MERGES, f"item {i}, {quote(merge)}, is not two tokens with a space between"
+            return
+    pairs = {i: merge.split(" ") for i, merge in enumerate(merges) if merge.count(" ") == 1}
+    strange = [i for i, (left, right) in pairs.items() if left not in known or right not in known]
+    if strange:
+        first = f"item {strange[0]}, {quote(merges[strange[0]])}"
+        yield ERROR, MERGES, f"{len(strange)} merges are of what is no token; the first is {first}"
+    lost = [i for i, (left, right) in pairs.items() if left + right not in known]
+    if lost:
+        first = f"item {lost[0]}, {quote(merges[lost[0]])}"
+        yield WARNING, MERGES, f"{len(lost)} merges make no token; the first is {first}"
+
+
+def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
+    types = np.asarray(metadata.get(TYPES, ()))
+    for role in ("bos", "eos", "eot"):
+        key = f"tokenizer.ggml.{role}_token_id"
+        number = metadata.get(key)
+        if not isinstance(number, int) or not 0 <= number < min(len(texts), len(types)):
+            continue
+        if types[number] not in (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN):
+            kind = TokenType(int(types[number])).name if 1 <= types[number] <= 6 else str(types[number])
+            yield WARNING, key, f"token {number}, {quote(texts[number])}, is of type {kind}, not CONTROL"
+    for role in ("bos", "eos"):
+        adds = metadata.get(f"tokenizer.ggml.add_{role}_token")
+        if adds is True and f"tokenizer.ggml.{role}_token_id" not in metadata:
+            yield WARNING, f"tokenizer.ggml.add_{role}_token", f"is true, but there is no {role}_token_id"
+
+
+def _check_running(metadata: Metadata) -> Iterator[Found]:
+    from runtime.tokenizer import tokenizer_from_metadata
+
+    try:
+        tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
+    except VocabularyError as error:
+        yield WARNING, MODEL, f"cannot be run here: {error}"
+    except Exception as error:  # whatever a library raises on a tokenizer.json that it does not like
+        yield WARNING, MODEL, f"cannot be run here: {type(error).__name__}: {str(error)[:200]}"

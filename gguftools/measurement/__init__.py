@@ -1,0 +1,1 @@
+"""What a model computes: perplexity, importance, logits beside the original's."""

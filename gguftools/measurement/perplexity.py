@@ -1,0 +1,148 @@
+"""Perplexity of a GGUF file on a text, with what it cost to measure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quants.errors import FileError
+
+from ..files.naming import hint_for_absent
+from ..opened import OpenFile, open
+
+log = logging.getLogger(__name__)
+TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """perplexity ± standard_error; chunks: the running value after each window.
+
+    tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
+    skipped: the share of neurons that the file's predictor left out, None where it was not asked; dense_perplexity:
+    with all neurons, None where that was not measured.
+    """
+
+    file: str
+    perplexity: float
+    standard_error: float
+    chunks: list[float]
+    tokens: int
+    n_ctx: int
+    tokens_per_second: float
+    compile_seconds: float
+    skipped: float | None = None
+    dense_perplexity: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def perplexity(
+    model: str | os.PathLike[str] | OpenFile,
+    text: str | os.PathLike[str],
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    stride: int = 0,
+    threads: int | None = None,
+    round_activations: bool = False,
+    sparse: bool = False,
+    compare: bool = True,
+    progress: Progress | None = None,
+) -> Measured:
+    """Perplexity of the model on the text in the file `text`, by the reference's protocol.
+
+    n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
+    threads: None for all processors. round_activations: round the inputs of products as the reference does (to 8
+    bits for quantized weights) instead of keeping float32, for figures to set beside its own. sparse: compute only the
+    neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
+    Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
+    """
+    from runtime.kernels.threads import set_threads
+    from runtime.model import Model
+    from runtime.perplexity import Perplexity, windows
+    from runtime.perplexity import perplexity as measure
+    from runtime.rounding import set_reference_rounding
+
+    opened = model if isinstance(model, OpenFile) else open(model)
+    tokenizer = opened.tokenizer
+    tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
+    windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
+    set_threads(threads)
+    net = Model(opened.metadata, opened.tensors)
+    if sparse:
+        net.use_predictor()  # a file without one is found before anything is compiled
+        net.sparsity = None
+    compile_seconds = _warm_up(net, tokens[:n_ctx])
+    log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
+
+    def evaluate() -> Perplexity:
+        set_reference_rounding(round_activations)
+        try:
+            return measure(
+                tokens,
+                net.scorable,
+                n_ctx,
+                bos=tokenizer.bos if tokenizer.add_bos else None,
+                chunks=chunks,
+                stride=stride,
+                batch=max(1, TOKENS_AT_ONCE // n_ctx),
+                progress=progress,
+            )
+        finally:
+            set_reference_rounding(False)
+
+    dense = evaluate().perplexity if sparse and compare else None
+    sparsity = net.use_predictor() if sparse else None
+    start = time.perf_counter()
+    result = evaluate()
+    seconds = time.perf_counter() - start
+    return Measured(
+        file=str(opened.path),
+        perplexity=result.perplexity,
+        standard_error=result.standard_error,
+        chunks=result.chunks,
+        tokens=result.tokens,
+        n_ctx=n_ctx,
+        tokens_per_second=result.tokens / seconds,
+        compile_seconds=compile_seconds,
+        skipped=None if sparsity is None else sparsity.skipped,
+        dense_perplexity=dense,
+    )
+
+
+def context_warning(model: str | os.PathLike[str] | OpenFile, n_ctx: int) -> str | None:
+    """What to say of windows that are longer than what the model was made for."""
+    metadata = (model if isinstance(model, OpenFile) else open(model)).metadata
+    longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    if not isinstance(longest, int) or not 0 < longest < n_ctx:
+        return None
+    return f"windows of {n_ctx} tokens are longer than the context of {longest} that the model was made for"
+
+
+def _warm_up(net: Any, tokens: list[int]) -> float:
+    """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
+    start = time.perf_counter()
+    few = tokens[:16]
+    net.scorable(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))
+    return time.perf_counter() - start
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text. Raises FileError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error

@@ -1,0 +1,110 @@
+"""Chat templates tried out: sample conversations are rendered as transformers does it, in a process of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from archs.metadata import Metadata
+from quants.errors import VocabularyError
+
+from .child import ask
+from .known_keys import SPECIAL_TOKENS, TOKENS
+
+SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
+LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")
+
+QUESTION = {"role": "user", "content": "What is 2 + 2?"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather", "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}  # fmt: skip
+CALL = {"type": "function", "id": "call00001", "function": {"name": "weather", "arguments": {"city": "Bath"}}}
+SAMPLES: dict[str, dict[str, Any]] = {
+    "a question": {"messages": [QUESTION]},
+    "a conversation": {
+        "messages": [QUESTION, {"role": "assistant", "content": "4"}, {"role": "user", "content": "And 3 + 3?"}]
+    },
+    "a system message": {"messages": [{"role": "system", "content": "Answer briefly."}, QUESTION]},
+    "a tool": {
+        "messages": [
+            {"role": "user", "content": "Does it rain in Bath?"},
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": "rain"},
+        ],
+        "tools": [WEATHER],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text, or (in one line) why there is none. fatal: the template is not to be tried any further."""
+
+    text: str | None = None
+    error: str | None = None
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A sample conversation through a template. error: why there is no text, in one line."""
+
+    sample: str
+    text: str | None
+    error: str | None = None
+
+
+def render(template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> list[Answer]:
+    """What a template makes of conversations, each given as the template's variables.
+
+    Raises VocabularyError, in one line, for one that takes too much time, memory or text, or breaks out of the sandbox.
+    """
+    request = {"template": template, "conversations": list(conversations)}
+    lines, death = ask("gguftools.metadata.sandbox", request, seconds)
+    answers = [Answer(**line) for line in lines]
+    if answers and answers[-1].fatal:
+        raise VocabularyError(f"the chat template {answers[-1].error}")
+    if len(answers) < len(conversations):
+        raise VocabularyError(f"the chat template {death}")
+    return answers
+
+
+def special_texts(metadata: Metadata) -> dict[str, str]:
+    """bos_token, eos_token, … as templates know them."""
+    found = {"bos_token": "", "eos_token": ""}  # which llama.cpp always gives
+    for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"):
+        number, tokens = metadata.get(SPECIAL_TOKENS[role]), metadata.get(TOKENS, ())
+        if isinstance(number, int) and 0 <= number < len(tokens):
+            found[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
+    return found
+
+
+def try_template(template: str, metadata: Metadata) -> list[Rendering]:
+    """Every sample through the template; the first must come through.
+
+    Raises VocabularyError where it does not, and as `render` does.
+    """
+    common = {"tools": None, "documents": None, "add_generation_prompt": True, **special_texts(metadata)}
+    answers = render(template, [common | sample for sample in SAMPLES.values()])
+    if answers[0].text is None:
+        raise VocabularyError(f"the chat template {answers[0].error}")
+    return [Rendering(name, answer.text, answer.error) for name, answer in zip(SAMPLES, answers, strict=True)]
+
+
+def remarks(renderings: list[Rendering], metadata: Metadata) -> Iterator[str]:
+    """What is odd about a template that works."""
+    for rendering in renderings:
+        if rendering.error:
+            yield f"with {rendering.sample}, the chat template {rendering.error}"
+    if QUESTION["content"] not in (renderings[0].text or ""):
+        yield "the chat template drops what the user says"
+    written = {token for each in renderings for token in LOOKS_SPECIAL.findall(each.text or "")}
+    if written and TOKENS in metadata:
+        for token in sorted(written - set(metadata[TOKENS])):
+            yield f"the chat template writes {token!r}, which is no token of this vocabulary"

@@ -1,0 +1,386 @@
+"""Importance matrices: how much each column of each weight matters, as measured on a text.
+
+An entry holds, for a weight and each of its experts, the sum of the squared inputs of every column and how many inputs
+there were; the importance of a column is their quotient. Two stored forms are in use: GGUF files, and the older `.dat`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.metadata import Metadata, ValueType
+from archs.small_files import check_not_pointer
+from gguftools.quantization.recipes import layer_of
+from quants import Tensor, format_named, from_array
+from quants.errors import FileError, OptionError
+from quants.spelling import did_you_mean
+
+from ..files.atomic import NOTHING, PathLike, atomic_output
+from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.gguf.writer import TensorInfo, create_gguf, plan_file
+
+Floats = NDArray[np.float32]
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+DEFAULT_CHUNK_SIZE = 512  # tokens; .dat files don't say
+MISSING_EXPERTS_ALLOWED = 0.05  # share of a tensor's experts that may be unseen without being an error
+DEAD_COLUMNS = 32  # so many zero weights in a row, aligned, and encoders store a block of zeros
+MAX_NAME_BYTES = 1 << 12
+WARNINGS_SHOWN = 10
+LONGEST_SHOWN = 80  # of a name that may be anything
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was measured for one weight. sums: float32 (experts, width); counts: float32 (experts,)."""
+
+    sums: Floats
+    counts: Floats
+
+    def mean(self) -> Floats:
+        """float32 (experts, width): the importance of each column; ones for experts that saw no input."""
+        seen = self.counts > 0
+        mean = np.ones_like(self.sums)
+        np.divide(self.sums, self.counts[:, None], out=mean, where=seen[:, None])
+        return mean
+
+    @property
+    def unseen(self) -> list[int]:
+        """Experts without a single input."""
+        return [int(i) for i in np.flatnonzero(~(self.counts > 0))]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in an entry. columns: where; empty where it concerns whole experts.
+
+    kind: "non-finite", "negative", "zero" (columns that never had an input), "unseen" (experts).
+    """
+
+    name: str
+    kind: str
+    expert: int
+    columns: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "unseen":
+            return f"{self.name}: expert {self.expert} saw no input"
+        shown = ", ".join(map(str, self.columns[:8])) + (", …" if len(self.columns) > 8 else "")
+        expert = f" of expert {self.expert}" if self.expert else ""
+        return f"{self.name}: {len(self.columns)} {self.kind} columns{expert}: {shown}"
+
+
+@dataclass(frozen=True)
+class ImportanceMatrix:
+    """The entries of an importance matrix by the name of the weight, and where they come from.
+
+    chunks: pieces of text, of `chunk_size` tokens each.
+    """
+
+    path: Path
+    entries: dict[str, Entry]
+    datasets: tuple[str, ...] = ()
+    chunks: int = 0
+    chunk_size: int = DEFAULT_CHUNK_SIZE
+
+
+def read_imatrix(path: Path) -> ImportanceMatrix:
+    """Read an importance matrix in either stored form. Raises FileError for anything else."""
+    path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise FileError(f"{path} is not a regular file")
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(64)
+        check_not_pointer(path, beginning)
+        return _from_gguf(open_gguf(path)) if beginning[:4] == b"GGUF" else _from_dat(path, path.read_bytes())
+    except FileNotFoundError:
+        raise FileError(f"there is no file {path}") from None
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _from_gguf(file: GgufFile) -> ImportanceMatrix:
+    what = f"{file.path} is not an importance matrix"
+    if file.metadata.get("general.type") != "imatrix" and "imatrix.chunk_count" not in file.metadata:
+        raise FileError(f"{what}: general.type is {file.metadata.get('general.type')!r}, not 'imatrix'")
+    entries = {}
+    for name, tensor in file.tensors.items():
+        if not name.endswith(SUMS):
+            continue
+        weight = name.removesuffix(SUMS)
+        counts = file.tensors.get(weight + COUNTS)
+        if counts is None:
+            raise FileError(f"{file.path} has {name!r} but no {weight + COUNTS!r}")
+        for each in (tensor, counts):
+            if each.format.name != "F32":
+                raise FileError(f"{file.path}: {each.name!r} is {each.format.name}; sums and counts are F32")
+        if not counts.size or not tensor.size or tensor.size % counts.size:
+            raise FileError(f"{file.path}: {name!r} has {tensor.size} values for {counts.size} counts")
+        sums = tensor.float32().reshape(counts.size, -1)
+        entries[weight] = Entry(sums.astype(np.float32), counts.float32().reshape(-1).astype(np.float32))
+    if not entries:
+        raise FileError(f"{what}: it has no tensor whose name ends in {SUMS}")
+    return ImportanceMatrix(
+        file.path, entries, tuple(map(str, file.metadata.get("imatrix.datasets", ()))),
+        int(file.metadata.get("imatrix.chunk_count", 0)),
+        int(file.metadata.get("imatrix.chunk_size", DEFAULT_CHUNK_SIZE)),
+    )  # fmt: skip
+
+
+@dataclass
+class _Dat:
+    """A position in a .dat file."""
+
+    path: Path
+    data: bytes
+    position: int = 0
+
+    def take(self, size: int, what: str) -> bytes:
+        left = len(self.data) - self.position
+        if not 0 <= size <= left:
+            raise FileError(
+                f"{self.path} is not an importance matrix: {what} at byte {self.position} needs {size} bytes, "
+                f"{left} are left"
+            )
+        self.position += size
+        return self.data[self.position - size : self.position]
+
+    def number(self, what: str) -> int:
+        return int(struct.unpack("<i", self.take(4, what))[0])
+
+    def text(self, what: str) -> str:
+        length = self.number(f"length of {what}")
+        if not 0 <= length <= MAX_NAME_BYTES:
+            raise FileError(f"{self.path} is not an importance matrix: {what} has {length} bytes")
+        return self.take(length, what).decode("utf-8", "replace")
+
+
+def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
+    reader = _Dat(path, data)
+    count = reader.number("number of entries")
+    if count < 1:
+        raise FileError(f"{path} is not an importance matrix: it claims {count} entries")
+    entries = {}
+    for i in range(count):
+        name = reader.text(f"name of entry {i}")
+        shown = repr(name[:LONGEST_SHOWN])
+        calls = reader.number(f"calls of {shown}")
+        size = reader.number(f"number of values of {shown}")
+        values = np.frombuffer(reader.take(4 * size, f"values of {shown}"), "<f4").astype(np.float32)
+        if not size:
+            raise FileError(f"{path}: entry {shown} has no values")
+        # Tokens are counted in GGUF files, chunks here. A power of two leaves the quotient as it is.
+        scale = np.float32(DEFAULT_CHUNK_SIZE)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `problems`
+            values *= scale
+        entries[name] = Entry(values[None], np.array([max(calls, 1)], np.float32) * scale)
+    chunks, datasets = 0, ()  # type: tuple[int, tuple[str, ...]]
+    if reader.position < len(data):  # the first files ended here
+        chunks = reader.number("number of chunks")
+        datasets = (reader.text("name of the dataset"),)
+    return ImportanceMatrix(path, entries, datasets, chunks)
+
+
+def write_imatrix(
+    matrix: ImportanceMatrix, path: Path, overwrite: bool = False, reads: Iterable[PathLike] = ()
+) -> None:
+    """Write a matrix: as `.dat` where the name ends so, else as GGUF. reads: what it is made of. Raises FileError."""
+    read = NOTHING.also(reads)
+    if path.suffix == ".dat":
+        with atomic_output(path, overwrite=overwrite, reads=read) as file:
+            for piece in _dat_pieces(matrix):
+                file.write(piece)
+        return
+    metadata = Metadata()
+    metadata.set("general.type", "imatrix", ValueType.STRING)
+    metadata.set("imatrix.datasets", list(matrix.datasets), ValueType.ARRAY, ValueType.STRING)
+    metadata.set("imatrix.chunk_count", matrix.chunks, ValueType.UINT32)
+    metadata.set("imatrix.chunk_size", matrix.chunk_size, ValueType.UINT32)
+    tensors = []
+    for name, entry in sorted(matrix.entries.items()):
+        tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]
+    layout = plan_file(metadata, [TensorInfo(t.name, t.shape, format_named("F32")) for t in tensors])
+    with create_gguf(path, layout, overwrite, read) as output:
+        for index, tensor in enumerate(tensors):
+            output.write(index, 0, tensor.raw())
+
+
+def _dat_pieces(matrix: ImportanceMatrix) -> Iterable[bytes]:
+    yield struct.pack("<i", len(matrix.entries))
+    for name, entry in sorted(matrix.entries.items()):
+        calls = max(1, -(-int(entry.counts.max()) // max(1, matrix.chunk_size)))
+        values = entry.mean() * np.float32(calls)
+        raw_name = name.encode()
+        yield struct.pack("<i", len(raw_name)) + raw_name + struct.pack("<ii", calls, values.size)
+        yield values.astype("<f4").tobytes()
+    dataset = (matrix.datasets[0] if matrix.datasets else "").encode()
+    yield struct.pack("<ii", matrix.chunks, len(dataset)) + dataset
+
+
+def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
+    """The matrix that measuring all their texts at once would have given. Raises FileError where shapes differ."""
+    if not matrices:
+        raise OptionError("there is nothing to merge")
+    first = matrices[0]
+    entries: dict[str, Entry] = {}
+    for matrix in matrices:
+        for name, entry in matrix.entries.items():
+            have = entries.get(name)
+            if have is not None and have.sums.shape != entry.sums.shape:
+                raise FileError(
+                    f"{matrix.path}: {name!r} has shape {entry.sums.shape}, before it was {have.sums.shape}",
+                    hint="they are of different models",
+                )
+            entries[name] = entry if have is None else Entry(have.sums + entry.sums, have.counts + entry.counts)
+    datasets = tuple(dict.fromkeys(name for matrix in matrices for name in matrix.datasets))
+    return replace(first, entries=entries, datasets=datasets, chunks=sum(m.chunks for m in matrices))
+
+
+def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> ImportanceMatrix:
+    """The entries whose names contain one of `include` (all, if empty) and none of `exclude`.
+
+    Raises OptionError where both are given, or nothing is left.
+    """
+    if include and exclude:
+        raise OptionError("weights can be included or excluded, not both")
+    for part in (*include, *exclude):
+        if not any(part in name for name in matrix.entries):
+            problem = f"none of the {len(matrix.entries)} entries of {matrix.path} has {part!r} in its name"
+            raise OptionError(problem, did_you_mean(part, matrix.entries))
+    entries = {
+        name: entry
+        for name, entry in matrix.entries.items()
+        if (not include or any(part in name for part in include)) and not any(part in name for part in exclude)
+    }
+    if not entries:
+        raise OptionError(f"none of the {len(matrix.entries)} entries of {matrix.path} is left")
+    return replace(matrix, entries=entries)
+
+
+def problems(matrix: ImportanceMatrix) -> list[Problem]:
+    """Everything in a matrix that is not as it should be."""
+    found = []
+    for name, entry in matrix.entries.items():
+        bad_counts = ~np.isfinite(entry.counts) | (entry.counts < 0)
+        for expert, row in enumerate(entry.sums):
+            finite = np.isfinite(row)
+            if bad_counts[expert] or not finite.all():
+                columns = tuple(map(int, np.flatnonzero(~finite))) or (0,)
+                found.append(Problem(name, "non-finite", expert, columns))
+            if (row < 0).any():
+                found.append(Problem(name, "negative", expert, tuple(map(int, np.flatnonzero(row < 0)))))
+            if entry.counts[expert] == 0:
+                found.append(Problem(name, "unseen", expert))
+            elif (row == 0).any():
+                found.append(Problem(name, "zero", expert, tuple(map(int, np.flatnonzero(row == 0)))))
+    return found
+
+
+def check(matrix: ImportanceMatrix) -> list[str]:
+    """Raise FileError for non-finite or negative values; return what else is worth a warning, one line each."""
+    found = problems(matrix)
+    fatal = [problem for problem in found if problem.kind in ("non-finite", "negative")]
+    if fatal:
+        more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
+        raise FileError(f"{matrix.path}: {fatal[0]}{more}", hint="`gguftools imatrix-info` lists them; measure it anew")
+    zero = [str(problem) for problem in found if problem.kind == "zero"]
+    if len(zero) > WARNINGS_SHOWN:
+        rest = len(zero) - WARNINGS_SHOWN
+        zero[WARNINGS_SHOWN:] = [f"{rest} more have zero columns: `gguftools imatrix-info` lists them"]
+    return zero
+
+
+def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_experts: bool = False) -> Floats | None:
+    """The importance of a tensor's columns: float32 (experts, width), (1, width) for a matrix; None without an entry.
+
+    Experts that were never used weigh every column alike; more than a twentieth of them is an error unless allowed.
+    Where so many columns in a row had no input that a block of them would be stored as zeros, they get the least
+    importance of the others.
+    Raises FileError for a size that is not the tensor's, or for too many unseen experts.
+    """
+    entry = matrix.entries.get(tensor.name)
+    if entry is None:
+        return None
+    experts = int(np.prod(tensor.shape[:-2])) if len(tensor.shape) > 2 else 1
+    if entry.sums.size != experts * tensor.width:
+        if tensor.name == "token_embd.weight":
+            return None
+        by = f"{experts} × {tensor.width}" if experts > 1 else f"{tensor.width}"
+        raise FileError(
+            f"{matrix.path}: {tensor.name!r} has {entry.sums.size} values, the tensor needs {by}",
+            hint="the matrix is of another model",
+        )
+    unseen = len(entry.unseen)
+    if unseen > MISSING_EXPERTS_ALLOWED * len(entry.counts) and not allow_missing_experts:
+        raise FileError(
+            f"{matrix.path}: {unseen} of {len(entry.counts)} experts of {tensor.name!r} saw no input",
+            hint="measure it on more text, or pass --allow-missing-experts to weigh their columns alike",
+        )
+    return _alive(entry.mean().reshape(experts, tensor.width))
+
+
+def _alive(mean: Floats) -> Floats:
+    for row in mean:
+        least = row[row > 0].min() if row.any() else 1
+        for start in range(0, len(row), DEAD_COLUMNS):
+            group = row[start : start + DEAD_COLUMNS]
+            if not group.any():
+                group[:] = least
+    return mean
+
+
+@dataclass(frozen=True)
+class EntrySummary:
+    """One entry in figures. importance: mean over experts and columns of the squared input."""
+
+    name: str
+    width: int
+    experts: int
+    experts_seen: int
+    zero_columns: int
+    non_finite: int
+    importance: float
+
+
+def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
+    """The entries of a matrix in figures, for people to look at; the most important first."""
+    found = []
+    for name, entry in matrix.entries.items():
+        finite = np.isfinite(entry.sums)
+        seen = entry.counts > 0
+        mean = np.where(finite, entry.mean(), 0)[seen]
+        found.append(
+            EntrySummary(
+                name, entry.sums.shape[1], len(entry.counts), int(seen.sum()), int((entry.sums[seen] == 0).sum()),
+                int((~finite).sum()), float(mean.mean()) if mean.size else 0.0,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda item: (-item.importance, item.name))
+
+
+def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
+    """Layer → sum of its entries' importance, the most important first; entries outside layers count as -1."""
+    found: dict[int, float] = {}
+    for entry in entries:
+        layer = layer_of(entry.name)
+        found[layer] = found.get(layer, 0.0) + entry.importance
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def as_dict(matrix: ImportanceMatrix) -> dict[str, Any]:
+    """A matrix in figures, as `imatrix-info --json` shows it."""
+    entries = summary(matrix)
+    return {
+        "file": str(matrix.path), "datasets": list(matrix.datasets), "chunks": matrix.chunks,
+        "chunk_size": matrix.chunk_size, "entries": [asdict(entry) for entry in entries],
+        "layers": [{"layer": layer, "importance": value} for layer, value in layer_importance(entries).items()],
+        "problems": [asdict(problem) for problem in problems(matrix)],
+    }  # fmt: skip

@@ -1,0 +1,362 @@
+"""What a quantized output will be: formats, importance, metadata, shards; all known, and refused, before any work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from archs.metadata import Metadata, Value, ValueType
+from gguftools.quantization.recipes import (
+    RECIPES,
+    Choice,
+    ModelFacts,
+    Options,
+    Recipe,
+    choose,
+    layer_of,
+    model_facts,
+    visit_order,
+)
+from quants import Tensor
+from quants.errors import FormatError, OptionError
+
+from ..files.gguf.reader import INTEGERS
+from ..inputs import Input
+from ..metadata.known_keys import architecture_of, check_new_keys, problems, strange_choice
+from ..writing.pipeline import FilePlan, Floats, Item
+from .imatrix import ImportanceMatrix, importance_for
+
+QUANTIZATION_VERSION = 2
+GUESSED = 1024  # added to a file type that no one stated
+PROVENANCE_BYTES = 127  # longest string of provenance that the reference writes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One recipe's output before it is written: its files, and what was chosen for each tensor."""
+
+    recipe: Recipe
+    files: tuple[FilePlan, ...]
+    choices: Mapping[str, Choice]
+    without_importance: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.layout.total for file in self.files)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A model some of whose layers are left out: its metadata, and its tensors under their new names."""
+
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    old_names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Into which files an output goes: one, unless asked otherwise.
+
+    keep: as many as the source, with the same tensors. max_bytes: of tensor data of a file.
+    """
+
+    keep: bool = False
+    max_bytes: int | None = None
+    max_tensors: int | None = None
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Decides what every tensor of an output becomes, and refuses what cannot be.
+
+    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error.
+    warnings: what the user should hear of, added to with every plan.
+    """
+
+    input: Input
+    layers: Layers
+    matrix: ImportanceMatrix | None = None
+    options: Options = field(default_factory=Options)
+    overrides: Mapping[str, Value] = field(default_factory=dict)
+    splitting: Splitting = field(default_factory=Splitting)
+    reserve: int = 0
+    allow_missing_experts: bool = False
+    allow_requantize: bool = False
+    no_fallback: bool = False
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+    _importances: dict[str, Floats | None] = field(default_factory=dict)
+
+    def plan(self, recipe: Recipe, path: Path) -> Planned:
+        """Raises OptionError, FormatError, FileError for what cannot be done."""
+        tensors = self.layers.tensors
+        triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
+        choices = choose(recipe, triples, self.facts, self.matrix is not None, self.options)
+        self._warn_of_idle_rules(recipe, choices)
+        self._warn_of_idle_options(tensors)
+        encoded = [choice for choice in choices if choice.format != tensors[choice.name].format]
+        self._check_sources(encoded)
+        self._check_fallbacks(recipe, encoded)
+        items = [self._item(choice) for choice in choices]
+        bare = {item.tensor.name for item in items if item.importance is None}
+        bare_and_encoded = [choice for choice in encoded if choice.format.is_quantized and choice.name in bare]
+        self._check_importance(recipe, [choice for choice in bare_and_encoded if choice.needs_importance])
+        if self.matrix is not None and not any(i.importance is not None and i.format.uses_importance for i in items):
+            self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
+        lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
+        groups = shard(items, self.input, self.layers, self.splitting)
+        files = _files(path, self.metadata(recipe), groups, self.input, self.reserve)
+        return Planned(recipe, files, {choice.name: choice for choice in choices}, lacking)
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """Of the whole model, without layers left out: the reference counts so."""
+        return model_facts(_overridden(self.input.metadata, self.overrides))
+
+    def check_overrides(self, new: bool) -> None:
+        """Raise OptionError for keys that nothing reads (unless `new` ones are wanted) or values they cannot have."""
+        before = self.input.metadata
+        after = _overridden(before, self.overrides)
+        architecture = architecture_of(after)
+        check_new_keys(self.overrides, before, architecture, new)
+        for key in self.overrides:
+            strange = strange_choice(key, after.value(key), architecture)
+            old = before.value(key) if key in before else None
+            wrong = strange[0] if strange else next(problems(key, old, after, self.input.tensors), None)
+            if wrong:
+                meant = strange[1] if strange else None
+                raise OptionError(wrong, meant or "`gguftools set-metadata --force` stores it in a file")
+
+    def _item(self, choice: Choice) -> Item:
+        tensor = self.layers.tensors[choice.name]
+        weighed = choice.format.is_quantized and choice.format != tensor.format
+        return Item(tensor, choice.format, self._importance(tensor) if weighed else None)
+
+    def _importance(self, tensor: Tensor) -> Floats | None:
+        if self.matrix is None:
+            return None
+        if tensor.name not in self._importances:
+            original = tensor.renamed(self.layers.old_names.get(tensor.name, tensor.name))
+            self._importances[tensor.name] = importance_for(self.matrix, original, self.allow_missing_experts)
+            entry = self.matrix.entries.get(original.name)
+            if entry is not None and entry.unseen:
+                unseen = f"{len(entry.unseen)} of {len(entry.counts)} experts saw no input"
+                self.warnings.append(f"{tensor.name}: {unseen}; their columns weigh alike")
+        return self._importances[tensor.name]
+
+    def _warn_of_idle_rules(self, recipe: Recipe, choices: Sequence[Choice]) -> None:
+        used = {choice.rule for choice in choices}
+        for pattern, name in self.options.rules:
+            if pattern not in used:
+                self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
+
+    def _warn_of_idle_options(self, tensors: Mapping[str, Tensor]) -> None:
+        options = self.options
+        if "output.weight" not in tensors:
+            if options.leave_output:
+                self.warnings.append("there is no output.weight to leave as it is: the token embedding is the head")
+            if options.output_type and options.token_embedding_type:
+                self.warnings.append("there is no output.weight: its format is not used")
+        if options.token_embedding_type and "token_embd.weight" not in tensors:
+            self.warnings.append("there is no token_embd.weight: its format is not used")
+
+    def _refuse(self, error: OptionError) -> None:
+        if not self.dry_run:
+            raise error
+        self.warnings.append(f"{error} ({error.hint})")
+
+    def _check_sources(self, encoded: Sequence[Choice]) -> None:
+        again = [choice for choice in encoded if self.layers.tensors[choice.name].format.is_quantized]
+        if again and not self.allow_requantize:
+            first = again[0]
+            stored = self.layers.tensors[first.name].format.name
+            self._refuse(
+                OptionError(
+                    f"{first.name!r} is {stored} in {self.input.path.name}; encoding it again as {first.format.name} "
+                    "loses quality",
+                    hint="start from a float file, or pass --allow-requantize",
+                )
+            )
+
+    def _check_fallbacks(self, recipe: Recipe, encoded: Sequence[Choice]) -> None:
+        fallen = [choice for choice in encoded if choice.fallback]
+        if self.no_fallback and fallen:
+            first = fallen[0]
+            raise FormatError(
+                f"{len(fallen)} tensors cannot take the format that {recipe.name} wants, {first.name!r} first: "
+                f"{first.fallback}",
+                hint="without --no-fallback they are stored in another, as --dry-run shows",
+            )
+
+    def _check_importance(self, recipe: Recipe, needing: Sequence[Choice]) -> None:
+        if not needing:
+            return
+        first = needing[0]
+        more = f" and {len(needing) - 1} more" if len(needing) > 1 else ""
+        if self.matrix is None:
+            what = f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}"
+            made = f"`gguftools imatrix {self.input.path} --file TEXT --output imatrix.gguf` measures one"
+            self._refuse(OptionError(what, hint=f"{made}; then pass --imatrix imatrix.gguf"))
+        else:
+            what = f"{self.matrix.path} has no entry for {first.name!r}{more}, which {first.format.name} needs"
+            self._refuse(OptionError(what, hint="name another format for them: --tensor-type REGEX=TYPE"))
+
+    def metadata(self, recipe: Recipe) -> Metadata:
+        """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
+        new = self.layers.metadata.copy()
+        for key in [key for key in new if key.startswith("split.")]:
+            del new[key]
+        _append(new, "general.quantization_version", Value(QUANTIZATION_VERSION, ValueType.UINT32))
+        number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.input)
+        _append(new, "general.file_type", Value(number, ValueType.UINT32))
+        new = _overridden(new, self.overrides)
+        if self.matrix is not None:
+            _append(new, "quantize.imatrix.file", Value(_provenance(self.matrix.path), ValueType.STRING))
+            if self.matrix.datasets:
+                _append(new, "quantize.imatrix.dataset", Value(_cut(self.matrix.datasets[0]), ValueType.STRING))
+            _append(new, "quantize.imatrix.entries_count", Value(len(self.matrix.entries), ValueType.UINT32))
+            if self.matrix.chunks > 0:
+                _append(new, "quantize.imatrix.chunks_count", Value(self.matrix.chunks, ValueType.UINT32))
+        if self.layers.old_names:
+            key = f"{new.get('general.architecture', '')}.block_count"
+            _append(new, key, new.value(key))
+        return new
+
+
+def _append(metadata: Metadata, key: str, value: Value) -> None:
+    """Set a key as llama.cpp does: it goes behind all others, also where it was there before."""
+    metadata.pop(key, None)
+    metadata[key] = value
+
+
+def _overridden(metadata: Metadata, overrides: Mapping[str, Value]) -> Metadata:
+    """Metadata with other values; an integer stays of the type it was."""
+    new = metadata.copy()
+    for key, value in overrides.items():
+        both = value.type in INTEGERS and key in new and new.value(key).type in INTEGERS
+        _append(new, key, Value(value.data, new.value(key).type) if both else value)
+    return new
+
+
+def _provenance(path: Path) -> str:
+    """A file as llama.cpp names it, as it was given; but what folders a machine has is nobody's business."""
+    return _cut(path.name if path.is_absolute() else str(path))
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:PROVENANCE_BYTES].decode(errors="ignore")
+
+
+def _own_file_type(source: Input) -> int:
+    """The source's file type; where it has none, that of its most frequent format, marked as guessed."""
+    if "general.file_type" in source.metadata:
+        return int(source.metadata["general.file_type"])
+    counts = Counter(source.tensors[name].format.name for name in visit_order(source.tensors))
+    most = counts.most_common(1)[0][0] if counts else "F32"
+    medium = f"{most}_M" if most in ("Q3_K", "Q4_K", "Q5_K") else "MXFP4_MOE" if most == "MXFP4" else most
+    number = RECIPES[medium].file_type if medium in RECIPES else 0
+    return (number or 0) + GUESSED
+
+
+def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> Layers:
+    """The model without some layers, the others renumbered. Raises OptionError for a layer that there is not."""
+    tensors = {name: _without_outer_ones(tensor) for name, tensor in tensors.items()}
+    if not dropped:
+        return Layers(metadata, tensors)
+    present = sorted({layer_of(name) for name in tensors} - {-1})
+    for layer in dropped:
+        if layer not in present:
+            known = f"{present[0]} … {present[-1]}" if present else "none"
+            raise OptionError(f"there is no layer {layer} to prune; the model's layers are {known}")
+    kept = [layer for layer in present if layer not in dropped]
+    if not kept:
+        raise OptionError("no layer would be left")
+    new_number = {old: new for new, old in enumerate(kept)}
+    renamed, old_names = {}, {}
+    for name, tensor in tensors.items():
+        layer = layer_of(name)
+        if layer in dropped:
+            continue
+        new = name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}'):]}"
+        renamed[new] = tensor if new == name else tensor.renamed(new)
+        old_names[new] = name
+    return Layers(_fewer_layers(metadata, len(present), kept), renamed, old_names)
+
+
+def _without_outer_ones(tensor: Tensor) -> Tensor:
+    """With the dimensions that ggml counts: llama.cpp's quantizer stores (1, 128) as (128,)."""
+    outer = next((i for i, size in enumerate(tensor.shape[:-1]) if size != 1), len(tensor.shape) - 1)
+    return replace(tensor, shape=tensor.shape[outer:]) if outer > 0 else tensor
+
+
+def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metadata:
+    """Metadata of the pruned model: the count of layers, and every list that has an item for each."""
+    new = metadata.copy()
+    prefix = f"{metadata.get('general.architecture', '')}."
+    for key in metadata:
+        if not key.startswith(prefix):
+            continue
+        value = metadata.value(key)
+        if value.type is ValueType.ARRAY and len(value.data) == layers:
+            new[key] = Value([value.data[i] for i in kept], value.type, value.element)
+        elif key == f"{prefix}block_count":
+            new[key] = Value(value.data - (layers - len(kept)), value.type)
+        elif key == f"{prefix}leading_dense_block_count":
+            new[key] = Value(sum(layer < value.data for layer in kept), value.type)
+    return new
+
+
+def shard(items: Sequence[Item], source: Input, layers: Layers, splitting: Splitting) -> list[list[Item]]:
+    """Items of each file. Raises OptionError where the ways to split contradict each other."""
+    if splitting.keep and (splitting.max_bytes or splitting.max_tensors):
+        raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
+    if splitting.keep and not source.shards:
+        raise OptionError(f"{source.path} has no GGUF shards to keep", "--split-max-size splits the output")
+    return _shards_of_source(items, source, layers) if splitting.keep else _filled_shards(items, splitting)
+
+
+def _shards_of_source(items: Sequence[Item], source: Input, layers: Layers) -> list[list[Item]]:
+    """Each tensor in the shard that it came from, in the order it had there."""
+    shard_of = {name: number for number, names in enumerate(source.shards) for name in names}
+    place = {name: i for i, name in enumerate(source.tensors)}
+    groups: dict[int, list[tuple[int, Item]]] = {}
+    for item in items:
+        name = layers.old_names.get(item.tensor.name, item.tensor.name)
+        groups.setdefault(shard_of.get(name, 0), []).append((place[name], item))
+    return [[item for _, item in sorted(group, key=lambda entry: entry[0])] for _, group in sorted(groups.items())]
+
+
+def _filled_shards(items: Sequence[Item], splitting: Splitting) -> list[list[Item]]:
+    """One shard after the other, each as full as it may be."""
+    found: list[list[Item]] = [[]]
+    filled = 0
+    for item in items:
+        too_large = splitting.max_bytes is not None and filled + item.nbytes > splitting.max_bytes
+        if found[-1] and (too_large or len(found[-1]) == splitting.max_tensors):
+            found.append([])
+            filled = 0
+        found[-1].append(item)
+        filled += item.nbytes
+    return found
+
+
+def _files(
+    path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], source: Input, reserve: int
+) -> tuple[FilePlan, ...]:
+    if len(groups) == 1:
+        return (FilePlan(path, metadata, tuple(groups[0]), source.alignment, reserve, source.magic),)
+    found = []
+    total = sum(map(len, groups))
+    for number, items in enumerate(groups):
+        own = metadata.copy() if number == 0 else Metadata()
+        own.set("split.no", number, ValueType.UINT16)
+        own.set("split.count", len(groups), ValueType.UINT16)
+        own.set("split.tensors.count", total, ValueType.INT32)
+        name = f"{path.name.removesuffix('.gguf')}-{number + 1:05d}-of-{len(groups):05d}.gguf"
+        slack = reserve if number == 0 else 0
+        found.append(FilePlan(path.with_name(name), own, tuple(items), source.alignment, slack, source.magic))
+    return tuple(found)

@@ -1,0 +1,549 @@
+"""Recipes: which format each tensor of a model gets when the model is quantized to, say, Q4_K_M.
+
+The reference (llama.cpp) decides by a tensor's role, which it reads from the name, by how many tensors of that role
+came before, and by a few facts about the model. The tables below are those decisions; `choose` walks through them.
+Tensors are counted in output order (`visit_order`): those outside layers first, then by layer number, then by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quants.errors import FormatError, OptionError
+from quants.format import Format, format_named
+from quants.spelling import did_you_mean
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A name users know, and what it stands for.
+
+    file_type: the number stored as `general.file_type`; None for COPY, which keeps the source's.
+    default: name of the format most tensors get; None for COPY.
+    typical_bits: bits per weight of an 8B Llama, quantized without importance weights.
+    """
+
+    name: str
+    file_type: int | None
+    default: str | None
+    typical_bits: float
+    description: str
+    aliases: tuple[str, ...] = ()
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("F32", 0, "F32", 32.0, "single precision"),
+        Recipe("F16", 1, "F16", 16.0, "half precision"),
+        Recipe("BF16", 32, "BF16", 16.0, "bfloat16: the range of F32, 8 bits of precision"),
+        Recipe("Q8_0", 7, "Q8_0", 8.5, "indistinguishable from F16 in use"),
+        Recipe("Q6_K", 18, "Q6_K", 6.56, "very close to F16"),
+        Recipe("Q5_K_M", 17, "Q5_K", 5.7, "Q5_K, half of attn_v and ffn_down in Q6_K", ("Q5_K",)),
+        Recipe("Q5_K_S", 16, "Q5_K", 5.57, "Q5_K, the output in Q6_K"),
+        Recipe("Q5_1", 9, "Q5_1", 6.04, "legacy; Q5_K_M is better"),
+        Recipe("Q5_0", 8, "Q5_0", 5.57, "legacy; Q5_K_S is better"),
+        Recipe("Q4_K_M", 15, "Q4_K", 4.89, "Q4_K, half of attn_v and ffn_down in Q6_K: the usual choice", ("Q4_K",)),
+        Recipe("Q4_K_S", 14, "Q4_K", 4.67, "Q4_K, the first attn_v and ffn_down in Q5_K"),
+        Recipe("Q4_1", 3, "Q4_1", 5.1, "legacy; Q4_K_M is better"),
+        Recipe("Q4_0", 2, "Q4_0", 4.64, "legacy; fast where the CPU has kernels for it"),
+        Recipe("IQ4_NL", 25, "IQ4_NL", 4.68, "non-linear 4 bits, in blocks of 32"),
+        Recipe("IQ4_XS", 30, "IQ4_XS", 4.46, "non-linear 4 bits, in blocks of 256"),
+        Recipe("MXFP4_MOE", 38, "MXFP4", 8.5, "expert tensors in MXFP4, all others in Q8_0"),
+        Recipe("Q3_K_L", 13, "Q3_K", 4.3, "Q3_K, attention output, attn_v and ffn_down in Q5_K"),
+        Recipe("Q3_K_M", 12, "Q3_K", 4.0, "Q3_K, attention output, attn_v and ffn_down in Q4_K or Q5_K", ("Q3_K",)),
+        Recipe("Q3_K_S", 11, "Q3_K", 3.64, "Q3_K, the output in Q6_K"),
+        Recipe("IQ3_M", 27, "IQ3_S", 3.76, "IQ3_S, attention output and attn_v in Q4_K"),
+        Recipe("IQ3_S", 26, "IQ3_S", 3.66, "3 bits by lookup, better than Q3_K_S"),
+        Recipe("IQ3_XS", 22, "IQ3_S", 3.5, "IQ3_S and IQ3_XXS; needs an importance matrix"),
+        Recipe("IQ3_XXS", 23, "IQ3_XXS", 3.37, "IQ3_XXS and IQ2_S; needs an importance matrix"),
+        Recipe("Q2_K", 10, "Q2_K", 3.16, "Q2_K, attention output and ffn_down in Q3_K"),
+        Recipe("Q2_K_S", 21, "Q2_K", 2.97, "Q2_K nearly everywhere; needs an importance matrix"),
+        Recipe("IQ2_M", 29, "IQ2_S", 2.93, "IQ2_S, attention output in IQ3_S; needs an importance matrix"),
+        Recipe("IQ2_S", 28, "IQ2_XS", 2.74, "IQ2_XS, attention output in IQ3_S; needs an importance matrix"),
+        Recipe("IQ2_XS", 20, "IQ2_XS", 2.59, "2.3 bits by lookup; needs an importance matrix"),
+        Recipe("IQ2_XXS", 19, "IQ2_XXS", 2.38, "2.1 bits by lookup; needs an importance matrix"),
+        Recipe("IQ1_M", 31, "IQ1_M", 2.15, "1.75 bits by lookup; needs an importance matrix"),
+        Recipe("IQ1_S", 24, "IQ1_S", 2.0, "1.56 bits by lookup; needs an importance matrix"),
+        Recipe("TQ2_0", 37, "TQ2_0", 2.52, "for models trained with ternary weights"),
+        Recipe("TQ1_0", 36, "TQ1_0", 2.19, "for models trained with ternary weights, packed tighter"),
+        Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
+        Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
+        Recipe("COPY", None, None, 16.0, "every tensor as it is"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the rules ask of a model; 0 where its metadata doesn't say. Heads are those of layer 0."""
+
+    architecture: str = ""
+    block_count: int = 0
+    head_count: int = 0
+    head_count_kv: int = 0
+    expert_count: int = 0
+
+    @property
+    def query_heads_per_kv_head(self) -> int:
+        return self.head_count // self.head_count_kv if self.head_count_kv else 0
+
+    @property
+    def is_70b(self) -> bool:
+        """The 80-layer models of a few families, which the reference calls 70B, get a better attn_v."""
+        if self.block_count != 80:
+            return False
+        if self.architecture == "llama":
+            return self.head_count != self.head_count_kv
+        return self.architecture in ("qwen2", "deci", "olmo")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may add to a recipe. Format names may be in any case.
+
+    pure: the recipe's default format for every tensor.
+    output_type, token_embedding_type: format of `output.weight` (or of the tied embedding), of `token_embd.weight`.
+    leave_output: keep `output.weight` as it is.
+    rules: (regular expression, format): the first that is found in a tensor's name, in any case, decides.
+    """
+
+    pure: bool = False
+    output_type: str | None = None
+    token_embedding_type: str | None = None
+    leave_output: bool = False
+    rules: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one tensor becomes.
+
+    format: what it is stored as; `wanted`: what the recipe or a rule asked for, where the rows fit it.
+    fallback: why the two differ, or None.
+    rule: the user's regular expression that decided, or None.
+    needs_importance: the reference refuses to write this tensor without importance weights.
+    """
+
+    name: str
+    format: Format
+    wanted: Format
+    fallback: str | None = None
+    rule: str | None = None
+    needs_importance: bool = False
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe called `name`: in any case, an alias, or its file type number. Raises OptionError with the nearest."""
+    wanted = str(name).strip().upper()
+    for recipe in RECIPES.values():
+        if wanted in (recipe.name, *recipe.aliases) or wanted == str(recipe.file_type):
+            return recipe
+    known = f"recipes are {', '.join(RECIPES)}"
+    raise OptionError(f"there is no recipe {name!r}", did_you_mean(wanted, RECIPES, known, cutoff=0.5))
+
+
+def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
+    """The facts of a model from its GGUF metadata; keys that are missing or odd count as 0."""
+    architecture = metadata.get("general.architecture", "")
+    heads = _first_layer(metadata, f"{architecture}.attention.head_count")
+    return ModelFacts(
+        architecture=str(architecture),
+        block_count=_first_layer(metadata, f"{architecture}.block_count"),
+        head_count=heads,
+        head_count_kv=_first_layer(metadata, f"{architecture}.attention.head_count_kv", heads),
+        expert_count=_first_layer(metadata, f"{architecture}.expert_count"),
+    )
+
+
+def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int:
+    value = metadata.get(key, missing)
+    if not isinstance(value, (str, bytes)) and hasattr(value, "__getitem__"):
+        value = value[0] if len(value) else missing
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return missing
+
+
+_LAYER = re.compile(r"blk\.(\d+)")
+
+
+def layer_of(name: str) -> int:
+    """The layer number in a tensor's name, -1 for tensors outside layers."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else -1
+
+
+def visit_order(names: Iterable[str]) -> list[str]:
+    """Names in the order the reference visits and writes tensors."""
+    return sorted(names, key=lambda name: (layer_of(name), name))
+
+
+# What is never quantized, whatever the recipe or the rules. Parts of names, then whole names.
+KEPT_PARTS = re.compile("|".join(map(re.escape, (
+    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
+    "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight",
+    "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
+    ".patch_merger",
+    *(f"time_mix_{part}.weight" for part in (
+        "first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2", "decay_w1", "decay_w2", "lerp_fused",
+    )),
+))))  # fmt: skip
+KEPT_NAMES = ("position_embd.weight", "token_types.weight")
+KEPT_FORMATS = ("I8", "I16", "I32", "I64", "F64")  # not weights
+NOT_STORED = (*KEPT_FORMATS, "Q8_1", "Q8_K")  # formats no tensor of a file can be asked to take
+
+
+def is_quantizable(name: str, shape: tuple[int, ...], form: Format) -> bool:
+    """Whether a recipe may change this tensor at all. A single row counts as one dimension, as it does to ggml."""
+    return (
+        any(n > 1 for n in shape[:-1])
+        and name.endswith("weight")
+        and name not in KEPT_NAMES
+        and form.name not in KEPT_FORMATS
+        and not KEPT_PARTS.search(name)
+    )
+
+
+# Where the width is no multiple of the block: the next format to try. F16 takes any width.
+FALLBACKS = {
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"),
+    **dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
+    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4"), "F16"),
+}  # fmt: skip
+
+VERY_LOW_BITS = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"})
+TOKEN_EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
+
+ROLES = {  # part of the name: role; the first that is found
+    "attn_qkv.weight": "V", "attn_kv_b.weight": "V", "attn_v.weight": "V",
+    "attn_k.weight": "K", "attn_q.weight": "Q", "attn_output.weight": "O",
+    "ffn_up": "up", "ffn_gate": "gate", "ffn_down": "down",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a tensor stands.
+
+    i, n: the i-th of n: layers where the model has experts, else tensors of the role.
+    count: how many tensors of the role came before.
+    weighted: there is an importance matrix.
+    """
+
+    i: int
+    n: int
+    count: int
+    model: ModelFacts
+    weighted: bool
+
+
+Test = Callable[[Site], bool]
+
+
+def always(site: Site) -> bool:
+    return True
+
+
+def more(site: Site) -> bool:
+    """The first eighth, the last eighth, and every third between: what deserves more bits."""
+    eighth = site.n // 8
+    return site.i < eighth or site.i >= 7 * site.n // 8 or (site.i - eighth) % 3 == 2
+
+
+def early(site: Site) -> bool:
+    return site.i < site.n // 8
+
+
+def early_in_count(site: Site) -> bool:
+    return site.count < site.n // 8
+
+
+def earliest(site: Site) -> bool:
+    return site.i < site.n // 16
+
+
+def middle(site: Site) -> bool:
+    return site.n // 8 <= site.i < 7 * site.n // 8
+
+
+def shared_kv(site: Site) -> bool:
+    return site.model.query_heads_per_kv_head >= 4
+
+
+def shared_kv_or_experts(site: Site) -> bool:
+    return shared_kv(site) or site.model.expert_count >= 4
+
+
+def experts8(site: Site) -> bool:
+    return site.model.expert_count == 8
+
+
+def early_or_experts8(site: Site) -> bool:
+    return early(site) or (experts8(site) and more(site))
+
+
+def falcon(site: Site) -> bool:
+    return site.model.architecture == "falcon"
+
+
+def first(count: int) -> Test:
+    return lambda site: site.i < count
+
+
+def unweighted(site: Site) -> bool:
+    return not site.weighted
+
+
+def both(a: Test, b: Test) -> Test:
+    return lambda site: a(site) and b(site)
+
+
+def but(a: Test, b: Test) -> Test:
+    return lambda site: a(site) and not b(site)
+
+
+# role → recipe → (test, format): the first test that holds decides; the recipe's default where none does.
+Rules = tuple[tuple[Test, str], ...]
+Table = dict[str, dict[str, Rules]]
+
+
+def _each(recipes: str, *rules: tuple[Test, str]) -> dict[str, Rules]:
+    return dict.fromkeys(recipes.split(), rules)
+
+
+LOW_BIT_RECIPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
+LOW_BIT_ROLES: Table = {
+    "V": {
+        **_each("IQ1_S IQ1_M IQ2_XXS IQ2_XS", (shared_kv_or_experts, "Q4_K"), (always, "Q2_K")),
+        **_each("IQ2_S IQ2_M", (shared_kv_or_experts, "Q4_K"), (always, "IQ3_S")),
+    },
+    "K": _each(" ".join(LOW_BIT_RECIPES), (experts8, "Q4_K")),
+    "down": {
+        **_each("IQ1_S IQ1_M IQ2_XXS IQ2_XS", (early_in_count, "Q2_K")),
+        **_each("IQ2_S IQ2_M", (early_in_count, "IQ3_S")),
+    },
+    "O": {
+        **_each("IQ1_S IQ1_M", (experts8, "Q5_K"), (always, "IQ2_XXS")),
+        **_each("IQ2_XXS IQ2_XS", (experts8, "Q5_K")),
+        **_each("IQ2_S IQ2_M", (experts8, "Q5_K"), (always, "IQ3_S")),
+    },
+}
+OTHER_ROLES: Table = {
+    "V": {
+        "Q2_K": ((shared_kv, "Q4_K"), (always, "Q3_K")),
+        "Q2_K_S": ((shared_kv, "Q4_K"),),
+        "IQ3_XXS": ((shared_kv, "Q4_K"), (unweighted, "IQ3_S"), (always, "IQ3_XXS")),
+        **_each("IQ3_XS IQ3_S", (shared_kv, "Q4_K")),
+        "IQ3_M": ((always, "Q4_K"),),
+        "Q3_K_M": ((first(2), "Q5_K"), (always, "Q4_K")),
+        "Q3_K_L": ((always, "Q5_K"),),
+        **_each("IQ4_NL IQ4_XS", (shared_kv, "Q5_K")),
+        **_each("Q4_K_M Q5_K_M", (more, "Q6_K")),
+        "Q4_K_S": ((first(4), "Q5_K"),),
+    },
+    "K": {"IQ3_XS": ((always, "IQ3_XXS"),), "IQ3_XXS": ((always, "IQ2_S"),)},
+    "Q": {"IQ3_XS": ((always, "IQ3_XXS"),), "IQ3_XXS": ((always, "IQ2_S"),)},
+    "down": {
+        "Q2_K": ((always, "Q3_K"),),
+        "Q2_K_S": ((early, "Q4_K"),),
+        "IQ3_XXS": ((both(unweighted, early), "Q4_K"), (unweighted, "Q3_K")),
+        "Q3_K_M": ((earliest, "Q5_K"), (but(falcon, more), "Q3_K"), (always, "Q4_K")),
+        "IQ3_M": ((early_or_experts8, "Q4_K"),),
+        "Q3_K_L": ((falcon, "Q4_K"), (always, "Q5_K")),
+        "Q4_K_M": ((both(falcon, earliest), "Q6_K"), (both(falcon, more), "Q5_K"), (but(more, falcon), "Q6_K")),
+        **_each("IQ4_NL IQ4_XS", (both(unweighted, early), "Q5_K")),
+        "Q5_K_M": ((more, "Q6_K"),),
+        "Q4_K_S": ((but(early, falcon), "Q5_K"),),
+        # With a matrix the search of the legacy types profits from a minimum in the layers that matter most.
+        "Q4_0": ((but(early, unweighted), "Q4_1"),),
+        "Q5_0": ((but(early, unweighted), "Q5_1"),),
+    },
+    "O": {
+        "Q2_K": ((falcon, "Q2_K"), (experts8, "Q5_K"), (always, "Q3_K")),
+        "IQ3_XXS": ((falcon, "IQ3_XXS"), (experts8, "Q5_K"), (always, "IQ3_S")),
+        "Q3_K_M": ((falcon, "Q3_K"), (experts8, "Q5_K"), (always, "Q4_K")),
+        "Q3_K_L": ((falcon, "Q4_K"), (experts8, "Q3_K"), (always, "Q5_K")),
+        "IQ3_M": ((falcon, "IQ3_S"), (experts8, "Q5_K"), (always, "Q4_K")),
+        **_each("IQ3_XS Q3_K_S IQ4_NL Q4_K_S Q4_K_M IQ3_S IQ4_XS", (but(experts8, falcon), "Q5_K")),
+    },
+    "gate": {"IQ3_XS": ((middle, "IQ3_XXS"),)},
+    "up": {"IQ3_XS": ((middle, "IQ3_XXS"),)},
+}
+
+
+def _by_role(recipe: Recipe, role: str, site: Site, default: str) -> str:
+    low_bit = recipe.name in LOW_BIT_RECIPES
+    rules = (LOW_BIT_ROLES if low_bit else OTHER_ROLES).get(role, {}).get(recipe.name, ())
+    form = next((form for test, form in rules if test(site)), default)
+    if low_bit:
+        return form
+    if role == "V" and site.model.is_70b and form in ("Q3_K", "Q4_K"):
+        form = "Q5_K"
+    if role in ("V", "K") and experts8(site):
+        form = "Q8_0"
+    return form
+
+
+
+class _Counts:
+    """Where the tensors of each role stand. Only tensors that a role decides are counted."""
+
+    def __init__(self, names: Sequence[str], model: ModelFacts) -> None:
+        self._seen: Counter[str] = Counter()
+        self._values = sum(_role(name) == "V" for name in names)
+        self.model = model
+        self._layers = model.block_count or max(map(layer_of, names), default=-1) + 1
+
+    def site(self, role: str, name: str, weighted: bool) -> Site:
+        count = self._seen[role]
+        self._seen[role] += 1
+        if role == "V":
+            return Site(count, self._values, count, self.model, weighted)
+        by_layer = self.model.expert_count > 1 and layer_of(name) >= 0
+        return Site(layer_of(name) if by_layer else count, self._layers, count, self.model, weighted)
+
+
+def _role(name: str) -> str:
+    return next((role for part, role in ROLES.items() if part in name), "")
+
+
+def choose(
+    recipe: Recipe,
+    tensors: Sequence[tuple[str, tuple[int, ...], Format]],
+    model: ModelFacts,
+    has_importance: bool = False,
+    options: Options | None = None,
+) -> list[Choice]:
+    """The format of every tensor, in the order in which the reference writes them.
+
+    tensors: (name, shape rows first, stored format), in any order.
+    has_importance: whether there is an importance matrix at all; what it holds changes no choice.
+    Raises OptionError for a rule that is no regular expression or matches no tensor, FormatError for a format that
+    does not exist or cannot be stored, and where a width suits neither the format nor any fallback.
+    """
+    options = options or Options()
+    for name in filter(None, (options.output_type, options.token_embedding_type)):
+        storable_format(name)
+    rules = _compiled(options.rules, [name for name, _, _ in tensors])
+    if recipe.default is None:
+        return [Choice(name, form, form) for name, _, form in _visited(tensors)]
+    tied = all(name != "output.weight" for name, _, _ in tensors)
+    counts = _Counts([name for name, _, _ in tensors], model)
+    choices = []
+    for name, shape, form in _visited(tensors):
+        if not is_quantizable(name, shape, form) or (options.leave_output and name == "output.weight"):
+            choices.append(Choice(name, form, form))
+            continue
+        wanted, rule = _wanted(recipe, name, shape, options, rules, tied, counts, has_importance)
+        choices.append(_settle(recipe, name, shape, wanted, rule))
+    return choices
+
+
+def _visited(
+    tensors: Sequence[tuple[str, tuple[int, ...], Format]],
+) -> list[tuple[str, tuple[int, ...], Format]]:
+    by_name = {tensor[0]: tensor for tensor in tensors}
+    return [by_name[name] for name in visit_order(by_name)]
+
+
+def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[tuple[re.Pattern[str], Format]]:
+    compiled = []
+    for pattern, format_name in rules:
+        try:
+            found = re.compile(pattern, re.IGNORECASE)
+        except re.error as error:
+            raise OptionError(f"tensor rule {pattern!r} is not a regular expression: {error}") from error
+        if not any(found.search(name) for name in names):
+            raise OptionError(
+                f"tensor rule {pattern!r} matches none of the {len(names)} tensors",
+                did_you_mean(pattern, names, "`gguftools show` lists the names"),
+            )
+        compiled.append((found, storable_format(format_name)))
+    return compiled
+
+
+def storable_format(name: str) -> Format:
+    """The format called `name`. Raises FormatError if there is none, or if no tensor can be stored in it."""
+    form = format_named(name)
+    if form.name in NOT_STORED:
+        raise FormatError(f"{form.name} is not a format that weights can be quantized to")
+    return form
+
+
+def _wanted(
+    recipe: Recipe,
+    name: str,
+    shape: tuple[int, ...],
+    options: Options,
+    rules: list[tuple[re.Pattern[str], Format]],
+    tied: bool,
+    counts: _Counts,
+    weighted: bool,
+) -> tuple[Format, str | None]:
+    """What options, rules or the recipe ask for, whether the rows fit or not; and the rule that decided."""
+    assert recipe.default is not None
+    default = format_named(recipe.default)
+    if name in TOKEN_EMBEDDINGS and options.token_embedding_type:
+        return storable_format(options.token_embedding_type), None
+    if name == "output.weight" and options.output_type:
+        return storable_format(options.output_type), None
+    if not default.is_quantized:
+        return default, None
+    for pattern, form in rules:
+        if pattern.search(name):
+            return form, pattern.pattern
+    if options.pure:
+        return default, None
+    if name == "output.weight" or (tied and name in TOKEN_EMBEDDINGS):
+        if options.output_type:
+            return storable_format(options.output_type), None
+        return format_named(_output_format(recipe, default, shape[-1], counts)), None
+    return format_named(_inner_format(recipe, default, name, shape, counts, weighted)), None
+
+
+def _output_format(recipe: Recipe, default: Format, width: int, counts: _Counts) -> str:
+    if recipe.name == "MXFP4_MOE" or counts.model.architecture == "falcon" or width % default.block_size:
+        return "Q8_0"
+    if recipe.name in LOW_BIT_RECIPES or recipe.name == "IQ3_XXS":
+        return "Q5_K"
+    return "Q8_0" if default.name == "Q8_0" else "Q6_K"
+
+
+def _inner_format(
+    recipe: Recipe, default: Format, name: str, shape: tuple[int, ...], counts: _Counts, weighted: bool
+) -> str:
+    if recipe.name == "MXFP4_MOE":
+        return "MXFP4" if len(shape) >= 3 and shape[-3] > 1 else "Q8_0"
+    if name in TOKEN_EMBEDDINGS:
+        if recipe.name in ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"):
+            return "Q2_K"
+        if recipe.name in ("IQ2_S", "IQ2_M", "IQ3_XXS"):
+            return "IQ3_S"
+        return "Q4_K" if recipe.name in ("TQ1_0", "TQ2_0", "Q2_0") else default.name
+    role = _role(name)
+    return _by_role(recipe, role, counts.site(role, name, weighted), default.name) if role else default.name
+
+
+def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, rule: str | None) -> Choice:
+    """The wanted format, or the first fallback whose blocks fit the rows."""
+    form, width = wanted, shape[-1]
+    while width % form.block_size:
+        if form.name not in FALLBACKS:
+            raise FormatError(
+                f"{name!r} has rows of {width} values; {form.name} needs a multiple of {form.block_size}, "
+                "and there is no format to fall back to",
+                f"name another format for it: --tensor-type '{re.escape(name)}=Q8_0'",
+            )
+        form = format_named(FALLBACKS[form.name])
+    misfit = f"rows of {width} values; {wanted.name} needs a multiple of {wanted.block_size}"
+    reason = None if form is wanted else misfit
+    embedding_or_output = name in TOKEN_EMBEDDINGS or name == "output.weight"
+    needs = form.name in VERY_LOW_BITS or (form.name == "Q2_K" and recipe.name == "Q2_K_S")
+    return Choice(name, form, wanted, reason, rule, form.needs_importance or (needs and not embedding_or_output))

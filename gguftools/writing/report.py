@@ -1,0 +1,159 @@
+"""What quantizing did, or would do: files, their tensors, and what each lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .pipeline import Item, Written
+
+TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
+
+
+@dataclass(frozen=True)
+class LogitCheck:
+    """How far a file's logits are from the original's.
+
+    difference: the largest over all prompts and positions, in units of the standard deviation of the original's logits
+    on that prompt. exact: every weight is stored with the value that it had, so that nothing but the order of sums may
+    make a difference. An encoder's hidden states stand in for logits.
+    """
+
+    prompts: int
+    tokens: int
+    difference: float
+    exact: bool
+    tolerance: float = TOLERANCE
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file is as good as it can be told to be: rounded weights make any difference possible."""
+        return not self.exact or self.difference <= self.tolerance
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "passed": self.passed}
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor of an output.
+
+    source, format: names of the formats before and after. fallback: why it is not the format the recipe wants, or None.
+    rule: the user's regular expression that decided, or None. rmse, max_error: relative to the source's values; None if
+    nobody measured. seconds: of all threads together.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    format: str
+    nbytes: int
+    fallback: str | None = None
+    rule: str | None = None
+    rmse: float | None = None
+    max_error: float | None = None
+    seconds: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `quantize --json` shows it; the figures of a run only after one."""
+        found: dict[str, Any] = {
+            "name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
+            "bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
+        }  # fmt: skip
+        if self.seconds is not None:
+            found |= {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
+        return found
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """One recipe's output: a file, or a split set whose first shard is `file`. nbytes: of all its files."""
+
+    recipe: str
+    file: Path
+    files: tuple[Path, ...]
+    nbytes: int
+    tensors: tuple[TensorReport, ...]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of tensor data, all tensors counted."""
+        values = sum(_size(tensor.shape) for tensor in self.tensors)
+        return 8 * sum(tensor.nbytes for tensor in self.tensors) / values if values else 0.0
+
+    @property
+    def fallbacks(self) -> list[TensorReport]:
+        return [tensor for tensor in self.tensors if tensor.fallback]
+
+    def by_format(self) -> dict[str, tuple[int, int]]:
+        """Format → number of tensors, bytes; the most bytes first."""
+        found: dict[str, tuple[int, int]] = {}
+        for tensor in self.tensors:
+            count, size = found.get(tensor.format, (0, 0))
+            found[tensor.format] = (count + 1, size + tensor.nbytes)
+        return dict(sorted(found.items(), key=lambda entry: -entry[1][1]))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe, "file": str(self.file), "files": [str(path) for path in self.files],
+            "bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
+            "types": {name: {"tensors": n, "bytes": size} for name, (n, size) in self.by_format().items()},
+            "tensors": [tensor.as_dict() for tensor in self.tensors],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What `quantize` did for all recipes.
+
+    source_bytes: tensor data read. resumed_bytes: how many of them an earlier run had dealt with.
+    without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
+    before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
+    original, where one was asked for.
+    """
+
+    outputs: tuple[OutputReport, ...]
+    dry_run: bool
+    source_bytes: int
+    free_bytes: int
+    resumed_bytes: int = 0
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    without_importance: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+    check: LogitCheck | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the disk has room for all outputs."""
+        return sum(output.nbytes for output in self.outputs) <= self.free_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract of `quantize --json`."""
+        return {
+            "outputs": [output.as_dict() for output in self.outputs], "dry_run": self.dry_run,
+            "source_bytes": self.source_bytes, "free_bytes": self.free_bytes, "fits": self.fits,
+            "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
+            "without_importance": list(self.without_importance), "warnings": self.warnings,
+            **({"check": self.check.as_dict()} if self.check else {}),
+        }  # fmt: skip
+
+
+def tensor_report(
+    item: Item, fallback: str | None = None, rule: str | None = None, written: Written | None = None
+) -> TensorReport:
+    return TensorReport(
+        item.tensor.name, item.tensor.shape, item.tensor.format.name, item.format.name, item.nbytes, fallback, rule,
+        rmse=written.rmse if written else None,
+        max_error=written.max_error if written else None,
+        seconds=written.seconds if written else None,
+    )  # fmt: skip
+
+
+def _size(shape: Iterable[int]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size

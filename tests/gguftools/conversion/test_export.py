@@ -1,0 +1,201 @@
+"""Out of GGUF and back: tensors, and whole checkpoints of every architecture."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from gguftools.__main__ import build_app
+from gguftools.conversion.convert import convert
+from gguftools.conversion.export import export_checkpoint, export_tensors
+from gguftools.conversion.quantize import quantize
+from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.inspection.compare import compare
+from gguftools.opened import open as open_file
+from quants.errors import FileError, ModelError, OptionError
+
+from ...conftest import ROOT, SHARED
+from ..models import edited, metadata_of, write_model
+
+CHECKPOINT = ROOT / "examples" / "austen-4m"
+ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
+# What a file does not hold: the classifier's pooler, masks.
+NOT_IN_FILES = ("pooler.", ".attn.bias", ".attn.masked_bias")
+# Values that a file holds after arithmetic that loses something; a conversion gives the same file again all the same.
+APPROXIMATE = {
+    "falcon-h1": "", "gemma": "norm", "gemma-sparse-config": "norm", "gemma2": "norm", "gemma2-scalar": "norm",
+    "gemma3": "norm", "gemma3-linear": "norm", "gemma3-pattern2": "norm", "nemotron": "norm", "falcon-mamba": "A_log",
+    "mamba": "A_log", "mamba2": "A_log", "jamba": "A_log", "granite-hybrid": "A_log", "nemotron-h": "A_log",
+    "opt-125m": "embed_positions", "opt-galactica-style": "embed_positions", "opt-350m": "embed_positions",
+    "roberta": "position_embeddings",
+}  # fmt: skip
+OTHER_TYPE = ("falcon-h1", "gpt-oss-mxfp4")  # weights that were scaled in float32; blocks that become floats
+
+
+@pytest.fixture(scope="module")
+def build(shared):
+    spec = importlib.util.spec_from_file_location("zoo_build", shared / "zoo" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "model.gguf"
+    convert(CHECKPOINT, path, "f16")
+    return path
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_there_and_back(entry, shared, build, tmp_path):
+    build.build(shared / "zoo", entry, tmp_path / entry)
+    pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
+    convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre)
+    done = export_checkpoint(tmp_path / "first.gguf", tmp_path / "back")
+    assert not done.differing
+    convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre)
+    changed = [tensor.kind for tensor in compare(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
+    assert set(changed) <= ({"rounded", "type"} if entry in OTHER_TYPE else set())
+    check_values(entry, open_checkpoint(tmp_path / entry).tensors, open_checkpoint(tmp_path / "back").tensors)
+
+
+def check_values(entry, source, back):
+    """Tensor by tensor the source's values, under the source's names (but for the oldest spellings)."""
+    absent = [name for name in source if name not in back and not name.endswith(("_blocks", "_scales"))]
+    absent = [name for name in absent if not any(part in name for part in NOT_IN_FILES)]
+    if entry not in ("gpt2", "opt-350m"):  # names as they are today: with a wrapper in front
+        assert not [name for name in absent if "lm_head" not in name]
+    for name in source.keys() & back.keys():
+        approximate = entry in APPROXIMATE and APPROXIMATE[entry] in name
+        ours, theirs = back[name].float32(), source[name].float32()
+        if entry == "falcon-h1" or "embed_positions" in name or "position_embeddings" in name:
+            continue  # multipliers are in the weights; rows that nothing reads are zero
+        assert ours.shape == theirs.shape, name
+        assert np.allclose(ours, theirs, atol=1e-6) if approximate else np.array_equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("outtype", ["f32", "f16", "bf16"])
+def test_whole_file_comes_back(outtype, tmp_path):
+    convert(CHECKPOINT, tmp_path / "first.gguf", outtype)
+    export_checkpoint(tmp_path / "first.gguf", tmp_path / "austen-4m")
+    convert(tmp_path / "austen-4m", tmp_path / "second.gguf", outtype)
+    found = compare(tmp_path / "first.gguf", tmp_path / "second.gguf")
+    assert not found.different_tensors
+    assert all(key.key.startswith("general.") for key in found.keys)  # from the model card, which is not written
+
+
+def test_transformers_reads_it(model, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    export_checkpoint(model, tmp_path / "back")
+    ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    theirs = transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
+    text = "It is a truth universally acknowledged,\n that… 123"
+    assert ours(text)["input_ids"] == theirs(text)["input_ids"]
+    chat = [{"role": "user", "content": "Hello"}]
+    assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "back")
+    wanted = transformers.AutoConfig.from_pretrained(CHECKPOINT)
+    for key in ("model_type", "hidden_size", "num_hidden_layers", "num_key_value_heads", "vocab_size", "rms_norm_eps"):
+        assert getattr(config, key) == getattr(wanted, key)
+
+
+def test_quantized_files_are_decoded(model, tmp_path):
+    quantize(model, "Q4_K_M", tmp_path / "q4.gguf")
+    export_checkpoint(tmp_path / "q4.gguf", tmp_path / "back", outtype="BF16")
+    back = open_checkpoint(tmp_path / "back").tensors["model.layers.1.mlp.up_proj.weight"]
+    assert back.format.name == "BF16"
+    values = open_file(tmp_path / "q4.gguf").tensors["blk.1.ffn_up.weight"].float32()
+    assert np.allclose(back.float32(), values, rtol=2**-8)
+
+
+def test_shards_with_an_index(model, tmp_path):
+    done = export_checkpoint(model, tmp_path / "back", max_shard=2_000_000)
+    assert len([name for name in done.files if name.endswith(".safetensors")]) > 3
+    convert(tmp_path / "back", tmp_path / "second.gguf", "f16")
+    assert not compare(model, tmp_path / "second.gguf").different_tensors
+
+
+def test_safetensors(model, tmp_path):
+    done = export_tensors(model, tmp_path / "all.safetensors")
+    found = load_file(tmp_path / "all.safetensors")
+    tensors = open_file(model).tensors
+    assert done.tensors == len(found) == len(tensors)
+    for name, values in found.items():
+        assert values.dtype == tensors[name].format.elements
+        assert np.array_equal(values, tensors[name].float32()), name
+
+
+def test_some_tensors(model, tmp_path):
+    export_tensors(model, tmp_path / "some.safetensors", pattern=r"blk\.0\.attn_[qk]", outtype="F32")
+    found = load_file(tmp_path / "some.safetensors")
+    assert set(found) == {"blk.0.attn_q.weight", "blk.0.attn_k.weight"}
+    assert {values.dtype for values in found.values()} == {np.dtype(np.float32)}
+    with pytest.raises(OptionError, match="no tensor"):
+        export_tensors(model, tmp_path / "none.safetensors", pattern="nothing")
+
+
+def test_npy(model, tmp_path):
+    tensors = open_file(model).tensors
+    export_tensors(model, tmp_path / "one.npy", pattern=r"blk\.2\.ffn_down")
+    assert np.array_equal(np.load(tmp_path / "one.npy"), tensors["blk.2.ffn_down.weight"].float32())
+    (tmp_path / "many").mkdir()
+    export_tensors(model, tmp_path / "many", pattern="norm")
+    assert np.array_equal(np.load(tmp_path / "many/output_norm.weight.npy"), tensors["output_norm.weight"].float32())
+    with pytest.raises(OptionError, match="one tensor"):
+        export_tensors(model, tmp_path / "two.npy", pattern="norm")
+
+
+def test_blocks_are_decoded(model, tmp_path):
+    quantize(model, "Q4_K_M", tmp_path / "q4.gguf")
+    export_tensors(tmp_path / "q4.gguf", tmp_path / "one.npy", pattern=r"blk\.2\.ffn_up")
+    wanted = open_file(tmp_path / "q4.gguf").tensors["blk.2.ffn_up.weight"].float32()
+    assert np.array_equal(np.load(tmp_path / "one.npy"), wanted)
+
+
+def test_nothing_is_overwritten_unasked(model, tmp_path):
+    (tmp_path / "x.safetensors").write_text("mine")
+    with pytest.raises(FileError, match="exists"):
+        export_tensors(model, tmp_path / "x.safetensors")
+    export_tensors(model, tmp_path / "x.safetensors", overwrite=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "config.json").write_text("mine")
+    with pytest.raises(FileError, match="exists"):
+        export_checkpoint(model, tmp_path / "folder")
+    assert (tmp_path / "folder" / "config.json").read_text() == "mine"
+
+
+def test_what_cannot_become_a_checkpoint(model, tmp_path):
+    unknown = metadata_of({"general.architecture": "none"})
+    strange = write_model(tmp_path / "a.gguf", unknown, {"w.weight": np.ones((2, 32))})
+    with pytest.raises(ModelError, match="'none'"):
+        export_checkpoint(strange, tmp_path / "a")
+    more = edited(model, tmp_path / "b.gguf", {}, {"surprise.weight": np.ones((2, 32))})
+    with pytest.raises(ModelError, match="surprise"):
+        export_checkpoint(more, tmp_path / "b")
+    less = edited(model, tmp_path / "c.gguf", {}, {"blk.1.attn_k.weight": None})
+    with pytest.raises(ModelError):
+        export_checkpoint(less, tmp_path / "c")
+    hostile = edited(model, tmp_path / "d.gguf", {}, {"../up.weight": np.ones((2, 32))})
+    (tmp_path / "d").mkdir()
+    with pytest.raises(FileError, match="file its name"):
+        export_tensors(hostile, tmp_path / "d")
+
+
+def test_command_line(model, tmp_path):
+    def run(*arguments):
+        return CliRunner().invoke(build_app(), ["export", *map(str, arguments)])
+
+    done = run(model, "-o", tmp_path / "back")
+    assert done.exit_code == 0
+    assert "LlamaForCausalLM" in done.stdout
+    assert run(model, "-o", tmp_path / "back").exit_code == 1
+    document = json.loads(run(model, "-o", tmp_path / "x.safetensors", "--tensors", "norm", "--json").stdout)
+    assert document["tensors"] == 9
+    assert run(model, "-o", tmp_path / "y.safetensors", "--outtype", "q4_0").exit_code == 1

@@ -1,0 +1,135 @@
+"""Comparing a converted model with transformers, and what is said where that can't be done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gguftools.__main__ import build_app
+from gguftools.console.ui import print_report
+from gguftools.conversion.convert import convert
+from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.measurement.checking import check_output, require_checkable
+from gguftools.writing.report import LogitCheck
+from quants.errors import ModelError, OptionError
+
+from ...conftest import ROOT
+from ...zoo import ZOO, module
+
+MODEL = ROOT / "examples" / "austen-4m"
+
+
+def run(*arguments) -> tuple[int, str]:
+    done = CliRunner().invoke(build_app(), ["convert", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_without_torch(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 2)
+    assert code == 1
+    assert said.splitlines() == [
+        "error: checking compares with transformers on torch, which is not installed",
+        'hint: pip install "gguftools[verify]", or leave out --check-logits',
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def torch_found(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+
+
+def test_what_cannot_be_compared(torch_found):
+    require_checkable(MODEL)
+    with pytest.raises(OptionError, match="checking needs the model in a folder"):
+        require_checkable("hf://jane/austen-4m")
+    with pytest.raises(OptionError, match="adapters and predictors make another model"):
+        require_checkable(MODEL, changed=True)
+
+
+@pytest.mark.parametrize(
+    ("difference", "exact", "passed", "said"),
+    [
+        (3e-6, True, True, "within 3e-06 std of transformers' on 2 random prompts: as it should be"),
+        (0.02, True, False, "within 0.02 std of transformers' on 2 random prompts: at most 0.001 was expected"),
+        (float("nan"), True, False, "within nan std of transformers' on 2 random prompts: at most 0.001 was expected"),
+        (0.02, False, True, "within 0.02 std of transformers' on 2 random prompts: weights were rounded, so it is no"),
+    ],
+)
+def test_verdict(difference, exact, passed, said, tmp_path, capsys):
+    report = convert(MODEL, tmp_path / "out.gguf")
+    report = replace(report, check=LogitCheck(2, 64, difference, exact))
+    assert report.check.passed is passed
+    print_report(report, False)
+    assert said in capsys.readouterr().out
+    print_report(report, True)
+    assert json.loads(capsys.readouterr().out)["check"]["passed"] is passed
+
+
+@pytest.mark.parametrize(("exact", "exit_code"), [(True, 1), (False, 0)])
+def test_exit_code(torch_found, monkeypatch, tmp_path, exact, exit_code):
+    monkeypatch.setattr("gguftools.measurement.checking.check_output", lambda *_: LogitCheck(1, 32, 0.1, exact))
+    code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 1)
+    assert code == exit_code
+    assert "within 0.1 std of transformers' on 1 random prompt: " in said
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("outtype", ["auto", "f32"])
+def test_a_right_file(tmp_path, outtype):
+    code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--outtype", outtype, "--check", 2, "--json")
+    check = json.loads(said)["check"]
+    assert code == 0
+    assert check["difference"] < 1e-5
+    assert check["exact"]
+    assert check["tokens"] == 64
+
+
+@pytest.mark.verify
+def test_a_quantized_file_is_reported(tmp_path):
+    code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--outtype", "Q4_K_M", "--check", 1)
+    assert code == 0
+    assert "weights were rounded, so it is no error" in said
+
+
+@pytest.mark.verify
+def test_a_wrong_file_is_found(tmp_path):
+    output = convert(MODEL, tmp_path / "out.gguf", "f32").outputs[0]
+    other = Path(shutil.copytree(MODEL, tmp_path / "other"))
+    raw = bytearray((other / "model.safetensors").read_bytes())
+    norm = open_checkpoint(other).tensors["model.norm.weight"].raw().tobytes()
+    at = raw.index(norm)
+    raw[at : at + len(norm)] = (np.frombuffer(norm, np.uint16) ^ 1).tobytes()  # the last bit of each weight of a norm
+    (other / "model.safetensors").write_bytes(raw)
+    assert not check_output(output, other, 1).passed
+    assert check_output(output, MODEL, 1).passed
+
+
+@pytest.mark.verify
+def test_models_that_need_code_of_their_own_are_refused(tmp_path):
+    folder = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    output = convert(folder, tmp_path / "out.gguf").outputs[0]
+    own = {"model_type": "austen", "auto_map": {"AutoConfig": "config.Austen", "AutoModelForCausalLM": "model.Austen"}}
+    (folder / "config.json").write_text(json.dumps({**config, **own}))
+    with pytest.raises(ModelError, match="transformers cannot load") as caught:
+        check_output(output, folder, 1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("entry", ["bert", "t5", "roberta", "falcon-rw-style", "gemma3", "gpt-oss-mxfp4"])
+def test_kinds_of_models(shared, tmp_path, entry):
+    module("build").build(ZOO, entry, tmp_path / entry)
+    output = convert(tmp_path / entry, tmp_path / "out.gguf", "f32").outputs[0]
+    found = check_output(output, tmp_path / entry, 2)
+    assert found.exact
+    assert found.difference < 2e-5

@@ -1,0 +1,78 @@
+"""Perplexity of a trained model against the reference's figures, to the last window."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gguftools.conversion.convert import convert
+from gguftools.measurement.perplexity import perplexity
+from quants.errors import FileError, OptionError
+
+from ...conftest import DATA, ROOT
+
+TEXT = ROOT / "examples" / "persuasion.txt"
+GOLDEN = json.loads((DATA / "golden" / "austen-4m-perplexity.json").read_text())
+CLOSE = {"F32": 2e-4, "F16": 2e-4, "BF16": 2e-4}  # activations stay float32; the reference's are rounded to 8 bits else
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("outtype", GOLDEN)
+def test_as_the_reference(outtype, folder):
+    file = convert(ROOT / "examples" / "austen-4m", folder / f"{outtype}.gguf", outtype).outputs[0].file
+    golden = GOLDEN[outtype]
+    windows = golden["windows"] if outtype in ("F16", "Q4_K_M") else 16  # the rest would say the same, later
+    result = perplexity(file, TEXT, chunks=windows)
+    assert result.perplexity == pytest.approx(golden["running"][windows - 1], rel=CLOSE.get(outtype, 3e-3))
+    assert result.chunks == pytest.approx(golden["running"][:windows], rel=1e-2)
+    if windows == golden["windows"]:
+        assert result.perplexity == pytest.approx(golden["perplexity"], rel=CLOSE.get(outtype, 3e-3))
+        assert result.standard_error == pytest.approx(golden["standard_error"], rel=1e-2)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return convert(ROOT / "examples" / "austen-4m", folder / "model.gguf").outputs[0].file
+
+
+def test_the_first_chunks_alone(model):
+    assert perplexity(model, TEXT, chunks=3).chunks == pytest.approx(GOLDEN["BF16"]["running"][:3], rel=1e-3)
+
+
+def test_overlapping_windows_give_more_context(model):
+    apart, overlapping = perplexity(model, TEXT, chunks=20), perplexity(model, TEXT, stride=128, chunks=20)
+    assert overlapping.perplexity < apart.perplexity * 1.2
+
+
+def test_activations_rounded_on_request(folder):
+    """The reference's own figure for eight-bit weights, closer than with exact activations."""
+    file = convert(ROOT / "examples" / "austen-4m", folder / "rounded.gguf", "q8_0").outputs[0].file
+    golden = GOLDEN["Q8_0"]["running"][7]
+    exact = perplexity(file, TEXT, chunks=8).perplexity
+    rounded = perplexity(file, TEXT, chunks=8, round_activations=True).perplexity
+    assert abs(rounded - golden) < abs(exact - golden)
+    assert perplexity(file, TEXT, chunks=8).perplexity == exact
+
+
+def test_threads_change_nothing_of_note(model):
+    one, two = (perplexity(model, TEXT, chunks=4, threads=n).perplexity for n in (1, 2))
+    assert one == pytest.approx(two, rel=1e-6)
+
+
+def test_too_short_a_text(model, tmp_path):
+    (tmp_path / "short.txt").write_text("It is a truth universally acknowledged")
+    with pytest.raises(OptionError, match="at least 2"):
+        perplexity(model, tmp_path / "short.txt")
+
+
+def test_text_that_is_none(model, tmp_path):
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileError, match=r"binary\.txt is not UTF-8 text: byte 0 is 0xff"):
+        perplexity(model, tmp_path / "binary.txt")
+    with pytest.raises(FileError, match=r"absent\.txt cannot be read"):
+        perplexity(model, tmp_path / "absent.txt")
