@@ -4,7 +4,6 @@ Reference: the `modeling_baichuan.py` that its checkpoints bring along. Baichuan
 before use. llama.cpp does not, and knows the 13B by its 40 layers; ours adds `attention.max_alibi_bias`.
 """
 
-from archs.config import head_dim
 from archs.families.llama import LLAMA
 from archs.spec import Config, TensorMap
 from archs.transforms import chain, interleave_rope, part, unit_rows_if
@@ -28,7 +27,6 @@ BAICHUAN = LLAMA.derive(
         "context_length": "max_position_embeddings|model_max_length",
         "attention.head_count_kv": None,
         "attention.max_alibi_bias": largest_bias,
-        "rope.dimension_count": head_dim,
         "rope.freq_base": None,
         "vocab_size": None,
     },

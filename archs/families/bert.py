@@ -49,14 +49,8 @@ BERT = Architecture(
         "classifier.output_labels": labels,
     },
     defaults={
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 512,
-        "layer_norm_eps": 1e-12,
-        "type_vocab_size": 2,
-        "vocab_size": 30_522,
+        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+        "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 30_522,
     },
     refused={"is_decoder": True},
     config_from_gguf=config_from_gguf,
@@ -78,7 +72,7 @@ BERT = Architecture(
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
     prefixes=("", "bert", "roberta", "distilbert", "model"),
     block=Block(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True),
-)
+)  # fmt: skip
 
 ROBERTA = BERT.derive(
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "CamembertModel"),
@@ -99,15 +93,8 @@ XLM_ROBERTA = ROBERTA.derive(
 DISTILBERT = BERT.derive(
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     defaults={
-        "hidden_size": None,
-        "num_hidden_layers": None,
-        "num_attention_heads": None,
-        "intermediate_size": None,
-        "dim": 768,
-        "n_layers": 6,
-        "n_heads": 12,
-        "hidden_dim": 3072,
-        "type_vocab_size": None,
+        "hidden_size": None, "num_hidden_layers": None, "num_attention_heads": None, "intermediate_size": None,
+        "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "type_vocab_size": None,
     },
     tensors={
         **{name: None for name in BERT.tensors if "token_type" in name or name.startswith("encoder.")},
@@ -124,4 +111,4 @@ DISTILBERT = BERT.derive(
     },
     config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",
-)
+)  # fmt: skip

@@ -24,8 +24,7 @@ BLOOM = Architecture(
     defaults={
         "hidden_size": lambda config: config.get("n_embed", 64),
         "n_layer": lambda config: config.get("num_hidden_layers", 2),
-        "n_head": lambda config: config.get("num_attention_heads", 8),
-        "layer_norm_epsilon": 1e-5,
+        "n_head": lambda config: config.get("num_attention_heads", 8), "layer_norm_epsilon": 1e-5,
         "vocab_size": 250_880,
     },
     tensors={
@@ -45,4 +44,4 @@ BLOOM = Architecture(
     activation="",
     prefixes=("transformer", "model", "language_model", "text_model"),
     block=Block(norm="layer", rope="none", alibi=True, activation="gelu_tanh", gated=False),
-)
+)  # fmt: skip

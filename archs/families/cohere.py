@@ -17,16 +17,9 @@ COHERE = HALVES.derive(
         "rope.scaling.type": scaling_type,
     },
     defaults={
-        "hidden_size": 8192,
-        "intermediate_size": 22_528,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 64,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": None,
-        "layer_norm_eps": 1e-5,
-        "rope_theta": 500_000.0,
-        "logit_scale": 0.0625,
+        "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40, "num_attention_heads": 64,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 8192,
+        "rms_norm_eps": None, "layer_norm_eps": 1e-5, "rope_theta": 500_000.0, "logit_scale": 0.0625,
         "vocab_size": 256_000,
     },
     tensors={
@@ -36,4 +29,4 @@ COHERE = HALVES.derive(
     },
     flags_from_tensors={**HALVES.flags_from_tensors, "use_qk_norm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
-)
+)  # fmt: skip

@@ -88,16 +88,9 @@ COHERE2_MOE = COHERE2.derive(
         "expert_shared_feed_forward_length": shared_width,
     },
     defaults={
-        "model_type": "cohere2_moe",
-        "head_dim": 128,
-        "first_k_dense_replace": 0,
-        "prefix_dense_sliding_window_pattern": 1,
-        "sliding_window_pattern": 4,
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "num_shared_experts": 0,
-        "expert_selection_fn": "softmax",
-        "norm_topk_prob": True,
+        "model_type": "cohere2_moe", "head_dim": 128, "first_k_dense_replace": 0,
+        "prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 4, "num_experts": 8,
+        "num_experts_per_tok": 2, "num_shared_experts": 0, "expert_selection_fn": "softmax", "norm_topk_prob": True,
     },
     config_from_gguf=config_from_gguf,
     rope_parameters="one",
@@ -109,4 +102,4 @@ COHERE2_MOE = COHERE2.derive(
     },
     layers_vary=True,
     block={"numbers": numbers, "add_shared_expert": average},
-)
+)  # fmt: skip

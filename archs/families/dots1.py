@@ -31,20 +31,10 @@ DOTS1 = HALVES.derive(
         "attention.sliding_window_pattern": window_pattern,
     },
     defaults={
-        "hidden_size": 4608,
-        "intermediate_size": 10_944,
-        "num_hidden_layers": 62,
-        "moe_intermediate_size": 1408,
-        "first_k_dense_replace": 0,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": False,
-        "routed_scaling_factor": 1.0,
-        "scoring_func": "sigmoid",
-        "max_position_embeddings": 2048,
-        "max_window_layers": 62,
-        "sliding_window": None,
-        "vocab_size": 152_064,
+        "hidden_size": 4608, "intermediate_size": 10_944, "num_hidden_layers": 62, "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "max_position_embeddings": 2048,
+        "max_window_layers": 62, "vocab_size": 152_064,
     },
     legacy_names=tuple(FUSED_EXPERTS),
     tensors={
@@ -53,4 +43,4 @@ DOTS1 = HALVES.derive(
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
     },
     layers_vary=True,
-)
+)  # fmt: skip

@@ -20,14 +20,8 @@ EUROBERT = LLAMA.derive(
         "vocab_size": None,
     },
     defaults={
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "classifier_pooling": "late",
-        "vocab_size": 128_256,
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "classifier_pooling": "late", "vocab_size": 128_256,
     },
     config_from_gguf=lambda keys, tensors: {
         "classifier_pooling": {number: word for word, number in POOLING.items()}.get(
@@ -41,4 +35,4 @@ EUROBERT = LLAMA.derive(
     },
     ignored=("lm_head.*",),
     block={"rope": "halves", "causal": False, "hidden_states": True},
-)
+)  # fmt: skip

@@ -69,17 +69,11 @@ FALCON = Architecture(
         "use_parallel_residual": parallel,
     },
     defaults={
-        "hidden_size": 4544,
-        "num_hidden_layers": lambda config: config.get("n_layer", 32),
-        "num_attention_heads": lambda config: config.get("n_head", 71),
-        "max_position_embeddings": 2048,
-        "layer_norm_epsilon": 1e-5,
-        "alibi": False,
+        "hidden_size": 4544, "num_hidden_layers": lambda config: config.get("n_layer", 32),
+        "num_attention_heads": lambda config: config.get("n_head", 71), "max_position_embeddings": 2048,
+        "layer_norm_epsilon": 1e-5, "alibi": False,
         "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B says no more
-        "new_decoder_architecture": False,
-        "parallel_attn": True,
-        "rope_theta": 10_000.0,
-        "vocab_size": 65_024,
+        "new_decoder_architecture": False, "parallel_attn": True, "rope_theta": 10_000.0, "vocab_size": 65_024,
     },
     tensors={
         "word_embeddings": "token_embd",

@@ -23,14 +23,8 @@ GEMMA = HALVES.derive(
     wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
     metadata={"rope.freq_base": unusual_base, "hidden_activation": unusual_activation},
     defaults={
-        "hidden_size": 3072,
-        "intermediate_size": 24_576,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 256,
-        "max_position_embeddings": 8192,
-        "vocab_size": 256_000,
+        "hidden_size": 3072, "intermediate_size": 24_576, "num_hidden_layers": 28, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256_000,
     },
     tensors={
         "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
@@ -40,4 +34,4 @@ GEMMA = HALVES.derive(
     config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
     activation="",
     block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
-)
+)  # fmt: skip

@@ -25,16 +25,9 @@ GEMMA2 = GEMMA.derive(
         "final_logit_softcapping": "final_logit_softcapping",
     },
     defaults={
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": 4096,
-        "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
     tensors={
         "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
@@ -44,4 +37,4 @@ GEMMA2 = GEMMA.derive(
     config_from_gguf=None,
     activation="hidden_activation",
     block={"window_period": PERIOD},
-)
+)  # fmt: skip

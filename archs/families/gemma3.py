@@ -33,22 +33,11 @@ GEMMA3 = Architecture(
         "final_logit_softcapping": "final_logit_softcapping",
     },
     defaults={
-        "model_type": "gemma3_text",
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": PERIOD,
-        "query_pre_attn_scalar": 256,
-        "vocab_size": 262_208,
+        "model_type": "gemma3_text", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0, "sliding_window": 4096, "sliding_window_pattern": PERIOD,
+        "query_pre_attn_scalar": 256, "vocab_size": 262_208,
     },
     tensors={
         "embed_tokens": "token_embd",
@@ -72,4 +61,4 @@ GEMMA3 = Architecture(
     refused={"use_bidirectional_attention": True},
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias"},
     block=Block(rope="halves", activation="gelu_tanh", window_period=PERIOD, embedding_scale="sqrt_width"),
-)
+)  # fmt: skip

@@ -73,17 +73,9 @@ GEMMA3N = GEMMA4.derive(
         "activation_sparsity_scale": sparsity,
     },
     defaults={
-        "hidden_size": 2048,
-        "intermediate_size": 16_384,
-        "num_hidden_layers": 35,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32_768,
-        "rope_scaling": None,
-        "partial_rotary_factor": None,
-        "final_logit_softcapping": 30.0,
-        "altup_active_idx": 0,
-        "altup_num_inputs": 4,
-        "num_kv_shared_layers": 15,
+        "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 35, "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768, "rope_scaling": None, "partial_rotary_factor": None,
+        "final_logit_softcapping": 30.0, "altup_active_idx": 0, "altup_num_inputs": 4, "num_kv_shared_layers": 15,
         "vocab_size": 262_400,
     },
     refused={"altup_correct_scale": False, "altup_num_inputs": lambda count: count != 4},
@@ -101,4 +93,4 @@ GEMMA3N = GEMMA4.derive(
         "layers.{i}.laurel.linear_right": "blk.{i}.laurel_r",
         "layers.{i}.laurel.post_laurel_norm": "blk.{i}.laurel_post_norm",
     },
-)
+)  # fmt: skip

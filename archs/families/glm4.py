@@ -19,13 +19,8 @@ GLM4 = HALVES.derive(
         "rope.dimension_count": rotated_width,
     },
     defaults={
-        "intermediate_size": 13_696,
-        "num_hidden_layers": 40,
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1.5625e-07,
-        "partial_rotary_factor": 0.5,
+        "intermediate_size": 13_696, "num_hidden_layers": 40, "num_key_value_heads": 2, "head_dim": 128,
+        "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-07, "partial_rotary_factor": 0.5,
         "vocab_size": 151_552,
     },
     tensors={
@@ -36,7 +31,7 @@ GLM4 = HALVES.derive(
         "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
     },
     block={"rope": "adjacent"},
-)
+)  # fmt: skip
 
 
 def unusual_head_dim(config: Config) -> int | None:

@@ -26,9 +26,7 @@ GLM4_MOE = DOTS1.derive(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),
     vocab_keys={
-        "bos_token_id": "[gMASK]",
-        "eot_token_id": "<|user|>",
-        "eom_token_id": "<|observation|>",
+        "bos_token_id": "[gMASK]", "eot_token_id": "<|user|>", "eom_token_id": "<|observation|>",
         "unknown_token_id": "<|endoftext|>",
     },
     metadata={
@@ -40,20 +38,10 @@ GLM4_MOE = DOTS1.derive(
         "attention.sliding_window_pattern": None,
     },
     defaults={
-        "model_type": "glm4_moe",
-        "hidden_size": 4096,
-        "num_hidden_layers": 46,
-        "num_attention_heads": 96,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-5,
-        "partial_rotary_factor": 0.5,
-        "first_k_dense_replace": 1,
-        "n_routed_experts": 128,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": True,
-        "vocab_size": 151_552,
+        "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,
+        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_routed_experts": 128, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151_552,
     },
     config_from_gguf=lambda keys, tensors: {
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
@@ -64,4 +52,4 @@ GLM4_MOE = DOTS1.derive(
         **NEXT_TOKENS,
     },
     block={"ffn_norm": "post_attention_norm"},
-)
+)  # fmt: skip

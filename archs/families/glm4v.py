@@ -45,5 +45,5 @@ GLM4V_MOE = GLM4_MOE.derive(
         "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),
         "rope.dimension_sections": sections,
     },
-    defaults={"head_dim": None, "max_position_embeddings": 65_536, "num_nextn_predict_layers": None},
+    defaults={"max_position_embeddings": 65_536},
 )

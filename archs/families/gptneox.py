@@ -30,16 +30,10 @@ GPTNEOX = Architecture(
     },
     keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
     defaults={
-        "model_type": "gpt_neox",
-        "hidden_size": 6144,
-        "intermediate_size": 24_576,
-        "num_hidden_layers": 44,
-        "num_attention_heads": 64,
-        "max_position_embeddings": 2048,
-        "layer_norm_eps": 1e-5,
+        "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24_576, "num_hidden_layers": 44,
+        "num_attention_heads": 64, "max_position_embeddings": 2048, "layer_norm_eps": 1e-5,
         "rope_theta": lambda config: config.get("rotary_emb_base", 10_000.0),
-        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25),
-        "use_parallel_residual": True,
+        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25), "use_parallel_residual": True,
         "vocab_size": 50_432,
     },
     tensors={
@@ -63,4 +57,4 @@ GPTNEOX = Architecture(
     flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
     legacy_names=("lm_head",),
     block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
-)
+)  # fmt: skip

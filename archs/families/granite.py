@@ -24,11 +24,8 @@ GRANITE = LLAMA.derive(
         "logit_scale": "logits_scaling",
     },
     defaults={
-        "head_dim": None,
-        "attention_multiplier": 1.0,
-        "embedding_multiplier": 1.0,
-        "residual_multiplier": 1.0,
+        "head_dim": None, "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
         "logits_scaling": 1.0,
     },
     block={"logit_scale": "divide", "numbers": numbers},
-)
+)  # fmt: skip

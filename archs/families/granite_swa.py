@@ -59,16 +59,9 @@ GRANITE_SWA = GRANITE.derive(
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
     },
     defaults={
-        "model_type": "granite_swa",
-        "hidden_size": 2560,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 20,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "sliding_window": 128,
-        "vocab_size": 100_352,
+        "model_type": "granite_swa", "hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 24,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+        "sliding_window": 128, "vocab_size": 100_352,
     },
     config_from_gguf=config_from_gguf,
     tensors={
@@ -84,7 +77,7 @@ GRANITE_SWA = GRANITE.derive(
     },
     generated=(freqs, longrope_factors),
     block={"scoring": "softmax_of_top", "numbers": None},
-)
+)  # fmt: skip
 
 GRANITE_MOE_SWA = GRANITE_SWA.derive(
     hf_classes=("GraniteMoeSWAForCausalLM",),
@@ -95,4 +88,4 @@ GRANITE_MOE_SWA = GRANITE_SWA.derive(
     legacy_names=tuple(
         f"layers.{{i}}.block_sparse_moe.{older}" for older in ("router.layer", "input_linear", "output_linear")
     ),
-)
+)  # fmt: skip

@@ -69,20 +69,13 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
         "ssm.time_step_max": step_limit(1),
     },
     defaults={
-        "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"],
-        "shared_intermediate_size": 1024,
-        "mamba_d_conv": 4,
-        "mamba_d_state": 256,
-        "mamba_expand": 2,
-        "mamba_n_groups": 1,
-        "mamba_n_heads": 128,
+        "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"], "shared_intermediate_size": 1024,
+        "mamba_d_conv": 4, "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
     },
     refused={"hidden_act": other_than("silu", "swish")},
     variant=without_state_space,
     config_from_gguf=config_from_gguf,
-    flags_from_tensors={
-        "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
-    },
+    flags_from_tensors={"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias"},
     tensors={
         "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
         "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
@@ -95,7 +88,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
         "layers.{i}.shared_mlp.output_linear": shared("down"),
     },
     layers_vary=True,
-)
+)  # fmt: skip
 
 ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     name="granitemoe",

@@ -47,12 +47,9 @@ HUNYUAN_DENSE = HALVES.derive(
     },
     config_from_gguf=config_from_gguf,
     defaults={
-        "model_type": "hunyuan_v1_dense",
-        "intermediate_size": 11_008,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": 290_943,
+        "model_type": "hunyuan_v1_dense", "intermediate_size": 11_008,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5, "vocab_size": 290_943,
     },
     tensors={
         "lm_head": TensorMap(unless_tied("output")),
@@ -60,4 +57,4 @@ HUNYUAN_DENSE = HALVES.derive(
         "layers.{i}.self_attn.key_layernorm": "blk.{i}.attn_k_norm",
     },
     block={"qkv_steps": ("clamp", "rope", "norm")},
-)
+)  # fmt: skip

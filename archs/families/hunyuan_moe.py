@@ -38,10 +38,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"), Either((SIZE, ListOf(SIZE)))
     ),
     defaults={
-        "model_type": "hunyuan_v1_moe",
-        "num_experts": 1,
-        "moe_topk": 1,
-        "num_shared_expert": 1,
+        "model_type": "hunyuan_v1_moe", "num_experts": 1, "moe_topk": 1, "num_shared_expert": 1,
         "moe_intermediate_size": lambda config: config["intermediate_size"],
     },
     config_from_gguf=lambda keys, tensors: {

@@ -55,19 +55,9 @@ JAMBA = LLAMA.derive(
         "ssm.time_step_rank": time_step_rank,
     },
     defaults={
-        "intermediate_size": 14_336,
-        "num_key_value_heads": 8,
-        "head_dim": None,
-        "max_position_embeddings": 262_144,
-        "num_experts": 16,
-        "num_experts_per_tok": 2,
-        "attn_layer_period": 8,
-        "attn_layer_offset": 4,
-        "mamba_d_conv": 4,
-        "mamba_d_state": 16,
-        "mamba_dt_rank": "auto",
-        "mamba_expand": 2,
-        "vocab_size": 65_536,
+        "intermediate_size": 14_336, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 262_144,
+        "num_experts": 16, "num_experts_per_tok": 2, "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_conv": 4,
+        "mamba_d_state": 16, "mamba_dt_rank": "auto", "mamba_expand": 2, "vocab_size": 65_536,
     },
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
@@ -99,4 +89,4 @@ JAMBA = LLAMA.derive(
     },
     layers_vary=True,
     block={"rope": "none", "normalize_experts": False},
-)
+)  # fmt: skip

@@ -48,16 +48,9 @@ LFM2 = LLAMA.derive(
         "shortconv.l_cache": "conv_L_cache",
     },
     defaults={
-        "hidden_size": 2560,
-        "intermediate_size": 12_288,
-        "num_key_value_heads": 8,
-        "head_dim": None,
-        "max_position_embeddings": 128_000,
-        "norm_eps": lambda config: config.get("block_norm_eps", 1e-5),
-        "rope_theta": 1_000_000.0,
-        "conv_L_cache": 3,
-        "block_auto_adjust_ff_dim": True,
-        "block_multiple_of": 256,
+        "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8, "head_dim": None,
+        "max_position_embeddings": 128_000, "norm_eps": lambda config: config.get("block_norm_eps", 1e-5),
+        "rope_theta": 1_000_000.0, "conv_L_cache": 3, "block_auto_adjust_ff_dim": True, "block_multiple_of": 256,
         "vocab_size": 65_536,
     },
     config_from_gguf=config_from_gguf,
@@ -81,4 +74,4 @@ LFM2 = LLAMA.derive(
     layers_vary=True,
     activation="",  # always silu
     block={"rope": "halves", "output_norm": "token_embd_norm"},
-)
+)  # fmt: skip

@@ -25,16 +25,8 @@ LFM2_MOE = LFM2.derive(
         "expert_weights_scale": weights_scale,
     },
     defaults={
-        "model_type": "lfm2_moe",
-        "hidden_size": 2048,
-        "intermediate_size": 7168,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "moe_intermediate_size": 1792,
-        "num_dense_layers": 2,
-        "num_experts": 32,
-        "num_experts_per_tok": 4,
-        "routed_scaling_factor": 1.0,
+        "model_type": "lfm2_moe", "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792,
+        "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4, "routed_scaling_factor": 1.0,
     },
     flags_from_tensors={**LFM2.flags_from_tensors, "use_expert_bias": "blk.*.exp_probs_b.bias"},
     config_from_gguf=lambda keys, tensors: {
@@ -48,5 +40,4 @@ LFM2_MOE = LFM2.derive(
         "layers.{i}.feed_forward.experts.{e}.w3": TensorMap("blk.{i}.ffn_up_exps", stack=True),
         "layers.{i}.feed_forward.experts.{e}.w2": TensorMap("blk.{i}.ffn_down_exps", stack=True),
     },
-    block={"normalize_experts": True},
-)
+)  # fmt: skip

@@ -16,16 +16,9 @@ LLAMA = Architecture(
     vocab=("sentencepiece", "bpe"),
     metadata={**COMMON, **SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "head_dim": head_dim,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10_000.0,
-        "vocab_size": 32_000,
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "head_dim": head_dim,
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "vocab_size": 32_000,
     },
     tensors={
         "embed_tokens": "token_embd",
@@ -44,16 +37,13 @@ LLAMA = Architecture(
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
     block=Block(rope="adjacent", normalize_experts=True),
-)
+)  # fmt: skip
 
 MISTRAL = LLAMA.derive(
     hf_classes=("MistralForCausalLM", "MistralModel"),
     metadata={"attention.sliding_window": "sliding_window"},
     defaults={
-        "intermediate_size": 14_336,
-        "num_key_value_heads": 8,
-        "head_dim": None,
-        "max_position_embeddings": 131_072,
+        "intermediate_size": 14_336, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 131_072,
         "sliding_window": 4096,
     },
-)
+)  # fmt: skip

@@ -58,12 +58,8 @@ MAMBA = Architecture(
     defaults={
         "hidden_size": lambda config: config.get("d_model", 768),
         "num_hidden_layers": lambda config: config.get("n_layer", 32),
-        "state_size": lambda config: config.get("d_state", 16),
-        "conv_kernel": lambda config: config.get("d_conv", 4),
-        "expand": 2,
-        "tie_word_embeddings": True,
-        "time_step_rank": "auto",
-        "layer_norm_epsilon": 1e-5,
+        "state_size": lambda config: config.get("d_state", 16), "conv_kernel": lambda config: config.get("d_conv", 4),
+        "expand": 2, "tie_word_embeddings": True, "time_step_rank": "auto", "layer_norm_epsilon": 1e-5,
         "vocab_size": 50_280,
     },
     refused={"hidden_act": other_than("silu", "swish")},
@@ -86,4 +82,4 @@ MAMBA = Architecture(
     },
     prefixes=("backbone", "model"),
     block=Block(rope="none"),
-)
+)  # fmt: skip

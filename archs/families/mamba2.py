@@ -43,11 +43,7 @@ MAMBA2 = MAMBA.derive(
         "ssm.dt_b_c_rms_epsilon": None,
     },
     defaults={
-        "hidden_size": 4096,
-        "num_hidden_layers": 64,
-        "state_size": 128,
-        "head_dim": 64,
-        "n_groups": 8,
+        "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128, "head_dim": 64, "n_groups": 8,
         "vocab_size": 32_768,
     },
     config_from_gguf=config_from_gguf,
@@ -59,4 +55,4 @@ MAMBA2 = MAMBA.derive(
         "layers.{i}.mixer.D": TensorMap("blk.{i}.ssm_d", column),
         "layers.{i}.mixer.norm": TensorMap("blk.{i}.ssm_norm", in_groups("n_groups")),
     },
-)
+)  # fmt: skip

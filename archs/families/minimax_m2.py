@@ -27,18 +27,9 @@ MINIMAX_M2 = MIXTRAL.derive(
         "attention.sliding_window": None,
     },
     defaults={
-        "model_type": "minimax_m2",
-        "hidden_size": 3072,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 62,
-        "num_attention_heads": 48,
-        "head_dim": 128,
-        "max_position_embeddings": 196_608,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 5_000_000.0,
-        "num_local_experts": 256,
-        "num_experts_per_tok": 8,
-        "scoring_func": "sigmoid",
+        "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,
+        "num_attention_heads": 48, "head_dim": 128, "max_position_embeddings": 196_608, "rms_norm_eps": 1e-6,
+        "rope_theta": 5_000_000.0, "num_local_experts": 256, "num_experts_per_tok": 8, "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
     legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.e_score_correction_bias"),
@@ -51,4 +42,4 @@ MINIMAX_M2 = MIXTRAL.derive(
         "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     block={"rope": "halves"},
-)
+)  # fmt: skip

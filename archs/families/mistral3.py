@@ -75,17 +75,13 @@ MINISTRAL3 = MISTRAL3.derive(
         "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),
     },
     defaults={
-        "num_hidden_layers": 34,
-        "head_dim": 128,
-        "max_position_embeddings": 262_144,
-        "rms_norm_eps": 1e-5,
+        "num_hidden_layers": 34, "head_dim": 128, "max_position_embeddings": 262_144, "rms_norm_eps": 1e-5,
         "rope_theta": 1_000_000.0,
         "rope_scaling": {
             "rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384,
             "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
         },
-        "sliding_window": None,
-        "vocab_size": 131_072,
+        "sliding_window": None, "vocab_size": 131_072,
     },
 )  # fmt: skip
 
@@ -101,19 +97,9 @@ MISTRAL4 = DEEPSEEK_V3.derive(
         "expert_gating_func": None,
     },
     defaults={
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "max_position_embeddings": 1_048_576,
-        "first_k_dense_replace": 0,
-        "kv_lora_rank": 256,
-        "q_lora_rank": 1024,
-        "qk_nope_head_dim": 64,
-        "n_routed_experts": 128,
-        "num_experts_per_tok": 4,
-        "n_group": 1,
-        "topk_group": 1,
+        "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
+        "max_position_embeddings": 1_048_576, "first_k_dense_replace": 0, "kv_lora_rank": 256, "q_lora_rank": 1024,
+        "qk_nope_head_dim": 64, "n_routed_experts": 128, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1,
         "routed_scaling_factor": 1.0,
         "rope_scaling": {
             "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
@@ -123,10 +109,9 @@ MISTRAL4 = DEEPSEEK_V3.derive(
     },
     config_from_gguf=mistral4_config_from_gguf,
     legacy_names=tuple(SEPARATE_EXPERTS),
-    refused={"rope_interleave": False, "n_group": lambda count: (count or 1) > 1},
+    refused={"n_group": lambda count: (count or 1) > 1},
     tensors={
         "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
-        "layers.{i}.mlp.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
     },
     block={"query_scale": query_scale, "numbers": None},
 )  # fmt: skip

@@ -10,8 +10,8 @@ from archs.spec import TensorMap
 MIXTRAL = MISTRAL.derive(
     hf_classes=("MixtralForCausalLM", "MixtralModel"),
     defaults={
-        "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5, "sliding_window": None,
-        "num_local_experts": 8, "num_experts_per_tok": 2,
+        "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
     },
     tensors={
         **FUSED_EXPERTS,

@@ -135,17 +135,9 @@ NEMOTRON_H = MAMBA2.derive(
         "ssm.time_step_max": None,
     },
     defaults={
-        "model_type": "nemotron_h",
-        "intermediate_size": 21_504,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": lambda config: config.get("attention_head_dim", 128),
-        "mamba_num_heads": 128,
-        "mamba_head_dim": 64,
-        "ssm_state_size": 128,
-        "time_step_min": 0.001,
-        "num_hidden_layers": None,
-        "vocab_size": 131_072,
+        "model_type": "nemotron_h", "intermediate_size": 21_504, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": lambda config: config.get("attention_head_dim", 128), "mamba_num_heads": 128, "mamba_head_dim": 64,
+        "ssm_state_size": 128, "time_step_min": 0.001, "num_hidden_layers": None, "vocab_size": 131_072,
     },
     keys={"layers_block_type": KIND, "layer_types": KIND},
     refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
@@ -163,7 +155,7 @@ NEMOTRON_H = MAMBA2.derive(
     layers_vary=True,
     activation="mlp_hidden_act",
     block={"activation": "relu2", "gated": False},
-)
+)  # fmt: skip
 
 NEMOTRON_H_MOE = NEMOTRON_H.derive(
     name="nemotron_h_moe",
@@ -187,15 +179,9 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
         "moe_latent_size": "moe_latent_size",
     },
     defaults={
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "moe_intermediate_size": 7688,
-        "moe_shared_expert_intermediate_size": 7688,
-        "num_experts_per_tok": 2,
-        "routed_scaling_factor": 1.0,
-        "n_group": 1,
-        "topk_group": 1,
-        "norm_topk_prob": True,
+        "n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0,
+        "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
     },
     config_from_gguf=experts_config_from_gguf,
     tensors={
@@ -213,4 +199,4 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
         "layers.{i}.mixer.fc2_latent_proj": "blk.{i}.ffn_latent_up",
     },
     block={"scoring": "sigmoid"},
-)
+)  # fmt: skip

@@ -47,10 +47,8 @@ NOMIC_BERT = BERT.derive(
     defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
         "moe_every_n_layers": lambda every: bool(every),
-        "activation_function": lambda name: name not in (None, "swiglu"),
-        "prenorm": True,
-        "rotary_emb_interleaved": True,
-        "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "activation_function": lambda name: name not in (None, "swiglu"), "prenorm": True,
+        "rotary_emb_interleaved": True, "rotary_emb_fraction": lambda share: share not in (None, 1),
         "use_rms_norm": True,
     },
     tensors={
@@ -69,4 +67,4 @@ NOMIC_BERT = BERT.derive(
     config_from_gguf=config_from_gguf,
     activation="hidden_act",
     block={"rope": "halves", "activation": "silu", "gated": True},
-)
+)  # fmt: skip

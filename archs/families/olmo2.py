@@ -27,11 +27,8 @@ OLMO2 = HALVES.derive(
     hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     vocab=("bpe",),
     defaults={
-        "intermediate_size": 11_008,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": 50_304,
+        "intermediate_size": 11_008, "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304,
     },
     config_from_gguf=without_window,
     tensors={
@@ -42,7 +39,7 @@ OLMO2 = HALVES.derive(
         "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
     },
     block={"window_period": 4, "numbers": numbers},
-)
+)  # fmt: skip
 
 
 def window_pattern(config: Config) -> list[bool]:
@@ -57,9 +54,8 @@ OLMO3 = OLMO2.derive(
     rope_parameters="by kind",
     metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
     defaults={
-        "sliding_window": 4096,
-        "rope_theta": THETA,
+        "sliding_window": 4096, "rope_theta": THETA,
         # transformers gives a base without kinds of layers to those without a window alone
         "rope_local_base_freq": lambda config: THETA if config["rope_theta"] != THETA else None,
     },
-)
+)  # fmt: skip

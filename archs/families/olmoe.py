@@ -17,15 +17,10 @@ OLMOE = QWEN3_MOE.derive(
         "expert_weights_norm": renormalized(usual=False),
     },
     defaults={
-        "intermediate_size": 2048,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "num_experts": 64,
-        "vocab_size": 50_304,
+        "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "num_experts": 64, "vocab_size": 50_304,
     },
     config_from_gguf=None,
     block={"qkv_steps": ("norm", "clamp", "rope"), "normalize_experts": False},
-)
+)  # fmt: skip

@@ -52,15 +52,9 @@ OPT = Architecture(
         "vocab_size": "vocab_size",
     },
     defaults={
-        "hidden_size": 768,
-        "ffn_dim": 3072,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "max_position_embeddings": 2048,
-        "do_layer_norm_before": True,
-        "layer_norm_elementwise_affine": True,
-        "activation_function": "relu",
-        "vocab_size": 50_272,
+        "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "max_position_embeddings": 2048, "do_layer_norm_before": True, "layer_norm_elementwise_affine": True,
+        "activation_function": "relu", "vocab_size": 50_272,
     },
     tensors={
         "embed_tokens": "token_embd",
@@ -83,4 +77,4 @@ OPT = Architecture(
     config_from_gguf=config_from_gguf,
     prefixes=("model.decoder", "model", "decoder"),
     block=Block(norm="layer", rope="none", activation="relu", gated=False),
-)
+)  # fmt: skip

@@ -11,16 +11,9 @@ PHI2 = Architecture(
     hf_classes=("PhiForCausalLM", "PhiModel"),
     metadata={**COMMON, **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base},
     defaults={
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 32,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 2048,
-        "layer_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "partial_rotary_factor": 0.5,
-        "vocab_size": 51_200,
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "vocab_size": 51_200,
     },
     tensors={
         "embed_tokens": "token_embd",
@@ -39,4 +32,4 @@ PHI2 = Architecture(
     generated=(llama3_freqs, longrope_factors),
     flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
     block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False, parallel=True),
-)
+)  # fmt: skip

@@ -18,14 +18,9 @@ PHI3 = HALVES.derive(
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
     },
     defaults={
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 4096,
-        "original_max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "sliding_window": None,
-        "vocab_size": 32_064,
+        "hidden_size": 3072, "intermediate_size": 8192,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
     },
     tensors={
         "layers.{i}.self_attn.q_proj": None,
@@ -37,4 +32,4 @@ PHI3 = HALVES.derive(
         "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
     },
     generated=(longrope_factors,),
-)
+)  # fmt: skip

@@ -3,7 +3,7 @@
 Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key says RMS.
 """
 
-from archs.config import head_dim, other_than, rope_scaling
+from archs.config import other_than, rope_scaling
 from archs.experts import FUSED_EXPERTS
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
@@ -30,7 +30,6 @@ PHIMOE = MIXTRAL.derive(
     hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
         "vocab_size": None,
-        "rope.dimension_count": head_dim,
         "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": (
             "rope_scaling.original_max_position_embeddings|original_max_position_embeddings|max_position_embeddings"
@@ -39,13 +38,7 @@ PHIMOE = MIXTRAL.derive(
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
         "expert_router_jitter": jitter,
     },
-    defaults={
-        "intermediate_size": 6400,
-        "max_position_embeddings": 131_072,
-        "num_local_experts": 16,
-        "router_jitter_noise": 0.01,
-        "vocab_size": 32_064,
-    },
+    defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
     tensors={
         "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",

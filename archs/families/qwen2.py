@@ -13,10 +13,7 @@ HALVES = LLAMA.derive(  # what other families begin with: no class means this al
     vocab=("bpe", "sentencepiece"),
     metadata={"vocab_size": None, "rope.dimension_count": None},
     defaults={
-        "intermediate_size": 22_016,
-        "num_key_value_heads": 32,
-        "head_dim": None,
-        "max_position_embeddings": 32_768,
+        "intermediate_size": 22_016, "num_key_value_heads": 32, "head_dim": None, "max_position_embeddings": 32_768,
         "vocab_size": 151_936,
     },
     tensors={
@@ -24,7 +21,7 @@ HALVES = LLAMA.derive(  # what other families begin with: no class means this al
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
     block={"rope": "halves", "normalize_experts": False},
-)
+)  # fmt: skip
 
 QWEN2 = HALVES.derive(
     hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),

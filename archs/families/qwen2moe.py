@@ -17,16 +17,9 @@ QWEN2_MOE = QWEN2.derive(
         "expert_weights_norm": renormalized(usual=False),
     },
     defaults={
-        "model_type": "qwen2_moe",
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "moe_intermediate_size": 1408,
-        "shared_expert_intermediate_size": 5632,
-        "num_experts": 60,
-        "num_experts_per_tok": 4,
+        "model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
     },
     tensors={
         **FUSED_EXPERTS,
@@ -41,4 +34,4 @@ QWEN2_MOE = QWEN2.derive(
     config_from_gguf=dense_layers,
     flags_from_tensors={**QWEN2.flags_from_tensors, "qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,
-)
+)  # fmt: skip

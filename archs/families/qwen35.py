@@ -42,13 +42,8 @@ QWEN35_MOE = QWEN3_NEXT.derive(
     hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     metadata={"rope.dimension_sections": sections, "feed_forward_length": "intermediate_size"},
     defaults={
-        "model_type": "qwen3_5_moe_text",
-        "intermediate_size": None,
-        "num_hidden_layers": 40,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "mrope_section": [11, 11, 10],
-        "vocab_size": 248_320,
+        "model_type": "qwen3_5_moe_text", "intermediate_size": None, "num_hidden_layers": 40, "num_experts": 256,
+        "num_experts_per_tok": 8, "mrope_section": [11, 11, 10], "vocab_size": 248_320,
     },
     tensors={
         "layers.{i}.linear_attn.in_proj_qkvz": None,
@@ -68,7 +63,7 @@ QWEN35_MOE = QWEN3_NEXT.derive(
     },
     rope_parameters="one",
     legacy_names=tuple(SEPARATE_EXPERTS),
-)
+)  # fmt: skip
 
 QWEN35 = QWEN35_MOE.derive(
     name="qwen35",
@@ -81,10 +76,7 @@ QWEN35 = QWEN35_MOE.derive(
         "expert_weights_norm": None,
     },
     defaults={
-        "model_type": "qwen3_5_text",
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 32,
+        "model_type": "qwen3_5_text", "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
         "num_key_value_heads": 4,
     },
-)
+)  # fmt: skip

@@ -17,19 +17,13 @@ QWEN3_MOE = QWEN2_MOE.derive(
         "expert_weights_norm": renormalized(usual=True),
     },
     defaults={
-        "model_type": "qwen3_moe",
-        "intermediate_size": 6144,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "moe_intermediate_size": 768,
-        "shared_expert_intermediate_size": None,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": False,
+        "model_type": "qwen3_moe", "intermediate_size": 6144, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "moe_intermediate_size": 768, "shared_expert_intermediate_size": None, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": False,
     },
     tensors={
         "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
         "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
     },
     block={"normalize_experts": True},
-)
+)  # fmt: skip

@@ -46,13 +46,8 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
     hf_classes=("Qwen3VLMoeForConditionalGeneration",),
     metadata={**KEYS, "expert_weights_norm": None},
     defaults={
-        "intermediate_size": 5632,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "max_position_embeddings": 128_000,
-        "rope_theta": 500_000.0,
-        "moe_intermediate_size": 1408,
-        "num_experts": 60,
+        "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
         "num_experts_per_tok": 4,
     },
     tensors={
@@ -63,4 +58,4 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
         "layers.{i}.mlp.experts.down_proj": TensorMap("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
     legacy_names=tuple(SEPARATE_EXPERTS),
-)
+)  # fmt: skip

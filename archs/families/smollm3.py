@@ -48,16 +48,10 @@ SMOLLM3 = LLAMA.derive(
         **windows(lambda config, layer: not rope_layers(config)[layer], kinds_switch=True),
     },
     defaults={
-        "hidden_size": 2048,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "head_dim": None,
-        "max_position_embeddings": 32_768,
-        "rope_theta": 2_000_000.0,
-        "no_rope_layer_interval": PERIOD,
-        "vocab_size": 128_256,
+        "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "head_dim": None, "max_position_embeddings": 32_768, "rope_theta": 2_000_000.0,
+        "no_rope_layer_interval": PERIOD, "vocab_size": 128_256,
     },
     config_from_gguf=config_from_gguf,
     block={"numbers": numbers},
-)
+)  # fmt: skip

@@ -19,14 +19,9 @@ STABLELM = HALVES.derive(
         "use_parallel_residual": "use_parallel_residual",
     },
     defaults={
-        "hidden_size": 2560,
-        "intermediate_size": 6912,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": None,
+        "hidden_size": 2560, "intermediate_size": 6912, "max_position_embeddings": 4096, "rms_norm_eps": None,
         "layer_norm_eps": lambda config: config.get("norm_eps", 1e-5),
-        "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25),
-        "use_parallel_residual": False,
+        "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25), "use_parallel_residual": False,
         "vocab_size": 50_304,
     },
     tensors={
@@ -38,4 +33,4 @@ STABLELM = HALVES.derive(
         "qk_layernorm": "blk.*.attn_q_norm.weight",
     },
     block={"norm": "layer", "parallel": "use_parallel_residual"},
-)
+)  # fmt: skip

@@ -11,15 +11,8 @@ STARCODER2 = HALVES.derive(
     vocab=("bpe",),
     metadata={"attention.sliding_window": "sliding_window"},
     defaults={
-        "hidden_size": 3072,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": None,
-        "norm_epsilon": 1e-5,
-        "sliding_window": None,
+        "hidden_size": 3072, "intermediate_size": 12_288, "num_hidden_layers": 30, "num_attention_heads": 24,
+        "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": None, "norm_epsilon": 1e-5,
         "vocab_size": 49_152,
     },
     tensors={
@@ -31,4 +24,4 @@ STARCODER2 = HALVES.derive(
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     block={"norm": "layer", "activation": "gelu_tanh", "gated": False},
-)
+)  # fmt: skip

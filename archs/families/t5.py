@@ -117,20 +117,10 @@ T5 = Architecture(
         "hidden_activation": activation,
     },
     defaults={
-        "model_type": "t5",
-        "d_model": 512,
-        "d_kv": 64,
-        "d_ff": 2048,
-        "num_layers": 6,
-        "num_decoder_layers": lambda config: lookup(config, "num_layers"),
-        "num_heads": 8,
-        "n_positions": 512,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": FAR,
-        "layer_norm_epsilon": 1e-6,
-        "feed_forward_proj": "relu",
-        "pad_token_id": 0,
-        "vocab_size": 32_128,
+        "model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,
+        "num_decoder_layers": lambda config: lookup(config, "num_layers"), "num_heads": 8, "n_positions": 512,
+        "relative_attention_num_buckets": 32, "relative_attention_max_distance": FAR, "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu", "pad_token_id": 0, "vocab_size": 32_128,
     },
     config_from_gguf=config_from_gguf,
     legacy_names=legacy_names,
@@ -144,7 +134,7 @@ T5 = Architecture(
     prefixes=("", "model", "transformer", "language_model", "text_model"),
     activation="",
     block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
-)
+)  # fmt: skip
 
 
 def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
