@@ -197,14 +197,17 @@ EXPERTS = Part(
         "ffn_gate_inp": "experts width",
         "ffn_gate_inp.scale": "width",
         "exp_probs_b.bias": "experts | 1 experts",
-        "ffn_latent_down": "routed width",
-        "ffn_latent_up": "width routed",
         "ffn_up_exps": "experts expert_ffn routed",
         "ffn_gate_exps": "experts expert_ffn routed",
         "ffn_gate_up_exps": "experts 2*expert_ffn routed",
         "ffn_down_exps": "experts routed expert_ffn",
         "ffn_down_exps.scale": "experts",
     },
+)
+NARROW_EXPERTS = Part(  # experts narrower than the model
+    marks="ffn_latent_down ffn_latent_up",
+    needs="ffn_latent_down ffn_latent_up",
+    shapes={"ffn_latent_down": "routed width", "ffn_latent_up": "width routed"},
 )
 SHARED_EXPERT = Part(
     marks="ffn_up_shexp ffn_gate_shexp ffn_down_shexp ffn_gate_inp_shexp",
@@ -245,8 +248,8 @@ FUSED_SHARED = replace(SHARED_EXPERT, shapes={**SHARED_EXPERT.shapes, "ffn_up_sh
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
 LAYER = (
-    NORMS, LATENT, CONVOLUTION, DELTA, CHANNELS, HEADS, ATTENTION, DENSE, EXPERTS, SHARED_EXPERT, PREDICTOR,
-    LAYER_INPUT, COPIES,
+    NORMS, LATENT, CONVOLUTION, DELTA, CHANNELS, HEADS, ATTENTION, DENSE, NARROW_EXPERTS, EXPERTS,
+    SHARED_EXPERT, PREDICTOR, LAYER_INPUT, COPIES,
 )  # fmt: skip
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}
