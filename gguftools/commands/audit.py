@@ -29,10 +29,10 @@ def audit(
     json: Json = False,
 ) -> None:
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
+    from ..console.arguments import severity_named
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_line, print_table
     from ..inspection.audit import audit as look
-    from ..inspection.audit import severity_named
 
     limit = severity_named(fail_on)
     found = []

@@ -52,10 +52,9 @@ def convert(
     json: Json = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
+    from ..console.arguments import parse_merge, parse_size
     from ..console.progress import bytes_progress
-    from ..console.sizes import parse_size
     from ..console.ui import print_report, resumable_note
-    from ..conversion.adapters import parse_merge
     from ..conversion.convert import convert as run
     from ..files.checkpoint.folder import is_remote
     from ..measurement.checking import check_output, require_checkable

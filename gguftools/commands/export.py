@@ -29,12 +29,12 @@ def export(
     json: Json = False,
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
+    from ..console.arguments import outtype_named, parse_size
     from ..console.progress import bytes_progress
-    from ..console.sizes import parse_size
     from ..console.ui import note, print_json, print_line, size, usage
-    from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors, outtype_named
+    from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors
 
-    form = outtype_named(outtype)
+    form = outtype_named(outtype) if outtype is not None else None
     of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))
     if of_tensors and split_max_size is not None:
         usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")

@@ -23,7 +23,7 @@ def gpu_split(
     json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
-    from ..console.sizes import parse_size
+    from ..console.arguments import parse_size
     from ..console.ui import print_json, print_line, size
     from ..conversion.placement import gpu_split as run
 

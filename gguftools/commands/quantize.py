@@ -93,11 +93,10 @@ def quantize(
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from gguftools.quantization.recipes import RECIPES, Options
 
+    from ..console.arguments import parse_layers, parse_override, parse_rule, parse_size, read_rules
     from ..console.progress import bytes_progress
-    from ..console.sizes import parse_size
     from ..console.ui import print_json, print_report, print_table, resumable_note, usage
     from ..console.usage import misplaced_recipes
-    from ..conversion.quantize import parse_layers, parse_override, parse_rule, read_rules
     from ..conversion.quantize import quantize as run
     from ..metadata.values import once
 

@@ -58,7 +58,7 @@ def set_metadata(
         usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
     slack = 0
     if reserve is not None:
-        from ..console.sizes import parse_size
+        from ..console.arguments import parse_size
 
         slack = parse_size(reserve)
     values, types = read_json_values(from_json) if from_json else ({}, {})

@@ -26,8 +26,8 @@ def split(
     json: Json = False,
 ) -> None:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
+    from ..console.arguments import parse_size
     from ..console.progress import bytes_progress
-    from ..console.sizes import parse_size
     from ..console.ui import print_shards
     from ..conversion.shards import split as run
 

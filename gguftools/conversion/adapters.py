@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,20 +36,6 @@ def open_adapter(folder: PathLike) -> Adapter:
         if (folder / name).exists():
             return adapter_of(str(folder), config, open_file(folder / name))
     raise FileError(f"{folder} has no weights: neither {' nor '.join(name for name, _ in WEIGHTS)}")
-
-
-def parse_merge(text: str) -> tuple[Path, float]:
-    """ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
-    path, _, scale = text.rpartition("=")
-    if not path or Path(text).is_dir():
-        return Path(text), 1.0
-    try:
-        number = float(scale)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise OptionError(f"{scale!r} in {text!r} is not a finite number", hint="for example my-adapter=0.5")
-    return Path(path), number
 
 
 def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Change | None:

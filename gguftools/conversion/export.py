@@ -261,10 +261,3 @@ def _write_weights(
     with atomic_output(folder / "model.safetensors.index.json", overwrite=overwrite, reads=reads) as file:
         file.write(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2).encode())
     return [*names, "model.safetensors.index.json"], total
-
-
-def outtype_named(name: str | None) -> str | None:
-    """F32, F16 or BF16 in any case. Raises OptionError for anything else."""
-    if name is not None and name.upper() not in OUTTYPES:
-        raise OptionError(f"tensors cannot be exported as {name!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
-    return None if name is None else name.upper()

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from archs.metadata import Value, ValueType
+from archs.metadata import Value
 from gguftools.quantization.recipes import RECIPES, Options, Recipe, recipe_named
-from quants import format_named
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, check_target, output_path
@@ -25,7 +24,6 @@ from ..writing.report import OutputReport, QuantizeReport, tensor_report
 from ..writing.resume import identity, left_behind, partial_path, stored_bytes
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
-OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
     "mmproj": ("a tower for pictures or sounds", "such files are used in F16 or BF16, beside a quantized model"),
@@ -195,49 +193,3 @@ def _report(
         compile_seconds=outcome.compile_seconds if outcome else 0.0,
         without_importance=without, warnings=warnings,
     )  # fmt: skip
-
-
-def parse_rule(text: str) -> tuple[str, str]:
-    """A rule `REGEX=TYPE`. Raises OptionError, FormatError for an unknown type."""
-    pattern, equals, name = text.rpartition("=")
-    if not equals or not pattern or not name.strip():
-        raise OptionError(f"tensor rule {text!r} is not REGEX=TYPE", hint="for example 'attn_v=Q8_0'")
-    return pattern.strip(), format_named(name.strip()).name
-
-
-def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
-    """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError, OptionError."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    stripped = (line.strip() for line in lines)
-    return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
-
-
-def parse_override(text: str) -> tuple[str, Value]:
-    """An override `KEY=TYPE:VALUE` (int, float, bool, str). Raises OptionError."""
-    found = OVERRIDE.fullmatch(text)
-    if not found:
-        raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
-    key, kind, raw = found.groups()
-    try:
-        if kind == "int":
-            return key, Value(int(raw), ValueType.UINT32 if 0 <= int(raw) < 1 << 32 else ValueType.INT64)
-        if kind == "float":
-            return key, Value(float(raw), ValueType.FLOAT32)
-    except ValueError:
-        raise OptionError(f"override {text!r}: {raw!r} is not {'an' if kind == 'int' else 'a'} {kind}") from None
-    if kind == "bool":
-        if raw.lower() not in ("true", "false"):
-            raise OptionError(f"override {text!r}: {raw!r} is neither true nor false")
-        return key, Value(raw.lower() == "true", ValueType.BOOL)
-    return key, Value(raw, ValueType.STRING)
-
-
-def parse_layers(text: str) -> tuple[int, ...]:
-    """Layer numbers such as `3,5,7`. Raises OptionError."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5,7") from None

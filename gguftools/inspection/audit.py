@@ -18,7 +18,7 @@ from ..files.gguf.reader import open_gguf
 from ..inputs import PathLike, read_by_calls
 from ..opened import OpenFile, open
 from ..writing.pipeline import Progress
-from .audits.finding import SEVERITIES, Finding, Severity, rank
+from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates
 from .audits.tensors import audit_errors, audit_statistics, measure
 from .audits.texts import audit_metadata, audit_names, audit_tokens
@@ -134,13 +134,3 @@ def _audit_tensors(
         elif tensor.kind == "type" and tensor.figures is not None:
             relative[tensor.name] = (tensor.b or "", tensor.figures.relative)
     yield from audit_errors(relative)
-
-
-def severity_named(name: str) -> Severity:
-    """Raises OptionError for a name that is no severity."""
-    from quants.errors import OptionError
-
-    for severity in SEVERITIES:
-        if severity == name.lower():
-            return severity
-    raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")

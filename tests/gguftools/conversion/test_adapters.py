@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import gguftools
 from archs.metadata import ValueType
 from gguftools.__main__ import build_app
-from gguftools.conversion.adapters import open_adapter, parse_merge
+from gguftools.conversion.adapters import open_adapter
 from quants.errors import GgufToolsError
 
 from ...conftest import ROOT, SHARED
@@ -137,16 +137,6 @@ def test_pickled_adapter_is_the_same(adapter: Path, tmp_path: Path) -> None:
     for pair in before.pairs:
         assert pair.scale == after[pair.module].scale
         assert pair.b.raw().tobytes() == after[pair.module].b.raw().tobytes()
-
-
-def test_scales_on_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "r=8").mkdir()
-    assert parse_merge("some/adapter") == (Path("some/adapter"), 1.0)
-    assert parse_merge("some/adapter=-0.5") == (Path("some/adapter"), -0.5)
-    assert parse_merge(str(tmp_path / "r=8")) == (tmp_path / "r=8", 1.0)
-    assert parse_merge(f"{tmp_path / 'r=8'}=2") == (tmp_path / "r=8", 2.0)
-    with pytest.raises(GgufToolsError, match="'much'"):
-        parse_merge("adapter=much")
 
 
 def run(*arguments: Any) -> tuple[int, str]:

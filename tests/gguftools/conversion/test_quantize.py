@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata, Value, ValueType
-from gguftools.console.sizes import parse_size
-from gguftools.conversion.quantize import parse_override, parse_rule, quantize, read_rules
+from gguftools.console.arguments import parse_override, parse_size
+from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
 from gguftools.quantization.recipes import Options
@@ -310,25 +310,6 @@ def test_split_by_size(tmp_path: Path) -> None:
         assert sum(t.nbytes for t in shard.tensors.values()) <= 300_000
     with pytest.raises(OptionError, match="--keep-split"):
         quantize(DENSE, "COPY", tmp_path / "x.gguf", split_max_size=1, keep_split=True)
-
-
-def test_sizes() -> None:
-    given = ("5", "500M", "2G", "1k", "3 GB")
-    assert [parse_size(text) for text in given] == [5, 5 * 10**8, 2 * 10**9, 1000, 3 * 10**9]
-    for wrong in ("", "M", "0", "-1G", "1.5G", "2X"):
-        with pytest.raises(OptionError):
-            parse_size(wrong)
-
-
-def test_rules_from_a_file(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.txt"
-    rules.write_text("# attention\nattn_q=q4_k\n\n  ffn_(up|gate)=F16  \nblk\\.(?=0)=Q8_0\n")
-    assert read_rules(rules) == (("attn_q", "Q4_K"), ("ffn_(up|gate)", "F16"), ("blk\\.(?=0)", "Q8_0"))
-    for wrong in ("attn_q", "=Q8_0", "attn_q="):
-        with pytest.raises(OptionError):
-            parse_rule(wrong)
-    with pytest.raises(FileError):
-        read_rules(tmp_path / "none.txt")
 
 
 def test_a_rule_that_decides_nothing_is_told(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gguftools.console.arguments import parse_override
 from gguftools.conversion.convert import convert
-from gguftools.conversion.quantize import parse_override, quantize
+from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.quantization.recipes import Options
 

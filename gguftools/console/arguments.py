@@ -1,0 +1,112 @@
+"""What the texts of arguments and options mean. Raises OptionError for a text that means nothing.
+
+It is imported by every command: what takes long to import is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quants.errors import FileError, OptionError
+
+if TYPE_CHECKING:
+    from archs.metadata import Value
+
+    from ..inspection.audits.finding import Severity
+
+SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
+OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
+FLOAT_TYPES = ("F32", "F16", "BF16")
+
+
+def parse_size(text: str) -> int:
+    """A size such as `500M` or `2G`, in bytes: decimal units, as in the names of split sets."""
+    found = SIZE.fullmatch(text.strip())
+    if not found or not int(found[1]):
+        raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
+    thousands: int = 1000 ** " KMGT".index(found[2].upper() or " ")
+    return int(found[1]) * thousands
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Layer numbers such as `3,5,7`."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5,7") from None
+
+
+def parse_merge(text: str) -> tuple[Path, float]:
+    """ADAPTER or ADAPTER=SCALE; a folder whose name has a "=" in it may be given without a scale."""
+    path, _, scale = text.rpartition("=")
+    if not path or Path(text).is_dir():
+        return Path(text), 1.0
+    try:
+        number = float(scale)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise OptionError(f"{scale!r} in {text!r} is not a finite number", hint="for example my-adapter=0.5")
+    return Path(path), number
+
+
+def parse_rule(text: str) -> tuple[str, str]:
+    """A rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
+    from quants import format_named
+
+    pattern, equals, name = text.rpartition("=")
+    if not equals or not pattern or not name.strip():
+        raise OptionError(f"tensor rule {text!r} is not REGEX=TYPE", hint="for example 'attn_v=Q8_0'")
+    return pattern.strip(), format_named(name.strip()).name
+
+
+def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
+    """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    stripped = (line.strip() for line in lines)
+    return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
+
+
+def parse_override(text: str) -> tuple[str, Value]:
+    """An override `KEY=TYPE:VALUE` (int, float, bool, str)."""
+    from archs.metadata import Value, ValueType
+
+    found = OVERRIDE.fullmatch(text)
+    if not found:
+        raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
+    key, kind, raw = found.groups()
+    try:
+        if kind == "int":
+            return key, Value(int(raw), ValueType.UINT32 if 0 <= int(raw) < 1 << 32 else ValueType.INT64)
+        if kind == "float":
+            return key, Value(float(raw), ValueType.FLOAT32)
+    except ValueError:
+        raise OptionError(f"override {text!r}: {raw!r} is not {'an' if kind == 'int' else 'a'} {kind}") from None
+    if kind == "bool":
+        if raw.lower() not in ("true", "false"):
+            raise OptionError(f"override {text!r}: {raw!r} is neither true nor false")
+        return key, Value(raw.lower() == "true", ValueType.BOOL)
+    return key, Value(raw, ValueType.STRING)
+
+
+def outtype_named(name: str) -> str:
+    """F32, F16 or BF16 in any case."""
+    if name.upper() not in FLOAT_TYPES:
+        raise OptionError(f"tensors cannot be exported as {name!r}", hint=f"choose one of {', '.join(FLOAT_TYPES)}")
+    return name.upper()
+
+
+def severity_named(name: str) -> Severity:
+    """A severity of an audit's findings."""
+    from ..inspection.audits.finding import SEVERITIES
+
+    for severity in SEVERITIES:
+        if severity == name.lower():
+            return severity
+    raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")
