@@ -136,7 +136,7 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
             continue
         value = source(config) if callable(source) else lookup(config, source)
         if value is not None:
-            found[_full_key(architecture, key)] = _stored(key, value)
+            found[full_key(architecture, key)] = _stored(key, value)
     if not found.get(f"{architecture.name}.expert_count"):
         found.pop(f"{architecture.name}.expert_used_count", None)  # left over in configs of dense models
     activation = lookup(config, architecture.activation) if architecture.activation else None
@@ -151,7 +151,8 @@ def _activation(name: str) -> str:
     return ACTIVATIONS[name]
 
 
-def _full_key(architecture: Architecture, key: str) -> str:
+def full_key(architecture: Architecture, key: str) -> str:
+    """A key with the architecture's name in front, where it has that."""
     return key if key.startswith(("general.", "xielu.")) else f"{architecture.name}.{key}"
 
 
@@ -188,7 +189,7 @@ class Mapped:
     def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
         """The arrays whose numbers are stored as tensors, one a layer."""
         return {
-            _full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
+            full_key(architecture, key): [float(of_layer[i].float32().reshape(-1)[0]) for i in sorted(of_layer)]
             for key, of_layer in self.numbers.items()
         }
 

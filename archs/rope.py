@@ -11,7 +11,7 @@ from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from .config import head_dim, lookup, rope_scaling
-from .spec import Computed, Config
+from .spec import Computed, Config, ConfigKeys, GgufKeys
 
 LONGROPE = ("longrope", "su")
 
@@ -111,6 +111,28 @@ def llama3_freqs(config: Config) -> Iterable[Tensor]:
         between = one / ((one - smooth) / factor + smooth)
     divisors = np.where(wavelengths < context / high, one, np.where(wavelengths > context / low, factor, between))
     yield from_array("rope_freqs.weight", divisors.astype(np.float32))
+
+
+# GGUF's `rope.scaling.…` of linear and yarn → the config's word.
+SETTINGS = {
+    "factor": "factor", "original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow", "yarn_truncate": "truncate", "yarn_attn_factor": "attention_factor",
+    "yarn_ext_factor": "extrapolation_factor",
+}  # fmt: skip
+
+
+def yarn_settings(keys: GgufKeys, scale: float = 10) -> ConfigKeys:
+    """What a config says of linear or yarn scaling. scale: `mscale_all_dim` over `yarn_log_multiplier`."""
+    given = {name: keys.get(f"rope.scaling.{key}") for key, name in SETTINGS.items()}
+    settings = {"rope_type": keys.get("rope.scaling.type"), **{k: v for k, v in given.items() if v is not None}}
+    multiplier, factor = keys.get("rope.scaling.yarn_log_multiplier"), settings.get("factor", 1.0)
+    if multiplier is not None:
+        settings["mscale"] = settings["mscale_all_dim"] = round(scale * multiplier, 6)
+    if (relative := keys.get("rope.scaling.attn_factor")) is not None and factor > 1:
+        grows, all_dim = 0.1 * math.log(factor), settings.setdefault("mscale_all_dim", 1.0)
+        usual = 1.0 if multiplier else grows + 1
+        settings["mscale"] = (relative * (grows * all_dim + 1) * usual - 1) / grows
+    return settings
 
 
 def rotated_width(config: Config) -> int:

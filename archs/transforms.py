@@ -91,7 +91,7 @@ def transposed(tensor: Tensor) -> Tensor:
 def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
     """Tensors of one shape, put on top of each other in a new first dimension; as float32 where formats differ."""
     if len({tensor.format for tensor in tensors}) > 1:  # some experts quantized, or some in another way
-        tensors = [computed(tensor, lambda x: x) for tensor in tensors]
+        tensors = [as_float32(tensor) for tensor in tensors]
     first = tensors[0]
     for other in tensors[1:]:
         if other.shape != first.shape:
@@ -136,6 +136,11 @@ def computed(tensor: Tensor, function: Callable[[NDArray[np.float32]], NDArray[n
     )  # fmt: skip
 
 
+def as_float32(tensor: Tensor) -> Tensor:
+    """The same values in float32."""
+    return tensor if tensor.format.name == "F32" else computed(tensor, lambda x: x)
+
+
 def _elements(tensor: Tensor) -> np.dtype[np.generic]:
     dtype = tensor.format.elements
     if dtype is None:
@@ -152,17 +157,17 @@ Rows = Callable[[int, tuple[int, ...], Config], tuple[NDArray[np.intp], tuple[in
 
 @dataclass(frozen=True)
 class Invertible:
-    """A Transform that can be undone, so that a file becomes a checkpoint again.
+    """A Transform with an inverse, so that a file can be exported as a checkpoint.
 
-    undo: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of vectors:
-    values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
-    undo_whole: what is still to be undone when all shares are one tensor again.
+    invert: the result as it was in the source. rows: of a transform that takes a share of the source's rows (of
+    vectors: values), from the number of all of them and the share's shape: which ones they are, and the source's shape.
+    invert_whole: what is still to be inverted when all shares are one tensor again.
     """
 
     forward: Transform
-    undo: Transform
+    invert: Transform
     rows: Rows | None = None
-    undo_whole: Transform = lambda tensor, config: tensor
+    invert_whole: Transform = lambda tensor, config: tensor
 
     def __call__(self, tensor: Tensor, config: Config) -> Tensor:
         return self.forward(tensor, config)
@@ -208,11 +213,11 @@ def interleave_rope(heads: str) -> Transform:
             )
         return take(tensor, np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1))
 
-    def undo(tensor: Tensor, config: Config) -> Tensor:
+    def invert(tensor: Tensor, config: Config) -> Tensor:
         count = required(config, heads)
         return take(tensor, np.arange(tensor.shape[0]).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1))
 
-    return Invertible(transform, undo)
+    return Invertible(transform, invert)
 
 
 def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Transform:
@@ -233,13 +238,13 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return take(tensor, picked(tensor.shape[0], config, tensor.origin))
 
-    def undo(tensor: Tensor, config: Config) -> Tensor:
+    def invert(tensor: Tensor, config: Config) -> Tensor:
         return take(tensor, np.argsort(picked(tensor.shape[0], config, tensor.origin)))
 
     def rows(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
         return picked(total, config, "the fused tensor"), (total, *shape[1:])
 
-    return Invertible(transform, undo) if pick == "qkv" else Invertible(transform, _unchanged, rows)
+    return Invertible(transform, invert) if pick == "qkv" else Invertible(transform, _unchanged, rows)
 
 
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
@@ -407,14 +412,14 @@ def every_second(first: int) -> Transform:
         flat = take(reshape(tensor, (experts * rows, width)), np.arange(first, experts * rows, 2))
         return replace(flat, shape=(experts, rows // 2, width))
 
-    def undo(tensor: Tensor, config: Config) -> Tensor:
+    def invert(tensor: Tensor, config: Config) -> Tensor:
         return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
 
     def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
         return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
 
-    return Invertible(transform, undo, taken)
+    return Invertible(transform, invert, taken)
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
@@ -452,17 +457,17 @@ def chain(*transforms: Transform) -> Transform:
         return transform
     cut = shares[0] if shares else 0
 
-    def undo(tensor: Tensor, config: Config) -> Tensor:
+    def invert(tensor: Tensor, config: Config) -> Tensor:
         for step in reversed(steps[cut:]):
-            tensor = step.undo(tensor, config)
+            tensor = step.invert(tensor, config)
         return tensor
 
-    def undo_whole(tensor: Tensor, config: Config) -> Tensor:
+    def invert_whole(tensor: Tensor, config: Config) -> Tensor:
         for step in reversed(steps[:cut]):
-            tensor = step.undo(tensor, config)
+            tensor = step.invert(tensor, config)
         return tensor
 
-    return Invertible(transform, undo, steps[cut].rows, undo_whole)
+    return Invertible(transform, invert, steps[cut].rows, invert_whole)
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:

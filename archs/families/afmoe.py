@@ -44,6 +44,7 @@ AFMOE = LLAMA.derive(
     },
     config_from_gguf=lambda keys, tensors: {
         "mup_enabled": "embedding_scale" not in keys, "route_norm": True, "score_func": "sigmoid",
+        "topk_group": keys["expert_group_used_count"],
     },
     refused={"score_func": "softmax"},
     tensors={

@@ -23,7 +23,7 @@ def _rows_first(tensor: Tensor, config: Config) -> Tensor:
     return tensor if tensor.format.is_quantized else transpose(tensor, config)
 
 
-rows_first = Invertible(_rows_first, transpose.undo)
+rows_first = Invertible(_rows_first, transpose.invert)
 
 
 def limit(config: Config) -> float | None:

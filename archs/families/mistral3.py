@@ -5,7 +5,6 @@ the config has `llama_4_scaling_beta`, queries grow with the logarithm of their 
 is always used.
 """
 
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gg
 from archs.families.llama import MISTRAL
 from archs.hyper import Hyper, growing_queries
 from archs.one_way import not_exportable
+from archs.rope import yarn_settings
 from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors
 
 
@@ -26,24 +26,17 @@ def of_yarn(key: str) -> Computed:
     return value
 
 
-def config_from_gguf(keys: GgufKeys, tensors: Tensors, times: int = 1) -> ConfigKeys:
-    """Rotary settings with all that yarn and the queries' growth have. times: of the multiplier's is its scale."""
-    settings = {
-        "rope_type": keys.get("rope.scaling.type", "default"), "rope_theta": keys["rope.freq_base"],
+def config_from_gguf(keys: GgufKeys, tensors: Tensors, scale: float = 1) -> ConfigKeys:
+    """Rotary settings with all that yarn and the queries' growth have. scale: see `yarn_settings`."""
+    settings: ConfigKeys = {
+        "rope_type": "default", "rope_theta": keys["rope.freq_base"],
         "llama_4_scaling_beta": keys.get("attention.temperature_scale", 0.0),
-        "original_max_position_embeddings": keys.get("rope.scaling.original_context_length", keys["context_length"]),
+        "original_max_position_embeddings": keys["context_length"],
     }  # fmt: skip
-    for key in ("factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_truncate", "yarn_ext_factor"):
-        if (value := keys.get(f"rope.scaling.{key}")) is not None:
-            settings[{"yarn_ext_factor": "extrapolation_factor"}.get(key, key.removeprefix("yarn_"))] = value
+    if "rope.scaling.type" in keys:
+        settings |= yarn_settings(keys, scale)
     if (dynamic := keys.get("rope.scaling.dynamic_factor")) is not None:
         settings |= {"rope_type": "dynamic", "factor": dynamic}
-    if (given := keys.get("rope.scaling.yarn_attn_factor")) is not None:
-        settings["attention_factor"] = given
-    if (all_dim := keys.get("rope.scaling.yarn_log_multiplier")) is not None:
-        all_dim, grows = round(times * all_dim, 6), 0.1 * math.log(settings["factor"])
-        above = keys.get("rope.scaling.attn_factor", 1.0) * (grows * all_dim + 1)
-        settings |= {"mscale_all_dim": all_dim, "mscale": (above - 1) / grows}
     return {"rope_parameters": settings, "rope_scaling": None}
 
 
@@ -86,7 +79,7 @@ MINISTRAL3 = MISTRAL3.derive(
 )  # fmt: skip
 
 def mistral4_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {**v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, times=10)}
+    return {**v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, scale=10)}
 
 
 MISTRAL4 = DEEPSEEK_V3.derive(

@@ -81,7 +81,7 @@ def of_groups(pick: str) -> Invertible:
     )
 
 
-flat = Invertible(column.undo, column.forward)
+flat = Invertible(column.invert, column.forward)
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     further, rotated = keys.get("nextn_predict_layers", 0), keys["rope.dimension_count"]

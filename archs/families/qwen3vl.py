@@ -24,7 +24,7 @@ def columns(width: str) -> Invertible:
     def transform(tensor: Tensor, config: Config) -> Tensor:
         return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
 
-    return Invertible(transform, transpose.undo)
+    return Invertible(transform, transpose.invert)
 
 
 KEYS: dict[str, str | Computed | None] = {

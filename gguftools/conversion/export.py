@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from archs.inverse import Rebuilt, rebuild
+from archs.export import ExportPlan, plan_export
 from archs.metadata import Metadata
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
@@ -182,7 +182,7 @@ def export_checkpoint(
     opened, target = open_input(Path(source)), Path(folder)
     with new_folder(target, overwrite) as made:
         check_kinds(opened.metadata, "")
-        rebuilt = rebuild(opened.metadata, opened.tensors)
+        rebuilt = plan_export(opened.metadata, opened.tensors)
         config = _config(rebuilt, opened.metadata, outtype)
         texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
         texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
@@ -198,7 +198,7 @@ def export_checkpoint(
     )
 
 
-def _config(rebuilt: Rebuilt, metadata: Metadata, outtype: str | None) -> dict[str, Any]:
+def _config(rebuilt: ExportPlan, metadata: Metadata, outtype: str | None) -> dict[str, Any]:
     config = dict(rebuilt.config)
     for role, key in ROLES.items():
         number = metadata.get(key)
@@ -212,7 +212,7 @@ def _config(rebuilt: Rebuilt, metadata: Metadata, outtype: str | None) -> dict[s
     return config
 
 
-def _vocabulary_differences(folder: Path, rebuilt: Rebuilt, metadata: Metadata) -> list[str]:
+def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadata) -> list[str]:
     """Keys of the vocabulary that a conversion of the folder would write otherwise."""
     if "tokenizer.ggml.model" not in metadata:
         return []

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from archs.inverse import Rebuilt, rebuild
+from archs.export import ExportPlan, plan_export
 from quants import Tensor, from_array
 from tests.conftest import DATA
 
@@ -29,14 +29,14 @@ def line(name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     keys = {key: plain(metadata[key]) for key in metadata if key.startswith(start) or key in SAID}
     values = {name: plain(tensor.float32()) for name, tensor in tensors.items() if name.startswith("rope_f")}
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return {"name": name, "keys": keys, "tensors": shapes, "values": values, **found(rebuild(metadata, tensors))}
+    return {"name": name, "keys": keys, "tensors": shapes, "values": values, **found(plan_export(metadata, tensors))}
 
 
 def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value.item() if isinstance(value, np.generic) else value
 
 
-def found(rebuilt: Rebuilt) -> dict[str, Any]:
+def found(rebuilt: ExportPlan) -> dict[str, Any]:
     """What an export says, floats to nine digits: logarithms differ in their last ones between machines."""
     shapes = sorted((name, list(tensor.shape)) for name, tensor in rebuilt.tensors.items())
     return {"config": rounded(rebuilt.config), "names": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]}
@@ -57,7 +57,7 @@ def again(recorded: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: np.array(each, np.float32) for name, each in recorded["values"].items()}
     tensors = {name: from_array(name, values.get(name, np.broadcast_to(np.float32(0), shape)))
                for name, shape in recorded["tensors"].items()}  # fmt: skip
-    return found(rebuild(keys, tensors))
+    return found(plan_export(keys, tensors))
 
 
 def lines() -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 import gguftools
 from archs.config import text_part
-from archs.inverse import rebuild
+from archs.export import plan_export
 from archs.metadata import Metadata, ValueType
 from archs.registry import by_hf_class, of_config
 from quants import Tensor
@@ -112,10 +112,10 @@ def matrices(tensors: Mapping[str, Tensor], kind: str) -> list[str]:
 def check_way_back(entry: str, model: Model) -> None:
     if entry in ONE_WAY:
         with pytest.raises(ModelError):
-            rebuild(model.metadata, model.tensors)
+            plan_export(model.metadata, model.tensors)
         return
     config = json.loads((checkpoints.FAMILIES / entry / "config.json").read_text(encoding="utf-8"))
-    rebuilt = rebuild(model.metadata, model.tensors)
+    rebuilt = plan_export(model.metadata, model.tensors)
     wanted = WITHOUT_WRAPPER.get(entry) or by_hf_class(config["architectures"]).hf_classes[0]
     assert (rebuilt.config["architectures"], rebuilt.differing) == ([wanted], {})
 

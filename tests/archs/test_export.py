@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archs.inverse import rebuild
+from archs.export import plan_export
 from archs.transforms import Invertible, concatenated, negative_exp, reshape, scaled, scaled_rows, take
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -22,7 +22,7 @@ LOSES = ("skip_rows", "unit_rows_if")
 def test_undo(name):
     transform, given, _ = WHOLE[name]
     tensor = from_array("x", given)
-    back = transform.undo(transform(tensor, CONFIG), CONFIG).float32()
+    back = transform.invert(transform(tensor, CONFIG), CONFIG).float32()
     assert back.size == given.size
     assert np.allclose(back.reshape(given.shape), given, rtol=3e-7, atol=1e-7)
 
@@ -31,7 +31,7 @@ def test_undo(name):
 def test_shares_name_their_rows(name):
     transform, given, _ = CASES[name]
     config = CONFIG | {"num_experts": given.shape[0]}
-    result = transform.undo(transform(from_array("x", given), config), config)
+    result = transform.invert(transform(from_array("x", given), config), config)
     flat = given.reshape(-1) if len(result.shape) == 1 else given.reshape(-1, given.shape[-1])
     rows, shape = transform.rows(len(flat), result.shape, config)
     assert np.array_equal(take(from_array("x", flat), rows).float32().reshape(-1), result.float32().reshape(-1))
@@ -47,7 +47,7 @@ def test_what_was_undone_gives_the_same_again(transform):
     config = {"factor": 0.6180339887, "other": 3.3}
     given = from_array("x", np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32))
     once = transform(given, config)
-    again = transform(transform.undo(once, config), config)
+    again = transform(transform.invert(once, config), config)
     assert np.array_equal(once.raw(), again.raw())
 
 
@@ -59,7 +59,7 @@ def test_concatenation_is_what_take_undoes():
 
 def test_unknown_architecture():
     with pytest.raises(ModelError, match="none-such"):
-        rebuild({"general.architecture": "none-such"}, {})
+        plan_export({"general.architecture": "none-such"}, {})
 
 
 def tiny() -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -78,10 +78,10 @@ def tiny() -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def test_switches_follow_from_the_tensors():
     metadata, tensors = tiny()
-    plain = rebuild(metadata, tensors).config
+    plain = plan_export(metadata, tensors).config
     assert (plain["attention_bias"], plain["mlp_bias"]) == (False, False)
     more = {f"blk.0.attn_{name}.bias": from_array(f"blk.0.attn_{name}.bias", np.ones(4, np.float32)) for name in "qkv"}
-    biased = rebuild(metadata, tensors | more).config
+    biased = plan_export(metadata, tensors | more).config
     assert (biased["attention_bias"], biased["mlp_bias"]) == (True, False)
 
 
@@ -95,15 +95,15 @@ def test_switches_follow_from_the_tensors():
 def test_keys_that_a_checkpoint_cannot_express_are_refused(key, value):
     metadata, tensors = tiny()
     with pytest.raises(ModelError, match=f"{key} = nothing, not {value}"):
-        rebuild(metadata | {f"llama.{key}": value}, tensors)
+        plan_export(metadata | {f"llama.{key}": value}, tensors)
 
 
 @pytest.mark.parametrize("key", ["attention.value_length", "vocab_size", "rope.dimension_count", "rope.freq_base"])
 def test_keys_that_other_converters_leave_out(key):
     metadata, tensors = tiny()
-    wanted = rebuild(metadata, tensors)
+    wanted = plan_export(metadata, tensors)
     del metadata[f"llama.{key}"]
-    found = rebuild(metadata, tensors)
+    found = plan_export(metadata, tensors)
     assert {**wanted.config, **found.config} == wanted.config
     assert wanted.differing == {}
 
@@ -115,8 +115,8 @@ def test_keys_that_other_converters_leave_out(key):
 )  # fmt: skip
 def test_keys_that_say_nothing_may_be_lost(key, value):
     metadata, tensors = tiny()
-    found = rebuild(metadata | {f"llama.{key}": value}, tensors)
-    assert found.config == rebuild(metadata, tensors).config
+    found = plan_export(metadata | {f"llama.{key}": value}, tensors)
+    assert found.config == plan_export(metadata, tensors).config
     assert list(found.differing) == [f"llama.{key}"]
 
 
@@ -124,7 +124,7 @@ def test_scaling_that_a_file_leaves_out_is_not_made_up():
     metadata, tensors = tiny()
     scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 8}
     metadata |= {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
-    assert rebuild(metadata, tensors).config["rope_scaling"]["original_max_position_embeddings"] == 8
+    assert plan_export(metadata, tensors).config["rope_scaling"]["original_max_position_embeddings"] == 8
     del metadata["llama.rope.scaling.original_context_length"]
     with pytest.raises(ModelError, match="original_context_length = 16, which the file does not have"):
-        rebuild(metadata, tensors)
+        plan_export(metadata, tensors)

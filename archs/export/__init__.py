@@ -1,0 +1,211 @@
+"""GGUF → checkpoint: the mapping of an architecture the other way round, tensors and config.
+
+What comes out is checked by converting it again, headers only: names, shapes and metadata must be as the file has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quants import Tensor
+from quants.errors import FormatError, ModelError
+
+from ..config import normalized
+from ..hyper import Hyper, hyper
+from ..keys import MODEL
+from ..metadata import Value
+from ..model_type import filled_in, with_types
+from ..plan import architecture_metadata, map_tensors
+from ..registry import architectures, of_config
+from ..rope import SCALING
+from ..shapes import check_model
+from ..spec import Architecture, Config, TensorMap
+from .config import SECTIONS, export_config, number
+from .tensors import OUTSIDE, export_tensors
+
+SAYS_NOTHING = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "classifier.pooling_type",
+                "classifier.output_labels"}  # of logits or hidden states, that the tensors don't  # fmt: skip
+MEANINGFUL = {key for key, rule in MODEL.items() if not rule.shaping} - SAYS_NOTHING  # tensors show what shapes them
+VOCABULARIES = {"gpt2": {"bpe"}, "llama": {"sentencepiece"}, "t5": {"unigram", "sentencepiece"}, "bert": {"wordpiece"}}
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """A file as the checkpoint it could come from. tensors: by Hugging Face name, read lazily.
+
+    differing: metadata keys that a conversion of it would write otherwise, with what it would write.
+    """
+
+    architecture: Architecture
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    differing: dict[str, Any] = field(default_factory=dict)
+
+
+def plan_export(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExportPlan:
+    """The checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
+
+    Raises ModelError where none does, saying why.
+    """
+    name = metadata.get("general.architecture")
+    kinds = VOCABULARIES.get(metadata.get("tokenizer.ggml.model", ""), set())
+    family = [a for a in architectures() if a.name == name and (not kinds or kinds & set(a.vocab))]
+    if not family:
+        raise ModelError(f"general.architecture {name!r} is not one that can become a checkpoint")
+    pictures = f"{name}.{SECTIONS}" in metadata
+    if pictures and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
+        raise ModelError("the file is the text part of a model of pictures; it cannot become a checkpoint of its own")
+    check_model(family[0], metadata, tensors)
+    of_model = {key: value for key, value in metadata.items() if key.startswith((f"{name}.", "xielu."))}
+    reasons, plans = [], []
+    for architecture in family:
+        try:
+            plans.append(_plan(architecture, of_model, tensors))
+        except (ModelError, FormatError) as error:
+            reasons.append(f"{architecture.hf_classes[0]}: {error}")
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            reasons.append(f"{architecture.hf_classes[0]}: its metadata makes no config ({why})")
+    if not plans:
+        raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
+    return min(plans, key=lambda plan: (len(plan.differing), _rules_of_the_base(plan.architecture)))
+
+
+def _rules_of_the_base(architecture: Architecture) -> int:
+    """How many rules there are, but for what stands outside of the base model and is often not there."""
+    targets = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
+    return sum(not (isinstance(target, str) and target.partition(".")[0] in OUTSIDE) for target in targets)
+
+
+def _plan(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExportPlan:
+    config = with_types(export_config(architecture, metadata, tensors))
+    full = normalized(config, architecture.defaults, architecture.keys)
+    source = export_tensors(architecture, full, metadata, tensors)
+    again = map_tensors(architecture, full, source)
+    for name, tensor in tensors.items():
+        if name not in again.tensors:
+            raise ModelError(f"no source tensor gives {name!r}")
+        if again.tensors[name].shape != tensor.shape:
+            raise ModelError(f"{name!r} would have shape {again.tensors[name].shape}, not {tensor.shape}")
+    if extra := [name for name in again.tensors if name not in tensors]:
+        raise ModelError(f"the file has no {extra[0]!r}, which a conversion would write")
+    scalars = again.metadata(architecture)
+    _check_meaning(architecture, config, full, scalars)
+    if architecture.prepare_export:
+        source = dict(architecture.prepare_export(full, source))
+    differing = _differing(metadata, _written(architecture, full) | scalars)
+    _check_values(architecture, metadata, differing)
+    return ExportPlan(architecture, config, source, differing)
+
+
+def _written(architecture: Architecture, config: Config) -> dict[str, Any]:
+    """The keys that a conversion writes, without their types."""
+    found = architecture_metadata(architecture, config)
+    return {key: value.data if isinstance(value, Value) else value for key, value in found.items()}
+
+
+def _differing(metadata: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that have other values in `written`, with those."""
+    keys = dict.fromkeys([*metadata, *written])
+    return {key: written.get(key) for key in keys if not _same(metadata.get(key), written.get(key))}
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, str) or isinstance(b, str):
+        return bool(a == b)
+    return np.array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
+
+
+def _check_values(architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]) -> None:
+    """Raise ModelError where a conversion of the config would write other keys that change what the model computes, or
+    a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
+    or have keys that no model reads.
+    """
+    def full(keys: Iterable[str]) -> set[str]:
+        return {f"{architecture.name}.{key}" for key in keys}
+
+    def said(values: Mapping[str, Any], key: str) -> str:
+        return str(values.get(key)).lower()  # of rotary scaling, "none" is a value
+
+    unread, changing = _changes(architecture, metadata, differing)
+    asked = full(MEANINGFUL) | full(architecture.metadata.keys() - SAYS_NOTHING) & metadata.keys()
+    lost = [key for key in unread if key in asked and said(metadata, key) != said(differing, key)]
+    for key in lost + changing:
+        value = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
+        raise ModelError(f"a conversion of its config would write {key} = {_shown(differing[key])}, {value}")
+
+
+def _check_meaning(architecture: Architecture, config: Config, full: Config, scalars: Mapping[str, Any]) -> None:
+    """Raise ModelError unless transformers reads the config as the conversion does: with the defaults that it fills in,
+    it must give the same keys. scalars: those that the tensors give.
+    """
+    meant_by = of_config(config)
+    if meant_by.name != architecture.name:
+        raise ModelError(f"its config would be read as one of {meant_by.name!r}")
+    meant = filled_in(config)
+    if meant is None:
+        return
+    filled = normalized(
+        {**meant, "architectures": config["architectures"]}, architecture.defaults, architecture.keys
+    )
+    ours, theirs = ({**_written(architecture, each), **scalars} for each in (full, filled))
+    wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs} | ours
+    differing = _differing(wanted, theirs)
+    unread, changing = _changes(architecture, wanted, differing)
+    for key in unread + changing:
+        said = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
+        raise ModelError(f"transformers would read its config as {said}")
+
+
+def _implied(architecture: Architecture, config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that say nothing new, which a conversion writes where the config says what it would mean without."""
+    start = f"{architecture.name}."
+    values, heads = {f"{start}rope.freq_base_swa": config.get("rope_theta")}, keys.get(f"{start}attention.head_count")
+    if isinstance(heads, int) and heads:
+        shared = keys[f"{start}embedding_length"] // heads
+        values |= {f"{start}attention.key_length": shared, f"{start}attention.value_length": shared}
+    return values
+
+
+def _changes(
+    architecture: Architecture, metadata: Mapping[str, Any], differing: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Of keys with other values, those that a model's numbers are not read from, and the one that changes numbers."""
+    own = _ReadKeys(metadata)
+    before = _numbers(architecture, own)
+
+    def changes(values: Mapping[str, Any]) -> bool:
+        values = {**metadata, **values}
+        return _numbers(architecture, {key: value for key, value in values.items() if value is not None}) != before
+
+    scaling = {f"{architecture.name}.{key}" for key in SCALING}  # of which other numbers are made as well
+    scales = any(layer.rotates and layer.rope_scaled for layer in before.layers)
+    unread = [key for key in differing if key not in (own.read - scaling if scales else own.read | scaling)]
+    return unread, sorted(differing, key=lambda key: changes({key: differing[key]}))[-1:] if changes(differing) else []
+
+
+def _numbers(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
+    numbers = hyper(architecture, metadata)
+    return numbers if numbers.temperature_scale else replace(numbers, temperature_length=0)
+
+
+class _ReadKeys(dict[str, Any]):
+    """Metadata that notes what keys are asked for."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        super().__init__(metadata)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(number(value))

@@ -1,0 +1,229 @@
+"""config.json from a file's keys: those that were copied are copied back, those that were computed are solved for."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from ..config import head_dim
+from ..experts import GATING
+from ..model_type import own_keys
+from ..rope import yarn_settings
+from ..spec import Architecture, ConfigKeys, GgufKeys
+
+SECTIONS = "rope.dimension_sections"
+MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
+STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
+
+
+@dataclass(frozen=True)
+class Known:
+    """What config keys are solved from: a file's keys without "NAME.", its tensors, and the config so far."""
+
+    architecture: Architecture
+    keys: GgufKeys
+    tensors: Mapping[str, Tensor]
+    config: ConfigKeys
+
+    def copied(self, key: str) -> bool:
+        """Whether the key is the config's own."""
+        return isinstance(self.architecture.metadata.get(key), str)
+
+    def choose(self, *names: str) -> str:
+        """The name that this family uses."""
+        return next((name for name in names if name in self.architecture.defaults), names[0])
+
+    @property
+    def head(self) -> int:
+        """The width of one."""
+        width = self.keys.get("attention.key_length")
+        return int(width or self.keys["embedding_length"] // self.keys["attention.head_count"])
+
+
+def export_config(
+    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> ConfigKeys:
+    """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
+    start, defaults = f"{architecture.name}.", architecture.defaults
+    keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
+    config: ConfigKeys = {"model_type": model_type(architecture), "architectures": [architecture.hf_classes[0]]}
+    for key, source in architecture.metadata.items():
+        if not isinstance(source, str):
+            continue
+        value = keys.get(key)
+        value = None if key == "attention.sliding_window" and value == 0 else value  # some files say none by 0
+        names = source.split("|")
+        name = next((name for name in names if name.partition(".")[0] in defaults), names[0])
+        if value is not None:
+            _set(config, name, value)
+        elif not callable(defaults.get(name)) and name in defaults:
+            config.setdefault(name, MEANT.get(key) if architecture.block.rope != "none" else None)
+    known = Known(architecture, keys, tensors, config)
+    config |= _activation(known)
+    for key, solve in SOLVED.items():
+        if key in architecture.metadata and not known.copied(key):
+            config |= solve(known, keys.get(key))
+    config |= _rotary(known)
+    config |= {
+        "vocab_size": tensors["token_embd.weight"].shape[0], "tie_word_embeddings": "output.weight" not in tensors,
+        **{key: bool(fnmatch.filter(tensors, name)) for key, name in architecture.flags_from_tensors.items()},
+    }  # fmt: skip
+    return config | (architecture.config_from_gguf(keys, tensors) if architecture.config_from_gguf else {})
+
+
+def model_type(architecture: Architecture) -> str:
+    """transformers' name for the kind of model."""
+    bare = re.sub(r"(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration)$", "", architecture.hf_classes[0])
+    return str(architecture.defaults.get("model_type", bare.lower()))
+
+
+def number(value: Any) -> Any:
+    """A metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
+    if isinstance(value, np.ndarray):
+        return [number(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(str(np.float32(value)))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _set(config: ConfigKeys, path: str, value: Any) -> None:
+    *outer, last = path.split(".")
+    for part in outer:
+        config = config.setdefault(part, {})
+    config[last] = value
+
+
+def _activation(known: Known) -> ConfigKeys:
+    architecture = known.architecture
+    if not architecture.activation:
+        return {}
+    names = architecture.activation.split("|")
+    spoken = architecture.defaults.keys() | own_keys(known.config["model_type"])
+    usual = {"gelu_tanh": "gelu_pytorch_tanh"}.get(architecture.block.activation, architecture.block.activation)
+    name = next((name for name in names if name in spoken), names[-1])
+    return {name: known.keys.get("hidden_activation") or usual}
+
+
+def _head_width(known: Known, rotated: Any) -> ConfigKeys:
+    """The width of a head, or the share of it that rotates, by the number of values that rotate."""
+    heads, source = known.keys.get("attention.head_count"), known.architecture.metadata["rope.dimension_count"]
+    if not isinstance(heads, int) or not heads:
+        return {}
+    kept = "head_dim" in known.architecture.defaults and not known.copied("attention.key_length")
+    head = {"head_dim": known.head} if kept else {}
+    if rotated is None:
+        return head
+    if source is not head_dim:
+        return head | {known.choose("partial_rotary_factor", "rotary_pct", "rope_pct"): rotated / known.head}
+    return head | ({"head_dim": rotated} if rotated != known.keys["embedding_length"] // heads else {})
+
+
+def _window(known: Known, value: Any) -> ConfigKeys:
+    switch = known.keys.get("attention.sliding_window_pattern") is not None
+    return {"sliding_window": value or None, **({"use_sliding_window": True} if switch else {})}
+
+
+def _windows(known: Known, value: Any) -> ConfigKeys:
+    block = known.architecture.block
+    if isinstance(value, list):
+        windowed = [bool(item) for item in value]
+    else:
+        every = block.window_period if value is None else value
+        no_window = known.keys.get("attention.sliding_window") is None
+        if no_window or (value is None and not every):  # all layers have the window
+            return {}
+        windowed = [not every or not block.sees_all(every, i) for i in range(known.keys["block_count"])]
+    return {"layer_types": [("full_attention", "sliding_attention")[each] for each in windowed]}
+
+
+def _scale(known: Known, value: Any) -> ConfigKeys:
+    if "query_pre_attn_scalar" in known.architecture.defaults:
+        return {"query_pre_attn_scalar": known.head if value is None else round(1 / value**2, 3)}
+    return {"scale_attn_weights": False} if value == 1.0 and known.architecture.block.rope == "none" else {}
+
+
+def _inner(known: Known, value: Any) -> ConfigKeys:
+    names = [known.choose("intermediate_size", "n_inner", "ffn_hidden_size")]
+    return dict.fromkeys([*names, "n_inner"] if "n_embd" in known.architecture.defaults else names, value)
+
+
+SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
+    "rope.freq_base": lambda known, value: {"rope_theta": 10_000.0 if value is None else value},
+    "rope.dimension_count": _head_width,
+    "attention.sliding_window": _window,
+    "attention.sliding_window_pattern": _windows,
+    "attention.scale": _scale,
+    "expert_weights_norm": lambda known, value: {
+        "norm_topk_prob": known.architecture.block.normalize_experts if value is None else value
+    },
+    "expert_gating_func": lambda known, value: (
+        {} if value is None else {"scoring_func": {number: name for name, number in GATING.items()}[value]}
+    ),
+    "feed_forward_length": _inner,
+}
+
+
+def _rotary(known: Known) -> ConfigKeys:
+    """Rotary settings, in the spelling that transformers reads."""
+    keys, scaling, config = known.keys, None, {}
+    if keys.get("rope.scaling.type") in ("linear", "yarn"):
+        scaling = yarn_settings(keys)
+    elif (factor := keys.get("rope.scaling.dynamic_factor")) is not None:
+        scaling = {"rope_type": "dynamic", "factor": factor}
+        if (trained := keys.get("rope.scaling.original_context_length")) is not None:
+            config = {"model_max_length": keys.get("context_length"), "max_position_embeddings": trained}
+    elif "rope_factors_long.weight" in known.tensors:
+        factors = {each: known.tensors[f"rope_factors_{each}.weight"].float32() for each in ("long", "short")}
+        trained = keys.get("rope.scaling.original_context_length") or keys.get("context_length")
+        config = {"original_max_position_embeddings": trained}
+        lists = {f"{each}_factor": number(values) for each, values in factors.items()}
+        scaling = {"rope_type": "longrope", **lists, "attention_factor": keys.get("rope.scaling.attn_factor")}
+    elif "rope_freqs.weight" in known.tensors:
+        scaling = _llama3(known)
+    if not known.architecture.rope_parameters:
+        return {**config, "rope_scaling": scaling}
+    base, local = keys.get("rope.freq_base"), keys.get("rope.freq_base_swa")
+    settings: ConfigKeys = {"rope_type": "default", "rope_theta": base, **(scaling or {})}
+    if sections := keys.get(SECTIONS):
+        settings["mrope_section"] = sections[:3]
+    if known.architecture.rope_parameters == "by kind":
+        plain = {"rope_type": "default", "rope_theta": base if local is None else local}
+        of_kinds = {"full_attention": settings, "sliding_attention": plain}
+        if local is None and base == known.architecture.defaults["rope_theta"]:
+            del of_kinds["sliding_attention"]  # what the model type means by none
+        kinds = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
+        settings = {kind: each for kind, each in of_kinds.items() if kind in (kinds or {"full_attention"})}
+    return {**config, "rope_parameters": settings}
+
+
+def _llama3(known: Known) -> ConfigKeys:
+    """The factor shows in the divisors, if anything is stretched in full; the trained context is what gives them again:
+    a power of two, or what one divisor between 1 and the factor means.
+    """
+    wanted = known.tensors["rope_freqs.weight"].float32()
+    largest = number(wanted.max())
+    base = known.keys.get("rope.freq_base") or 10_000.0
+    wavelengths = 2 * math.pi * base ** (np.arange(len(wanted)) / len(wanted))
+    config = {"rope_theta": base, **known.config}
+    said = known.keys.get("rope.scaling.original_context_length")
+    trained = () if said is None else (said,)
+    for factor in dict.fromkeys((largest, *(each for each in STRETCHES if each > largest))):
+        between = (wanted > 1) & (wanted < factor)
+        smooth = (1 / wanted[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)
+        solved = [round(each) for each in (3 * smooth + 1) * wavelengths[between]]
+        for context in dict.fromkeys((*trained, 8192, *(1 << power for power in range(1, 21)), *solved)):
+            scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": context}  # fmt: skip
+            made = [t for make in known.architecture.generated for t in make({**config, "rope_scaling": scaling})]
+            if made and np.array_equal(made[0].float32(), wanted):
+                return scaling
+    raise ModelError("rope_freqs.weight does not come from a rotary scaling that is known")
