@@ -53,12 +53,13 @@ def open(path: str | os.PathLike[str]) -> OpenFile:
     return OpenFile(open_gguf(Path(path)))
 
 
-def load(path: str | os.PathLike[str]) -> Model:
+def load(path: str | os.PathLike[str], *, threads: int | None = None) -> Model:
     """Open a GGUF file ready to run: `load(path).logits([1, 2, 3])` is float32 (tokens, vocabulary).
 
-    Raises FileError, and ModelError for an architecture the runtime does not know.
+    threads: of this model; None for all processors. Raises FileError, OptionError for fewer threads than one, and
+    ModelError for an architecture the runtime does not know.
     """
     from runtime.model import Model
 
     opened = open(path)
-    return Model(opened.metadata, opened.tensors)
+    return Model(opened.metadata, opened.tensors, threads=threads)

@@ -10,17 +10,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from .arrays import Floats, Ids
 from .kernels.softmax import attention_weights
-from .kernels.threads import run, spans
-
-Floats = NDArray[np.float32]
-Places = NDArray[np.int64]
+from .kernels.threads import parallel, spans
 
 BLOCK = 1 << 20  # scores of a block: 4 MB
 MOST_QUERIES = 128  # of one head in a block: a causal block computes the scores of keys after its first query too
-WORTH_A_THREAD = 1 << 18  # multiplications
+MIN_OPS_PER_THREAD = 1 << 18  # multiplications
 
 
 @dataclass(frozen=True)
@@ -31,14 +29,14 @@ class _Block:
     stop: int
     begin: int
     end: int
-    first: Places
-    last: Places
+    first: Ids
+    last: Ids
 
 
 def attend(
     q: Floats, k: Floats, v: Floats, *, q_positions: ArrayLike, scale: float, window: int | None = None,
     softcap: float | None = None, alibi: Floats | None = None, causal: bool = True, sinks: Floats | None = None,
-    bias: Floats | None = None, sequences: int = 1, chunk: int | None = None,
+    bias: Floats | None = None, sequences: int = 1, chunk: int | None = None, threads: int = 1,
 ) -> Floats:  # fmt: skip
     """softmax(scale q·k) v for every head: float32 (n, heads * dv).
 
@@ -85,12 +83,12 @@ def attend(
         for sequence, g, block in parts[begin:end]:
             attend_block(sequence, g, block)
 
-    run(attend_parts, spans(len(parts), len(parts) if math.prod(q.shape) * m < WORTH_A_THREAD else 1))
+    parallel(attend_parts, spans(len(parts), len(parts) if math.prod(q.shape) * m < MIN_OPS_PER_THREAD else 1), threads)
     return out.reshape(len(q), -1)
 
 
 def _block(
-    start: int, stop: int, at: Places, keys: int, window: int | None, causal: bool, chunk: int | None
+    start: int, stop: int, at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None
 ) -> _Block:
     """at: positions of the queries start … stop - 1."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)

@@ -1,6 +1,6 @@
 """How far a model's predictions are from those of the model it was quantized from, over the same windows.
 
-Both models' full float32 logits are compared. The reference keeps its base run in a file of 16-bit log-probabilities,
+Both models' full float32 logits are compared. llama.cpp keeps its base run in a file of 16-bit log-probabilities,
 which alone costs 5e-4 nats, more than Q8_0 does; such files can be read here (`StoredLogits`) but are not needed.
 """
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError, ModelError, OptionError
 
+from .arrays import Doubles, Floats, Ids
+from .head import LazyLogits
 from .kernels.softmax import divergences
-from .kernels.threads import run, shares
-from .perplexity import Floats, Forward, Ids, Progress, window_inputs, windows
-from .scoring import Logits
+from .kernels.threads import parallel, shares
+from .perplexity import Forward, Progress, window_inputs, windows
 
 MAGIC = b"_logits_"
 
@@ -47,7 +48,7 @@ class Divergence:
 
 def divergence(
     tokens: Sequence[int], base: Forward, other: Forward, n_ctx: int = 512, *, bos: int | None,
-    chunks: int | None = None, stride: int = 0, progress: Progress | None = None,
+    chunks: int | None = None, stride: int = 0, progress: Progress | None = None, threads: int = 1,
 ) -> Divergence:  # fmt: skip
     """KL(base ‖ other) over the windows of `perplexity.perplexity`, each run by both models in turn.
 
@@ -56,23 +57,23 @@ def divergence(
     """
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
     text = np.asarray(tokens, np.int64)
-    parts: list[NDArray[np.float64]] = []
+    parts: list[Doubles] = []
     running: list[float] = []
     for start in plan.starts:
         inputs = window_inputs(text, [start], n_ctx, bos)[0]
         expected, found = (_array(model(inputs, plan.first))[: plan.scored] for model in (base, other))
-        parts.append(compare(expected, found, text[start + plan.first + 1 : start + plan.last + 2]))
+        parts.append(compare(expected, found, text[start + plan.first + 1 : start + plan.last + 2], threads))
         running.append(float(np.concatenate(parts)[:, 0].mean()))
         if progress is not None:
             progress(len(running), len(plan.starts), running[-1])
     return summarize(np.concatenate(parts), running)
 
 
-def _array(logits: Iterable[Floats] | Logits) -> Floats:
-    return logits.float32() if isinstance(logits, Logits) else np.asarray(logits)
+def _array(logits: Iterable[Floats] | LazyLogits) -> Floats:
+    return logits.float32() if isinstance(logits, LazyLogits) else np.asarray(logits)
 
 
-def compare(base: Floats, other: Floats, targets: Ids) -> NDArray[np.float64]:
+def compare(base: Floats, other: Floats, targets: Ids, threads: int = 1) -> Doubles:
     """For each row of two logits (n, vocabulary): KL, log p(target) of base and of other, 1 where the top token agrees.
 
     float64 (n, 4). Raises OptionError where the vocabularies differ, ModelError for logits that are NaN.
@@ -83,11 +84,12 @@ def compare(base: Floats, other: Floats, targets: Ids) -> NDArray[np.float64]:
     if any(np.isnan(logits).any() for logits in rows):
         raise ModelError("logits are not numbers: there is nothing to compare")
     out = np.empty((len(base), 4))
-    run(lambda start, stop: divergences(*rows, targets, out, start, stop), shares(len(out), 16))
+    pieces = shares(len(out), 16, threads)
+    parallel(lambda start, stop: divergences(*rows, targets, out, start, stop), pieces, threads)
     return out
 
 
-def summarize(rows: NDArray[np.float64], running: list[float]) -> Divergence:
+def summarize(rows: Doubles, running: list[float]) -> Divergence:
     """The figures of rows as `compare` returns them."""
     kl, base, other = rows[:, 0], rows[:, 1], rows[:, 2]
     change = np.exp(other) - np.exp(base)
@@ -102,7 +104,7 @@ def summarize(rows: NDArray[np.float64], running: list[float]) -> Divergence:
 
 @dataclass(frozen=True)
 class StoredLogits:
-    """A base run that the reference wrote: the text's tokens, and 16-bit log-probabilities of each scored prediction.
+    """A base run that llama.cpp wrote: the text's tokens, and 16-bit log-probabilities of each scored prediction.
 
     In the file: magic, int32 n_ctx, vocabulary, windows, tokens[windows * n_ctx]; then for each prediction a float32
     scale, a float32 minimum and one uint16 a token (an even number of them): log p = minimum + scale * value.

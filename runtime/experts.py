@@ -3,76 +3,52 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.errors import ModelError
-
 from . import ops
-from .matmul import matmul_experts
+from .arrays import Floats
+from .layer import Layer, Pass
 
-if TYPE_CHECKING:
-    from .graph import Layer, Pass
-
-Floats = NDArray[np.float32]
 Choice = tuple[NDArray[np.intp], Floats]
 
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
-def experts(run: Pass, layer: Layer, x: Floats, judged: Floats | None = None) -> Floats:
-    """The weighted sum of each token's chosen experts, and of shared ones: float32 (tokens, width).
+def routed_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
+    """The weighted sum of what each token's chosen experts make of x (tokens, width): float32 (tokens, width).
 
-    judged: what the router sees of the tokens, where that is not x.
+    router_input: what the router sees of the tokens, float32 (tokens, width).
     """
-    from .graph import dense
-
-    chosen, weights = route(run, layer, x if judged is None else judged)
-    latent = run.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
-    out, block = np.zeros_like(latent), run.model.architecture.block
+    chosen, weights = route(forward, layer, router_input)
+    latent = forward.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
+    out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
     for expert in np.unique(chosen):
         token, place = np.nonzero(chosen == expert)
-        net = partial(_expert, run, layer, int(expert))
-        out[token] += block.weigh_expert(net, latent[token], weights[token, place, None])  # never chosen twice
-    if latent is not x:
-        out = run.project(layer, "ffn_latent_up", out)
-    if "ffn_up_shexp.weight" in layer:
-        shared = dense(run, layer, x, "_shexp")
-        gate = layer.array("ffn_gate_inp_shexp.weight")
-        if gate is not None:
-            shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T)
-        out = block.add_shared_expert(out, shared)
-    return out
+        net = partial(_expert, forward, layer, int(expert))
+        out[token] += weigh_expert(net, latent[token], weights[token, place, None])  # never chosen twice
+    return out if latent is x else forward.project(layer, "ffn_latent_up", out)
 
 
-def _expert(run: Pass, layer: Layer, expert: int, x: Floats) -> Floats:
+def _expert(forward: Pass, layer: Layer, expert: int, x: Floats) -> Floats:
     def project(name: str, values: Floats) -> Floats:
-        weight = layer.need(f"ffn_{name}_exps.weight")
-        if run.model.observe:
-            run.model.observe(weight.name, values, expert, weight.shape[0])
-        y = matmul_experts(values, weight, expert)
-        bias = layer.array(f"ffn_{name}_exps.bias")
-        return y if bias is None else np.add(y, bias[expert], out=y)
+        return forward.project_expert(layer, f"ffn_{name}_exps", values, expert)
 
-    activation = run.model.hyper.activation
+    activation, limit = forward.hyper.activation, forward.hyper.activation_limit
     if "ffn_gate_up_exps.weight" in layer:
-        both = np.split(project("gate_up", x), 2, axis=1)
-        gate, up = (np.ascontiguousarray(half) for half in both)
-        return project("down", ops.gated(activation, gate, up, run.model.hyper.activation_limit))
+        gate, up = (np.ascontiguousarray(half) for half in np.split(project("gate_up", x), 2, axis=1))
+        return project("down", ops.gated(activation, gate, up, limit, forward.threads))
     up = project("up", x)
-    if not run.model.architecture.block.gated:
-        return project("down", ops.activated(activation, up))
-    return project("down", ops.gated(activation, project("gate", x), up, run.model.hyper.activation_limit))
+    if not forward.block.gated:
+        return project("down", ops.activated(activation, up, forward.threads))
+    return project("down", ops.gated(activation, project("gate", x), up, limit, forward.threads))
 
 
-def route(run: Pass, layer: Layer, x: Floats) -> Choice:
+def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
     """For each token its experts and their weights: (tokens, used) each. Raises ModelError without a router."""
-    hyper = run.model.hyper
-    router, bias = layer.array("ffn_gate_inp.weight"), layer.array("ffn_gate_inp.bias")
-    if router is None:
-        raise ModelError(f"the file has no tensor '{layer.prefix}ffn_gate_inp.weight', which its architecture needs")
+    hyper = forward.hyper
+    router, bias = layer.need_array("ffn_gate_inp.weight"), layer.array("ffn_gate_inp.bias")
     scale = layer.array("ffn_gate_inp.scale")
     if scale is not None:
         x = ops.rms_norm(x, scale, hyper.eps) * np.float32(x.shape[1] ** -0.5)

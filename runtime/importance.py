@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from .arrays import Doubles, Floats, Ids
+
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)
 Observe = Callable[[str, Floats, int, int], None]
 
@@ -21,8 +21,8 @@ Observe = Callable[[str, Floats, int, int], None]
 class Sums:
     """Of one weight: squares (experts, width), float64; counts (experts,): rows of input each expert has seen."""
 
-    squares: NDArray[np.float64]
-    counts: NDArray[np.int64]
+    squares: Doubles
+    counts: Ids
 
 
 @dataclass

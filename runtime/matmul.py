@@ -13,60 +13,63 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
+from .arrays import Floats
 from .kernels import blas
-from .kernels.threads import Span, run, set_threads, shares, spans, threads
-from .rounding import as_multiplied
-
-__all__ = ["decoded_tiles", "gather", "matmul", "matmul_experts", "matmul_transposed", "set_threads", "times_tile"]
-
-Floats = NDArray[np.float32]
+from .kernels.threads import Span, parallel, shares, spans
+from .precision import Precision, as_multiplied
 
 TILE = 1 << 20  # weights of a tile that all threads share: 4 MB of float32
 OWN_TILE = 1 << 18  # of a tile that one thread decodes and multiplies
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is in its tile
-MANY = 256  # rows of input for each thread that make it worth while to share them
-WORTH_A_THREAD = 1 << 23  # multiplications, a decoded weight counted as DECODING of them: less work is one thread's
+SHARED_TILE_ROWS = 256  # rows of input for each thread that make it worth while to share a tile
+MIN_OPS_PER_THREAD = 1 << 23  # multiplications, a decoded weight counted as DECODING of them; less is one thread's work
 DECODING = 4
 ROUND = 16  # tiles have a multiple of this many rows, which suits BLAS
 
 
-def matmul(x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | None = None) -> Floats:
+def matmul(
+    x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
+    precision: Precision = "float32",
+) -> Floats:  # fmt: skip
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows).
     """
     first, last, _ = (rows or slice(None)).indices(weight.rows)
-    values = as_multiplied(np.ascontiguousarray(x, np.float32), weight.format.name)
+    values = as_multiplied(np.ascontiguousarray(x, np.float32), weight.format.name, precision)
     product = np.empty((len(values), last - first), np.float32) if out is None else out
-    if len(values) >= MANY * threads() or not blas.controllable():
-        for start, tile in decoded_tiles(weight, first, last, TILE):
-            times_tile(values, tile, product[:, start - first : start - first + len(tile)])
+    if len(values) >= SHARED_TILE_ROWS * threads or not blas.controllable():
+        for start, tile in decoded_tiles(weight, first, last, TILE, threads):
+            _times_tile(values, tile, product[:, start - first : start - first + len(tile)], threads)
         return product
 
     def multiply(start: int, stop: int) -> None:
         np.matmul(values, _decoded(weight, first + start, first + stop).T, out=product[:, start:stop])
 
+    # tiles of at most about OWN_TILE weights, equally many for every thread
+    pieces = threads * -(-(last - first) * weight.width // (OWN_TILE * threads))
+    tiles = spans(last - first, _round(-(-(last - first) // max(1, pieces))))
     work = (last - first) * weight.width * (DECODING + len(values))
-    run(multiply, _own_tiles(last - first, weight.width), alone=work < WORTH_A_THREAD)
+    parallel(multiply, tiles, 1 if work < MIN_OPS_PER_THREAD else threads)
     return product
 
 
-def matmul_transposed(x: Floats, weight: Tensor) -> Floats:
+def matmul_transposed(x: Floats, weight: Tensor, threads: int = 1) -> Floats:
     """x @ W for float32 x (n, weight.rows): float32 (n, width). A tile of rows at a time, as in `matmul`."""
     product = np.zeros((len(x), weight.width), np.float32)
     values = np.ascontiguousarray(x, np.float32)
-    pieces = shares(len(values), ROUND)
-    for first, tile in decoded_tiles(weight, 0, weight.rows, TILE):
+    pieces = shares(len(values), ROUND, threads)
+    for first, tile in decoded_tiles(weight, 0, weight.rows, TILE, threads):
         last = first + len(tile)
 
         def multiply(start: int, stop: int, first: int = first, last: int = last, tile: Floats = tile) -> None:
             product[start:stop] += values[start:stop, first:last] @ tile
 
-        run(multiply, pieces, alone=tile.size * len(values) < WORTH_A_THREAD)
+        parallel(multiply, pieces, 1 if tile.size * len(values) < MIN_OPS_PER_THREAD else threads)
     return product
 
 
-def decoded_tiles(weight: Tensor, first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
+def decoded_tiles(weight: Tensor, first: int, last: int, size: int, threads: int) -> Iterator[tuple[int, Floats]]:
     """(number of its first row, tile) for tiles of at most about `size` values that make up rows first … last - 1.
 
     Each tile is float32 (rows, width), read-only, and gone when the next is asked for. All threads decode it.
@@ -82,26 +85,20 @@ def decoded_tiles(weight: Tensor, first: int, last: int, size: int) -> Iterator[
         def decode(start: int, stop: int, begin: int = begin) -> None:
             tile[start:stop] = _decoded(weight, begin + start, begin + stop)
 
-        run(decode, spans(stop - start, _round(PIECE // max(1, weight.width))))
+        parallel(decode, spans(stop - start, _round(PIECE // max(1, weight.width))), threads)
         yield begin, tile[: stop - start]
 
 
-def times_tile(x: Floats, tile: Floats, out: Floats) -> None:
+def _times_tile(x: Floats, tile: Floats, out: Floats, threads: int) -> None:
     """out = x @ tile.T, the rows of x shared between threads."""
     pieces: list[Span] = [(0, len(x))]
-    if threads() > 1 and blas.controllable():
-        pieces = spans(len(x), max(MANY, -(-len(x) // (2 * threads()))))  # two each, lest one thread be held up
-    run(lambda start, stop: _multiply(x[start:stop], tile, out[start:stop]), pieces)
+    if threads > 1 and blas.controllable():
+        pieces = spans(len(x), max(SHARED_TILE_ROWS, -(-len(x) // (2 * threads))))  # two each, lest one be held up
+    parallel(lambda start, stop: _multiply(x[start:stop], tile, out[start:stop]), pieces, threads)
 
 
 def _multiply(x: Floats, tile: Floats, out: Floats) -> None:
     np.matmul(x, tile.T, out=out)
-
-
-def _own_tiles(rows: int, width: int) -> list[Span]:
-    """Tiles of at most about OWN_TILE weights, equally many for every thread."""
-    pieces = threads() * -(-rows * width // (OWN_TILE * threads()))
-    return spans(rows, _round(-(-rows // max(1, pieces))))
 
 
 def _round(rows: int) -> int:
@@ -114,10 +111,12 @@ def _decoded(weight: Tensor, start: int, stop: int) -> Floats:
     return weight.float32(start, stop)
 
 
-def matmul_experts(x: Floats, weight: Tensor, expert: int) -> Floats:
+def matmul_experts(
+    x: Floats, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "float32"
+) -> Floats:
     """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
     out = weight.shape[1]
-    return matmul(x, weight, slice(expert * out, (expert + 1) * out))
+    return matmul(x, weight, slice(expert * out, (expert + 1) * out), threads=threads, precision=precision)
 
 
 def gather(weight: Tensor, ids: NDArray[np.integer]) -> Floats:

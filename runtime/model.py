@@ -2,62 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from archs.hyper import Hyper, Keys, hyper
+from archs.hyper import Keys, hyper
 from archs.powerinfer import THRESHOLD
 from archs.registry import by_gguf_name
 from archs.shapes import by_layer, check_model
 from quants import Tensor
 from quants.errors import ModelError
 
-from . import encoder_decoder
-from .cache import KVCache
-from .graph import DAMAGED, Layer, Pass, decode, embed, head
+from . import altup, decoder, encoder_decoder
+from .arrays import Floats, Ids
+from .embedding import embed
+from .head import LazyLogits, head
 from .importance import Observe
-from .rope import RopeScaling, attention_factor
-from .scoring import Logits
-from .sparse import Sparsity
-
-Floats = NDArray[np.float32]
+from .kernels.threads import thread_count
+from .kv_cache import KVCache
+from .layer import DAMAGED, Layer, Network, Pass, Sparsity
+from .precision import Precision
+from .rope import rope_scaling
 
 
 class Model:
     """A model ready to run; weights stay as they are stored.
 
-    observe: called with a weight's name, the float32 rows it is multiplied with, and which of how many experts it is,
-    where somebody wants to know.
+    metadata: key → value; tensors: name → Tensor, as a GGUF file has them. threads: None for all processors.
+    precision: how products are computed (see `runtime.precision`). observe: called with a weight's name, the float32
+    rows it is multiplied with, and which of how many experts it is. All three belong to this model: others that run in
+    the same process, in other threads, have their own.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model."""
+    def __init__(
+        self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], *, threads: int | None = None,
+        precision: Precision = "float32", observe: Observe | None = None,
+    ) -> None:  # fmt: skip
+        """Raises ModelError for an architecture we can't run, or a file whose keys and tensors don't make a model;
+        OptionError for fewer threads than one.
+        """
         name = metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError("the file has no 'general.architecture': it is not a model that can run")
+        self.threads, self.precision, self.observe = thread_count(threads), precision, observe
         self.architecture = by_gguf_name(name)
         self.metadata = metadata
         self.tensors = tensors
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
-        self.hyper: Hyper = hyper(self.architecture, metadata)
-        grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}
-        self.layers = tuple(grouped.get(f"blk.{i}.", Layer(f"blk.{i}.", {})) for i in range(len(self.hyper.layers)))
-        self.whole = grouped[""]
-        self.scaling = _scaling(Keys(name, metadata), self.whole)
-        self.sides = encoder_decoder.sides(Keys(name, metadata), grouped)
-        self.observe: Observe | None = None
-        self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        keys, numbers = Keys(name, metadata), hyper(self.architecture, metadata)
         if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
-            self.hyper = replace(self.hyper, activation="relu")
+            numbers = replace(numbers, activation="relu")
+        grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}
+        self.network = Network(
+            block=self.architecture.block,
+            keys=keys,
+            hyper=numbers,
+            layers=tuple(grouped.get(f"blk.{i}.", Layer(f"blk.{i}.", {})) for i in range(len(numbers.layers))),
+            global_tensors=grouped[""],
+            scaling=rope_scaling(keys, two_lists="rope_factors_long.weight" in grouped[""]),
+        )
+        self.encoder_decoder = encoder_decoder.encoder_decoder(keys, grouped)
+        self.sparsity: Sparsity | None = None  # set by `use_predictor`
 
     @property
     def vocabulary_size(self) -> int:
-        return self.whole.tensors["token_embd.weight"].shape[0]
+        return self.tensors["token_embd.weight"].shape[0]
 
     def use_predictor(self) -> Sparsity:
         """From now on compute the neurons that the file's predictor marks, and count them in what is returned.
@@ -76,26 +89,30 @@ class Model:
         """An empty cache, to hand to `forward` again and again while a text grows."""
         return KVCache()
 
+    def new_pass(self, texts: int, length: int, cache: KVCache | None = None) -> Pass:
+        """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
+        return Pass(self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity)
+
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
-        """The text's logits from an empty cache: float32 (tokens, vocabulary).
+        """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
 
         Of an encoder: the text's last hidden states, (tokens, width). Of a model with both sides: the logits of
         decoder_tokens, which follow on the text that is read.
         """
-        return self.forward(tokens) if self.sides is None else self.forward(decoder_tokens, self.encode(tokens))
+        return self.forward(decoder_tokens, self.encode(tokens)) if self.encoder_decoder else self.forward(tokens)
 
     def encode(self, tokens: ArrayLike) -> KVCache:
         """Read a text (n,) with the encoder: a cache for `forward` to run the decoder's tokens from.
 
         Raises ModelError for a model without an encoder, or an id outside the vocabulary.
         """
-        if self.sides is None:
+        if self.encoder_decoder is None:
             raise ModelError(f"{self.architecture.name} models have no encoder to read a text with")
-        cache = self.new_cache()
-        cache.context = encoder_decoder.encode(self, self.sides, self._checked(tokens).reshape(-1))
+        ids, cache = self._checked(tokens).reshape(-1), self.new_cache()
+        cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
         return cache
 
-    def _checked(self, tokens: ArrayLike) -> NDArray[np.int64]:
+    def _checked(self, tokens: ArrayLike) -> Ids:
         ids = np.asarray(tokens, np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.vocabulary_size):
             raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
@@ -114,39 +131,42 @@ class Model:
             return np.empty((*ids.shape[:-1], 0, self.vocabulary_size), np.float32)
         if cache is not None and not self.architecture.block.causal:
             raise ModelError(f"{self.architecture.name} reads a text as a whole: it cannot go on from a cache")
-        texts = ids.reshape(-1, ids.shape[-1])
-        if cache is not None and self.scaling is not None and self.scaling.kind == "longrope":
+        texts, scaling = ids.reshape(-1, ids.shape[-1]), self.network.scaling
+        if cache is not None and scaling is not None and scaling.kind == "longrope":
             seen, cache.tokens = cache.length, np.concatenate([cache.tokens, texts[0]])
-            if 0 < seen <= self.scaling.original_context < len(cache.tokens):
+            if 0 < seen <= scaling.original_context < len(cache.tokens):
                 # The text grows past the short factors: all of it is computed anew with the long ones, as transformers
                 # does when it generates.
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         result = self._evaluate(texts, cache, first)
-        array = result.float32() if isinstance(result, Logits) else result
+        array = result.float32() if isinstance(result, LazyLogits) else result
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
 
-    def scorable(self, tokens: ArrayLike, first: int = 0) -> Logits:
+    def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
         """As `forward` without a cache, but the logits are computed as far as they are asked for.
 
         Raises ModelError for a model that ends in hidden states.
         """
         ids = self._checked(tokens)
         result = self._evaluate(ids.reshape(-1, ids.shape[-1]), None, first)
-        if not isinstance(result, Logits):
+        if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return replace(result, x=result.x.reshape(*ids.shape[:-1], -1, result.x.shape[-1]))
 
-    def _evaluate(self, texts: NDArray[np.int64], cache: KVCache | None, first: int) -> Logits | Floats:
+    def _evaluate(self, texts: Ids, cache: KVCache | None, first: int) -> LazyLogits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other."""
-        run = Pass(self, len(texts), texts.shape[1], cache)
-        x = run.finite("token_embd.weight", embed(run, texts.reshape(-1)))
-        x = decode(run, x) if self.sides is None else encoder_decoder.decode(run, self.sides, x)
+        forward = self.new_pass(len(texts), texts.shape[1], cache)
+        x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
+        if self.encoder_decoder is not None:
+            x = encoder_decoder.decode(forward, self.encoder_decoder, x)
+        else:
+            x = altup.decode(forward, x) if "altup_proj.weight" in self.tensors else decoder.decode(forward, x)
         wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
-        return head(run, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
+        return head(forward, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -159,33 +179,3 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
         # a bias of -infinity says that a token never comes
         if len(wrong) and not (name == "output.bias" and np.isneginf(values[wrong]).all()):
             raise ModelError(f"{name!r} holds {values[wrong[0]]} at {wrong[0]}; all have to be finite", hint=DAMAGED)
-
-
-def _scaling(keys: Keys, whole: Layer) -> RopeScaling | None:
-    kind = keys.get("rope.scaling.type", "none")
-    context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
-    if keys.get("rope.scaling.dynamic_factor"):
-        return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
-    if "rope_factors_long.weight" in whole:
-        return RopeScaling("longrope", 1.0, context, float(keys.get("rope.scaling.attn_factor", 1.0)))
-    if kind == "none":
-        return None
-    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own
-    found = RopeScaling(
-        kind=kind,
-        factor=float(keys.get("rope.scaling.factor", 1.0)),
-        original_context=context,
-        attn_factor=float(keys.get("rope.scaling.attn_factor", 1.0)),
-        beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
-        beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
-        truncate=bool(keys.get("rope.scaling.yarn_truncate", True)),
-        mscale=temperature,
-        mscale_all_dim=temperature,
-    )
-    given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
-    if kind != "yarn" or given is None:
-        return found
-    return replace(found, attn_factor=float(given) / attention_factor(replace(found, attn_factor=1.0)))
-
-
-Forward = Callable[[NDArray[np.int64], int], Floats]

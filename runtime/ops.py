@@ -1,4 +1,4 @@
-"""The element-wise and row-wise arithmetic of a model, in float32.
+"""The element-wise and row-wise arithmetic of a model, in float32, on as many threads as the last argument says.
 
 Norms return a new array. Activations and gated products work in place, on the array they are given, and return it.
 """
@@ -6,55 +6,45 @@ Norms return a new array. Activations and gated products work in place, on the a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Floats
 from .kernels import activations, norms
-from .kernels.threads import run, shares
+from .kernels.threads import parallel, shares
 
-Floats = NDArray[np.float32]
-
-WORTH_A_THREAD = 1 << 15  # values: below this, starting a thread costs more than it saves
+VALUES_PER_THREAD = 1 << 15  # below this, starting a thread costs more than it saves
 
 
-def rms_norm(x: Floats, weight: Floats | None, eps: float) -> Floats:
+def rms_norm(x: Floats, weight: Floats | None, eps: float, threads: int = 1) -> Floats:
     """x / sqrt(mean(x²) + eps) * weight over the last axis (any number of axes before it); a new float32 array."""
-    return _norm(x, lambda rows, out: norms.rms_rows(rows, _weight(weight, x.shape[-1]), eps, out))
+    return _norm(x, lambda rows, out: norms.rms_rows(rows, _weight(weight, x.shape[-1]), eps, out), threads)
 
 
-def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float) -> Floats:
+def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float, threads: int = 1) -> Floats:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; a new float32 array."""
     width = x.shape[-1]
-    shift = _zeros(width) if bias is None else np.ascontiguousarray(bias, np.float32)
-    return _norm(x, lambda rows, out: norms.layer_rows(rows, _weight(weight, width), shift, eps, out))
+    shift = _full(width, 0) if bias is None else np.ascontiguousarray(bias, np.float32)
+    return _norm(x, lambda rows, out: norms.layer_rows(rows, _weight(weight, width), shift, eps, out), threads)
 
 
-def _norm(x: Floats, kernel: Callable[[Floats, Floats], Any]) -> Floats:
+def _norm(x: Floats, kernel: Callable[[Floats, Floats], Any], threads: int) -> Floats:
     rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
-    run(lambda start, stop: kernel(rows[start:stop], out[start:stop]), shares(len(rows), _rows(x.shape[-1])))
+    pieces = shares(len(rows), -(-VALUES_PER_THREAD // max(1, x.shape[-1])), threads)
+    parallel(lambda start, stop: kernel(rows[start:stop], out[start:stop]), pieces, threads)
     return out.reshape(x.shape)
 
 
-def _rows(width: int) -> int:
-    return -(-WORTH_A_THREAD // max(1, width))
-
-
 def _weight(weight: Floats | None, width: int) -> Floats:
-    return _ones(width) if weight is None else np.ascontiguousarray(weight, np.float32)
+    return _full(width, 1) if weight is None else np.ascontiguousarray(weight, np.float32)
 
 
 @cache
-def _ones(width: int) -> Floats:
-    return np.ones(width, np.float32)
-
-
-@cache
-def _zeros(width: int) -> Floats:
-    return np.zeros(width, np.float32)
+def _full(width: int, value: int) -> Floats:
+    return np.full(width, value, np.float32)
 
 
 def softmax(x: Floats) -> Floats:
@@ -64,38 +54,35 @@ def softmax(x: Floats) -> Floats:
     return weights
 
 
-def silu(x: Floats) -> Floats:
-    """x * sigmoid(x), in place."""
-    return _each(x, activations.each_silu)
+def _each(kernel: Callable[..., Any], x: Floats, *others: Any, threads: int = 1) -> Floats:
+    """kernel over flat parts of x (and of arrays of its shape; numbers go as they are), in place; x is returned."""
+    if not x.flags.c_contiguous:
+        x[...] = _each(kernel, np.ascontiguousarray(x), *others, threads=threads)
+        return x
+    flat, numbers = [x.reshape(-1)], [other for other in others if np.ndim(other) == 0]
+    flat += [np.ascontiguousarray(other, np.float32).reshape(-1) for other in others if np.ndim(other)]
+    pieces = shares(x.size, VALUES_PER_THREAD, threads)
+    parallel(lambda start, stop: kernel(*(part[start:stop] for part in flat), *numbers), pieces, threads)
+    return x
 
 
-def sigmoid(x: Floats) -> Floats:
-    """1 / (1 + e^-x), in place."""
-    return _each(x, activations.each_sigmoid)
+silu = partial(_each, activations.each_silu)  # x * sigmoid(x)
+sigmoid = partial(_each, activations.each_sigmoid)  # 1 / (1 + e^-x)
+gelu = partial(_each, activations.each_gelu)  # x * (1 + erf(x / sqrt 2)) / 2
+gelu_tanh = partial(_each, activations.each_gelu_tanh)  # its approximation by a tanh: `gelu_pytorch_tanh`, `gelu_new`
+gelu_quick = partial(_each, activations.each_gelu_quick)  # x * sigmoid(1.702 x)
+silu_gated = partial(_each, activations.gated_silu)  # (gate, up): silu(gate) * up, in `gate`
+gelu_gated = partial(_each, activations.gated_gelu)
+gelu_tanh_gated = partial(_each, activations.gated_gelu_tanh)
 
 
-def gelu(x: Floats) -> Floats:
-    """x * (1 + erf(x / sqrt 2)) / 2, in place."""
-    return _each(x, activations.each_gelu)
-
-
-def gelu_tanh(x: Floats) -> Floats:
-    """The approximation of gelu by a tanh, as `gelu_pytorch_tanh` and `gelu_new`, in place."""
-    return _each(x, activations.each_gelu_tanh)
-
-
-def gelu_quick(x: Floats) -> Floats:
-    """x * sigmoid(1.702 x), in place."""
-    return _each(x, activations.each_gelu_quick)
-
-
-def relu(x: Floats) -> Floats:
+def relu(x: Floats, threads: int = 1) -> Floats:
     """max(x, 0), in place."""
     np.maximum(x, np.float32(0), out=x)
     return x
 
 
-def relu2(x: Floats) -> Floats:
+def relu2(x: Floats, threads: int = 1) -> Floats:
     """max(x, 0)², in place."""
     relu(x)
     return np.multiply(x, x, out=x)
@@ -117,53 +104,28 @@ def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) ->
     return x
 
 
-def softcap(x: Floats, cap: float) -> Floats:
+def softcap(x: Floats, cap: float, threads: int = 1) -> Floats:
     """cap * tanh(x / cap), in place."""
-    bound = np.float32(cap)
-    return _each(x, lambda part: activations.each_softcap(part, bound))
+    return _each(activations.each_softcap, x, np.float32(cap), threads=threads)
 
 
-def silu_gated(gate: Floats, up: Floats) -> Floats:
-    """silu(gate) * up, in `gate`."""
-    return _each(gate, activations.gated_silu, up)
+ACTIVATIONS: dict[str, Callable[..., Floats]] = {
+    "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "relu2": relu2,
+}  # fmt: skip
+GATED = {"silu": silu_gated, "gelu": gelu_gated, "gelu_tanh": gelu_tanh_gated}
 
 
-def gelu_gated(gate: Floats, up: Floats) -> Floats:
-    """gelu(gate) * up, in `gate`."""
-    return _each(gate, activations.gated_gelu, up)
-
-
-def gelu_tanh_gated(gate: Floats, up: Floats) -> Floats:
-    """gelu_tanh(gate) * up, in `gate`."""
-    return _each(gate, activations.gated_gelu_tanh, up)
-
-
-def swiglu_clamped(gate: Floats, up: Floats, limit: float) -> Floats:
-    """GPT-OSS's gated unit, in `gate`: a quick gelu of the gate times up + 1, both clamped to `limit`."""
-    bound = np.float32(limit)
-    return _each(gate, lambda part, other: activations.gated_swiglu_clamped(part, other, bound), up)
-
-
-def activated(name: str, x: Floats) -> Floats:
+def activated(name: str, x: Floats, threads: int = 1) -> Floats:
     """The activation `name` of x, in place."""
-    plain = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "relu2": relu2}
-    return plain[name](x)
+    return ACTIVATIONS[name](x, threads=threads)
 
 
-def gated(name: str, gate: Floats, up: Floats, limit: float) -> Floats:
-    """activation(gate) * up, in place; limit: what "swiglu_oai" clamps to."""
+def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
+    """activation(gate) * up, in `gate`; "swiglu_oai" is GPT-OSS's unit: a quick gelu of the gate times up + 1, both
+    clamped to `limit`.
+    """
     if name == "swiglu_oai":
-        return swiglu_clamped(gate, up, limit)
-    together = {"silu": silu_gated, "gelu": gelu_gated, "gelu_tanh": gelu_tanh_gated}
-    return together[name](gate, up) if name in together else np.multiply(activated(name, gate), up, out=gate)
-
-
-def _each(x: Floats, kernel: Callable[..., Any], *others: Floats) -> Floats:
-    """kernel over flat parts of x (and of arrays of its shape), shared between threads."""
-    if not x.flags.c_contiguous:
-        changed = _each(np.ascontiguousarray(x), kernel, *others)
-        x[...] = changed
-        return x
-    flat = [x.reshape(-1), *(np.ascontiguousarray(other, np.float32).reshape(-1) for other in others)]
-    run(lambda start, stop: kernel(*(part[start:stop] for part in flat)), shares(x.size, WORTH_A_THREAD))
-    return x
+        return _each(activations.gated_swiglu_clamped, gate, up, np.float32(limit), threads=threads)
+    if name in GATED:
+        return GATED[name](gate, up, threads=threads)
+    return np.multiply(activated(name, gate, threads), up, out=gate)

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: the protocol of the reference's `llama-perplexity`.
+"""How well a model predicts a text: the protocol of llama.cpp's `llama-perplexity`.
 
 The text's tokens are cut into windows of n_ctx tokens, a shorter tail dropped. Each window is evaluated from an empty
 cache with its first token replaced by BOS, where the vocabulary has one to add. Scored are the predictions of the
@@ -13,20 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants.errors import ModelError, OptionError
 
+from .arrays import Doubles, Floats, Ids
+from .head import LazyLogits
 from .kernels.softmax import negative_log_likelihoods
-from .kernels.threads import run, shares
-from .scoring import Logits
+from .kernels.threads import parallel, shares
 
-Ids = NDArray[np.int64]
-Floats = NDArray[np.float32]
 # (token ids (n_ctx,), first position wanted) → logits from that position on, float32 (positions, vocabulary).
 # Where `batch` > 1: (ids (windows, n_ctx), first) → such an array for each window, made before or when asked for.
-# `Logits` instead of arrays leave it to us to compute no more of them than the losses need.
-Forward = Callable[[Ids, int], Iterable[Floats] | Logits]
+# `LazyLogits` instead of arrays leave it to us to compute no more of them than the losses need.
+Forward = Callable[[Ids, int], Iterable[Floats] | LazyLogits]
 Progress = Callable[[int, int, float], None]
 MOST_LOSS = 700.0  # e^709 is the largest number there is
 
@@ -81,13 +79,13 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
 
 def perplexity(
     tokens: Sequence[int], forward: Forward, n_ctx: int = 512, *, bos: int | None, chunks: int | None = None,
-    stride: int = 0, batch: int = 1, progress: Progress | None = None,
+    stride: int = 0, batch: int = 1, progress: Progress | None = None, threads: int = 1,
 ) -> Perplexity:  # fmt: skip
     """Perplexity of `tokens` (with the special tokens in front, as the vocabulary asks) under `forward`.
 
     bos: the token that begins every window, None if the vocabulary adds none. batch: windows handed to `forward`
     together; more than one changes what `forward` is given and returns (see Forward). progress: called after each
-    window with (windows done, windows in all, perplexity so far).
+    window with (windows done, windows in all, perplexity so far). threads: for losses of logits that come as arrays.
     Raises OptionError as `windows` does, ModelError where the losses are no numbers.
     """
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
@@ -98,7 +96,7 @@ def perplexity(
         starts = plan.starts[begin : begin + batch]
         inputs = window_inputs(text, starts, n_ctx, bos)
         targets = np.stack([text[start + plan.first + 1 : start + plan.last + 2] for start in starts])
-        for window in _window_losses(forward, inputs, plan.first, targets, batch > 1):
+        for window in _window_losses(forward, inputs, plan.first, targets, batch > 1, threads):
             losses[len(running)] = window
             running.append(_perplexity(float(losses[: len(running) + 1].mean())))
             if progress is not None:
@@ -114,18 +112,18 @@ def _perplexity(loss: float) -> float:
 
 
 def _window_losses(
-    forward: Forward, inputs: Ids, first: int, targets: Ids, together: bool
-) -> Iterator[NDArray[np.float64]]:
+    forward: Forward, inputs: Ids, first: int, targets: Ids, together: bool, threads: int
+) -> Iterator[Doubles]:
     """Losses of each window; targets: (windows, scored)."""
     result = forward(inputs if together else inputs[0], first)
-    if isinstance(result, Logits):
+    if isinstance(result, LazyLogits):
         losses = result.losses(targets if together else targets[0]).reshape(targets.shape)
         if not np.isfinite(losses).all():
             raise ModelError(f"logits are not finite, though all layers are: {result.weight.name!r} is damaged")
         yield from losses
         return
     for logits, wanted in zip(result if together else [result], targets, strict=True):
-        yield token_losses(np.asarray(logits)[: len(wanted)], wanted)
+        yield token_losses(np.asarray(logits)[: len(wanted)], wanted, threads)
 
 
 def window_inputs(text: Ids, starts: Sequence[int], n_ctx: int, bos: int | None) -> Ids:
@@ -136,15 +134,16 @@ def window_inputs(text: Ids, starts: Sequence[int], n_ctx: int, bos: int | None)
     return inputs
 
 
-def token_losses(logits: Floats, targets: Ids) -> NDArray[np.float64]:
+def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
     """-log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
     rows = np.ascontiguousarray(logits, np.float32)
     losses = np.empty(len(rows))
-    run(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), shares(len(rows), 16))
+    pieces = shares(len(rows), 16, threads)
+    parallel(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), pieces, threads)
     return losses
 
 
-def _standard_error(losses: NDArray[np.float64], value: float) -> float:
+def _standard_error(losses: Doubles, value: float) -> float:
     """That of the mean loss, carried over to its exponential."""
     spread = (losses**2).mean() - losses.mean() ** 2
     return value * math.sqrt(max(0.0, spread) / (losses.size - 1))

@@ -6,18 +6,19 @@ Formulas as in transformers' `modeling_rope_utils`; angles are float32 products 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from archs.hyper import Keys
+
+from .arrays import Floats
 from .kernels.rotation import rotate_adjacent, rotate_halves
-from .kernels.threads import run, shares
+from .kernels.threads import parallel, shares
 
-Floats = NDArray[np.float32]
-
-WORTH_A_THREAD = 1 << 16  # values
+VALUES_PER_THREAD = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,35 @@ class RopeScaling:
     truncate: bool = True
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
+
+
+def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
+    """What a file's keys say. two_lists: it has longrope's divisors for short and for long texts."""
+    kind = keys.get("rope.scaling.type", "none")
+    context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
+    factor = float(keys.get("rope.scaling.attn_factor", 1.0))
+    if keys.get("rope.scaling.dynamic_factor"):
+        return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
+    if two_lists:
+        return RopeScaling("longrope", 1.0, context, factor)
+    if kind == "none":
+        return None
+    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own
+    scaling = RopeScaling(
+        kind=kind,
+        factor=float(keys.get("rope.scaling.factor", 1.0)),
+        original_context=context,
+        attn_factor=factor,
+        beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
+        beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
+        truncate=bool(keys.get("rope.scaling.yarn_truncate", True)),
+        mscale=temperature,
+        mscale_all_dim=temperature,
+    )
+    given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
+    if kind != "yarn" or given is None:
+        return scaling
+    return replace(scaling, attn_factor=float(given) / attention_factor(replace(scaling, attn_factor=1.0)))
 
 
 def inverse_frequencies(dim: int, base: float) -> Floats:
@@ -116,12 +146,12 @@ def rope_table(
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
 
 
-def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str) -> Floats:
+def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str, threads: int = 1) -> Floats:
     """Rotate the first 2 * cos.shape[1] values of every head of x (n, heads, head_dim) in place; x is returned.
 
     kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2).
     """
     rotate: Any = {"adjacent": rotate_adjacent, "halves": rotate_halves}[kind]
-    values_per_token = max(1, x.shape[1] * x.shape[2])
-    run(lambda start, stop: rotate(x, cos, sin, start, stop), shares(len(x), WORTH_A_THREAD // values_per_token))
+    pieces = shares(len(x), VALUES_PER_THREAD // max(1, x.shape[1] * x.shape[2]), threads)
+    parallel(lambda start, stop: rotate(x, cos, sin, start, stop), pieces, threads)
     return x

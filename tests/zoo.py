@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import gguftools
-from runtime.cache import KVCache
+from runtime.kv_cache import KVCache
 from runtime.model import Model
 from tests.conftest import SHARED
 

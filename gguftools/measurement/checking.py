@@ -87,7 +87,7 @@ def _prompts(model: Model, folder: Path) -> Iterator[Prompt]:
     while True:
         tokens, following = rng.choice(ids, (2, length)).tolist()
         start = config.get("decoder_start_token_id") or 0
-        yield Prompt(tokens, [] if model.sides is None else [start, *following[1:]])
+        yield Prompt(tokens, [] if model.encoder_decoder is None else [start, *following[1:]])
 
 
 def _truth(model: Model, folder: Path, prompts: Sequence[Prompt]) -> list[Floats]:
@@ -113,7 +113,7 @@ def _original(model: Model, folder: Path) -> Callable[..., Any]:
     import torch
     import transformers
 
-    if model.sides is not None:
+    if model.encoder_decoder is not None:
         kind = transformers.AutoModelForSeq2SeqLM
     elif model.architecture.block.causal:
         kind = transformers.AutoModelForCausalLM

@@ -39,7 +39,6 @@ def measure_importance(
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance
-    from runtime.kernels.threads import set_threads
     from runtime.model import Model
     from runtime.perplexity import window_inputs, windows
 
@@ -49,12 +48,11 @@ def measure_importance(
     tokenizer = opened.tokenizer
     tokens = np.asarray(tokenizer.encode(read_text(Path(text)), add_special=True), np.int64)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
-    set_threads(threads)
-    net, found = Model(opened.metadata, opened.tensors), Importance()
-    net.observe = found.observe
+    found = Importance()
+    net = Model(opened.metadata, opened.tensors, threads=threads, observe=found.observe)
     bos = tokenizer.bos if tokenizer.add_bos else None
     for done, start in enumerate(plan.starts, 1):
-        net.scorable(window_inputs(tokens, [start], n_ctx, bos))
+        net.lazy_logits(window_inputs(tokens, [start], n_ctx, bos))
         if progress:
             progress(done, len(plan.starts), 0.0)
     kept = (name for name in found.sums if with_output or name not in ("output.weight", "token_embd.weight"))

@@ -68,18 +68,17 @@ def perplexity(
     neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
-    from runtime.kernels.threads import set_threads
     from runtime.model import Model
     from runtime.perplexity import Perplexity, windows
     from runtime.perplexity import perplexity as measure
-    from runtime.rounding import set_reference_rounding
+    from runtime.precision import Precision
 
     opened = model if isinstance(model, OpenFile) else open(model)
     tokenizer = opened.tokenizer
     tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
-    set_threads(threads)
-    net = Model(opened.metadata, opened.tensors)
+    precision: Precision = "llama.cpp" if round_activations else "float32"
+    net = Model(opened.metadata, opened.tensors, threads=threads, precision=precision)
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
@@ -87,20 +86,16 @@ def perplexity(
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
-        set_reference_rounding(round_activations)
-        try:
-            return measure(
-                tokens,
-                net.scorable,
-                n_ctx,
-                bos=tokenizer.bos if tokenizer.add_bos else None,
-                chunks=chunks,
-                stride=stride,
-                batch=max(1, TOKENS_AT_ONCE // n_ctx),
-                progress=progress,
-            )
-        finally:
-            set_reference_rounding(False)
+        return measure(
+            tokens,
+            net.lazy_logits,
+            n_ctx,
+            bos=tokenizer.bos if tokenizer.add_bos else None,
+            chunks=chunks,
+            stride=stride,
+            batch=max(1, TOKENS_AT_ONCE // n_ctx),
+            progress=progress,
+        )
 
     dense = evaluate().perplexity if sparse and compare else None
     sparsity = net.use_predictor() if sparse else None
@@ -134,7 +129,7 @@ def _warm_up(net: Any, tokens: list[int]) -> float:
     """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
     start = time.perf_counter()
     few = tokens[:16]
-    net.scorable(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))
+    net.lazy_logits(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))
     return time.perf_counter() - start
 
 

@@ -1,6 +1,7 @@
 """Work shared between threads: the caller's own and a few more that wait for it.
 
-numba kernels (`nogil`) and numpy's products release the interpreter lock, so plain threads are enough.
+numba kernels (`nogil`) and numpy's products release the interpreter lock, so plain threads are enough. How many there
+are is an argument everywhere: passes that run beside each other each have their own number.
 """
 
 from __future__ import annotations
@@ -17,24 +18,14 @@ from .blas import one_thread
 
 Span = tuple[int, int]
 
-_count = 0
 
-
-def set_threads(count: int | None) -> None:
-    """How many threads later calls use; None: as many as there are processors for this process. Raises OptionError."""
-    global _count
-    if count is not None and count < 1:
-        raise OptionError(f"{count} threads cannot work; 1 or more are needed")
-    _count = count or 0
-
-
-def threads() -> int:
-    return _count or _processors()
-
-
-@cache
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def thread_count(wanted: int | None) -> int:
+    """`wanted`; as many as there are processors for this process where it is None. Raises OptionError below 1."""
+    if wanted is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if wanted < 1:
+        raise OptionError(f"{wanted} threads cannot work; 1 or more are needed")
+    return wanted
 
 
 @cache
@@ -47,18 +38,18 @@ def spans(count: int, step: int) -> list[Span]:
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def shares(count: int, least: int) -> list[Span]:
+def shares(count: int, least: int, threads: int) -> list[Span]:
     """0 … count in at most one piece a thread, none (but a single one) much smaller than `least`."""
-    pieces = max(1, min(threads(), count // max(1, least)))
+    pieces = max(1, min(threads, count // max(1, least)))
     return spans(count, -(-count // pieces)) if count else []
 
 
-def run(body: Callable[[int, int], None], pieces: Sequence[Span], alone: bool = False) -> None:
-    """body(start, stop) for every piece, by whichever thread is free, or all by this one. Raises what a piece raises.
+def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: int) -> None:
+    """body(start, stop) for every piece, by whichever of so many threads is free. Raises what a piece raises.
 
     Matrix products within stay on the thread that asks for them.
     """
-    helpers = 0 if alone else min(threads(), len(pieces)) - 1
+    helpers = min(threads, len(pieces)) - 1
     if helpers <= 0:
         with one_thread():
             for piece in pieces:
@@ -71,12 +62,12 @@ def run(body: Callable[[int, int], None], pieces: Sequence[Span], alone: bool = 
             body(*pieces[i])
 
     with one_thread():
-        waiting: list[Future[None]] = [_pool(threads() - 1).submit(work) for _ in range(helpers)]
+        waiting: list[Future[None]] = [_pool(threads - 1).submit(work) for _ in range(helpers)]
         try:
             work()
         finally:
             # a helper that has not begun is not needed any more: nothing is left to do, and no thread of the pool
-            # may be free when pieces are themselves calling `run`
+            # may be free when pieces themselves call `parallel`
             begun = [future for future in waiting if not future.cancel()]
             for future in begun:
                 future.exception()

@@ -18,7 +18,7 @@ import pytest
 from archs.metadata import ValueType
 from archs.plan import Plan, plan
 from gguftools.files.checkpoint.folder import open_checkpoint
-from runtime import graph
+from runtime import self_attention
 from runtime.model import Model
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
@@ -76,13 +76,13 @@ def test_falcon_with_alibi_added_twice(
     Its default attention, and the code that the models were published with, add it once, and so do we. That this is
     the only difference shows where we add it twice.
     """
-    once = graph.alibi_slopes
+    once = self_attention.alibi_slopes
 
-    def twice(model: Model, heads: int) -> Any:
-        slopes = once(model, heads)
+    def twice(network: Any, heads: int) -> Any:
+        slopes = once(network, heads)
         return None if slopes is None else 2 * slopes
 
-    monkeypatch.setattr(graph, "alibi_slopes", twice)
+    monkeypatch.setattr(self_attention, "alibi_slopes", twice)
     made = planned("falcon-rw-style", shared, build, tmp_path)
     truth = np.load(shared / "zoo" / "falcon-rw-style" / "logits.npz")
     errors = logit_errors(Model(made.metadata, made.tensors), truth)

@@ -42,7 +42,6 @@ from gguftools.measurement.importance import measure_importance
 from gguftools.opened import OpenFile
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError
-from runtime.kernels.threads import set_threads
 from tests import zoo
 from tests.archs import checkpoints
 
@@ -244,9 +243,9 @@ def write(case: Case, path: Path) -> None:
 
 def run(path: Path) -> None:
     """A few tokens at once, and one after the other."""
-    model = gguftools.load(path)
+    model = gguftools.load(path, threads=1)
     ids = [1, 2, 3, 5, 1, 2]
-    if model.sides is not None:
+    if model.encoder_decoder is not None:
         model.logits(ids, [0, 1, 2])
         return
     model.logits(ids)
@@ -279,7 +278,6 @@ def commands(path: Path, original: Path, folder: Path, draw: random.Random) -> N
 
 def warm_up(models: dict[str, Path], folder: Path) -> None:
     """Load what runs, lest the first case of each child pay for it."""
-    set_threads(1)
     for path in models.values():
         run(path)
         opened_once(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.attention import attend
-from runtime.cache import KVCache
+from runtime.kv_cache import KVCache
 
 rng = np.random.default_rng(0)
 

@@ -7,15 +7,14 @@ import pytest
 
 from quants import Tensor, encode, format_named, from_array
 from runtime import matmul as matmul_module
-from runtime.kernels import blas, threads
-from runtime.matmul import gather, matmul, matmul_experts, set_threads
+from runtime.kernels import blas
+from runtime.kernels.threads import parallel, spans, thread_count
+from runtime.matmul import gather, matmul, matmul_experts
 
 
 @pytest.fixture(params=[1, 2, None])
-def thread_count(request):
-    set_threads(request.param)
-    yield
-    set_threads(None)
+def threads(request):
+    return thread_count(request.param)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -23,26 +22,24 @@ def normal(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n", "width", "rows"), [(1, 576, 1536), (5, 576, 7), (33, 100, 9000), (2, 64, 0)])
-@pytest.mark.usefixtures("thread_count")
-def test_product(n, width, rows):
+def test_product(n, width, rows, threads):
     x, w = normal(n, width), normal(rows, width)
-    got = matmul(x, from_array("w", w))
+    got = matmul(x, from_array("w", w), threads=threads)
     assert got.shape == (n, rows)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, x.astype(np.float64) @ w.T.astype(np.float64), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["F32", "F16"])
-@pytest.mark.usefixtures("thread_count")
-def test_many_rows_share_tiles(monkeypatch, name):
+def test_many_rows_share_tiles(monkeypatch, name, threads):
     monkeypatch.setattr(matmul_module, "TILE", 64 * 100)
     monkeypatch.setattr(matmul_module, "PIECE", 64 * 30)
     x, w = normal(701, 64), normal(333, 64).astype(np.float16).astype(np.float32)
     raw = encode(name, w)
     weight = Tensor("w", w.shape, format_named(name), lambda start, stop: raw[start:stop])
     want = x.astype(np.float64) @ w.T.astype(np.float64)
-    np.testing.assert_allclose(matmul(x, weight), want, atol=1e-4)
-    np.testing.assert_allclose(matmul(x, weight, slice(50, 300)), want[:, 50:300], atol=1e-4)
+    np.testing.assert_allclose(matmul(x, weight, threads=threads), want, atol=1e-4)
+    np.testing.assert_allclose(matmul(x, weight, slice(50, 300), threads=threads), want[:, 50:300], atol=1e-4)
 
 
 def test_some_rows_and_given_result():
@@ -88,43 +85,35 @@ def test_never_more_than_a_tile_a_thread_is_decoded():
     assert sum(largest) == 4000
 
 
-def test_run_raises_what_a_piece_raises():
-    set_threads(2)
-
+def test_parallel_raises_what_a_piece_raises():
     def body(start: int, stop: int) -> None:
         if start == 7:
             raise ValueError("seven")
 
-    try:
-        with pytest.raises(ValueError, match="seven"):
-            threads.run(body, threads.spans(20, 1))
-    finally:
-        set_threads(None)
+    with pytest.raises(ValueError, match="seven"):
+        parallel(body, spans(20, 1), 2)
 
 
-def test_run_within_run_ends():
-    set_threads(2)
+def test_parallel_within_parallel_ends():
     done, lock = [], threading.Lock()
 
     def inner(start: int, stop: int) -> None:
         with lock:
             done.append(start)
 
-    try:
-        threads.run(lambda start, stop: threads.run(inner, threads.spans(5, 1)), threads.spans(8, 1))
-    finally:
-        set_threads(None)
+    parallel(lambda start, stop: parallel(inner, spans(5, 1), 2), spans(8, 1), 2)
     assert sorted(done) == sorted(list(range(5)) * 8)
 
 
 def test_blas_threads_are_given_back():
-    calls = blas._calls()
-    if calls is None:
+    def counts():
+        return [library.num_threads for library in blas.libraries()]
+
+    if not blas.controllable():
         pytest.skip("this numpy's BLAS cannot be told")
-    get, limit = calls
-    before = get()
-    limit(2)
+    before = counts()
+    blas.limit([2] * len(before))
     with blas.one_thread(), blas.one_thread():
-        assert get() == 1
-    assert get() == 2
-    limit(before)
+        assert counts() == [1] * len(before)
+    assert counts() == [2] * len(before)
+    blas.limit(before)

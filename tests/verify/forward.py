@@ -79,7 +79,7 @@ def differences(model: Model, ids: list[int], decoder_ids: list[int], wanted: An
     """Largest |difference| over the logits' std, at once and piece by piece (0 where the whole text matters)."""
     std = wanted.std()
     once = float(np.abs(model.logits(ids, decoder_ids) - wanted).max() / std)
-    if model.sides is not None or not model.architecture.block.causal:
+    if model.encoder_decoder is not None or not model.architecture.block.causal:
         return once, 0.0
     if model.scaling is not None and model.scaling.kind in ("dynamic", "longrope"):
         return once, 0.0

@@ -19,10 +19,10 @@ from gguftools.__main__ import build_app
 from gguftools.files.gguf.reader import open_gguf
 from quants import from_array
 from quants.errors import GgufToolsError
-from runtime import graph, sparse
+from runtime import decoder, sparse_feed_forward
 from runtime.matmul import matmul_transposed
 from runtime.model import Model
-from runtime.sparse import predicted
+from runtime.sparse_feed_forward import predicted
 from tests.zoo import module
 
 from ...conftest import ROOT, SHARED
@@ -124,7 +124,7 @@ def masked(model: Model, threshold: float) -> Model:
 
     def logits(ids: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graph, "feed_forward", feed_forward)
+            patch.setattr(decoder, "feed_forward", feed_forward)
             return original(ids)
 
     model.logits = logits  # type: ignore[method-assign]
@@ -153,7 +153,7 @@ def test_only_marked_neurons_are_read(files: tuple[Path, Path], monkeypatch: pyt
         marked_in.append(predicted(*arguments)[0])
         return marked_in[-1][None]
 
-    monkeypatch.setattr(sparse, "predicted", spy)
+    monkeypatch.setattr(sparse_feed_forward, "predicted", spy)
     model = gguftools.load(files[1])
     model.use_predictor()
     wanted = model.logits([7])

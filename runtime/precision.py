@@ -1,48 +1,44 @@
-"""The inputs of a product as the reference rounds them, for figures that are to be compared with its own.
+"""How exactly products are computed: a named choice of a pass.
 
-Products here take float32. The reference first rounds what is multiplied with a quantized weight to 8 bits, with an F16
-weight to float16 and with a BF16 weight to bfloat16, which alone can move a small model's perplexity by half a percent.
+"float32": inputs are multiplied as they are. "llama.cpp": they are first rounded as llama.cpp does, for figures that
+are to be compared with its own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and
+with a BF16 weight to bfloat16, which alone can move a small model's perplexity by half a percent.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .arrays import Floats
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
-Floats = NDArray[np.float32]
+Precision = Literal["float32", "llama.cpp"]
 
 # Formats of which 32 inputs share a scale; of all other quantized ones it is 256.
 SHARE_32 = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"})
 
-_as_reference = False
 
-
-def set_reference_rounding(on: bool) -> None:
-    """Whether later products round their inputs as the reference does."""
-    global _as_reference
-    _as_reference = on
-
-
-def as_multiplied(x: Floats, weight_format: str) -> Floats:
+def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
     """x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
-    return rounded(x, weight_format) if _as_reference else x
+    return rounded(x, weight_format) if precision == "llama.cpp" else x
 
 
 def rounded(x: Floats, weight_format: str) -> Floats:
-    """x (n, width), rounded as the reference does before it multiplies; a new array but for F32 weights."""
+    """x (n, width), rounded as llama.cpp does before it multiplies; a new float32 array but for F32 weights."""
     if weight_format == "F32":
         return x
     if weight_format == "F16":
         with np.errstate(over="ignore"):
-            return _float32(x.astype(np.float16))
+            x16 = x.astype(np.float16)
+        half: Floats = x16.astype(np.float32)
+        return half
     if weight_format == "BF16":
         bits = x.view(np.uint32)
         nearest = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-        return _float32(nearest.view(np.float32))
+        upper: Floats = nearest.view(np.float32)
+        return upper
     shared = 32 if weight_format in SHARE_32 else 256
     blocks = x.reshape(-1, shared).copy()
     scales = np.empty(len(blocks), np.float32)
@@ -53,8 +49,3 @@ def rounded(x: Floats, weight_format: str) -> Floats:
         through_q8_k(blocks, scales)
     scaled: Floats = blocks * scales[:, None]
     return scaled.reshape(x.shape)
-
-
-def _float32(x: NDArray[Any]) -> Floats:
-    wide: Floats = x.astype(np.float32, copy=False)
-    return wide

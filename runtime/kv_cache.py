@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from .arrays import Floats, Ids
 
 LEAST_ROOM = 64  # tokens
 
@@ -18,7 +17,7 @@ class KVCache:
     """
 
     def __init__(self) -> None:
-        self.tokens: NDArray[np.int64] = np.empty(0, np.int64)
+        self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
         self._layers: dict[int, tuple[Floats, Floats]] = {}
         self._lengths: dict[int, int] = {}

@@ -5,7 +5,7 @@ import pytest
 
 from quants import decode, encode, from_array
 from runtime.matmul import matmul
-from runtime.rounding import as_multiplied, rounded, set_reference_rounding
+from runtime.precision import as_multiplied, rounded
 
 X = np.random.default_rng(0).standard_normal((6, 512)).astype(np.float32)
 X[0, :256] = 0
@@ -31,10 +31,7 @@ def test_scale_of_256():
 
 def test_nothing_is_rounded_unless_asked_for():
     weight = from_array("w", X)
-    assert as_multiplied(X, "Q8_0") is X
-    set_reference_rounding(True)
-    try:
-        np.testing.assert_array_equal(as_multiplied(X, "Q8_0"), rounded(X, "Q8_0"))
-        np.testing.assert_allclose(matmul(X, weight), X @ X.T, atol=1e-3)  # float32 weights take float32
-    finally:
-        set_reference_rounding(False)
+    assert as_multiplied(X, "Q8_0", "float32") is X
+    np.testing.assert_array_equal(as_multiplied(X, "Q8_0", "llama.cpp"), rounded(X, "Q8_0"))
+    got = matmul(X, weight, precision="llama.cpp")
+    np.testing.assert_allclose(got, X @ X.T, atol=1e-3)  # float32 weights take float32

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from quants import from_array
-from runtime.graph import Pass
 from runtime.kernels.scan import scan_channels, scan_heads
 from runtime.model import Model
-from runtime.ssm import convolved
+from runtime.recurrence import convolved
 
 RNG = np.random.default_rng(6)
 WIDTH, INNER, SIZE, RANK, TAPS, HEADS, GROUPS = 8, 12, 4, 3, 4, 6, 2
@@ -113,9 +112,9 @@ def test_scan_of_heads():
 
 def test_convolution_looks_back_and_not_into_other_texts():
     model = model_of("mamba")
-    layer = model.layers[0]
+    layer = model.network.layers[0]
     x = array(2 * 6, INNER)
-    out, tail = convolved(Pass(model, 2, 6, None), layer, "ssm_conv1d", x, None)
+    out, tail = convolved(model.new_pass(2, 6), layer, "ssm_conv1d", x, None)
     taps, bias = layer.array("ssm_conv1d.weight"), layer.array("ssm_conv1d.bias")
     for text in range(2):
         rows = x[6 * text : 6 * text + 6]

@@ -9,8 +9,7 @@ import pytest
 
 from archs.hyper import Keys
 from quants import from_array
-from runtime.graph import Pass
-from runtime.mla import attention_scale, latent_attention
+from runtime.latent_attention import attention_scale, latent_attention
 from runtime.model import Model
 from runtime.rope import apply_rope, rope_table
 
@@ -53,12 +52,12 @@ def rms(x, weight):
 def plainly(model, x):
     """Keys and values for every head and token, then softmax, in float64."""
     def weight(name):
-        return model.layers[0].array(f"{name}.weight").astype(np.float64)
+        return model.network.layers[0].array(f"{name}.weight").astype(np.float64)
 
     n = len(x)
     x = x.astype(np.float64)
     cos, sin = rope_table(ROTATED, 10_000.0, None, None, np.arange(n))
-    asked = x @ weight("attn_q").T if "attn_q.weight" in model.layers[0] else (
+    asked = x @ weight("attn_q").T if "attn_q.weight" in model.network.layers[0] else (
         rms(x @ weight("attn_q_a").T, weight("attn_q_a_norm")) @ weight("attn_q_b").T
     )  # fmt: skip
     q = asked.reshape(n, HEADS, -1)
@@ -81,19 +80,19 @@ def plainly(model, x):
 def test_is_plain_attention(queries):
     model = model_of(SHAPES | QUERIES[queries])
     x = array(9, WIDTH)
-    found = latent_attention(Pass(model, 1, 9, None), 0, model.layers[0], x)
+    found = latent_attention(model.new_pass(1, 9), model.network.layers[0], x)
     np.testing.assert_allclose(found, plainly(model, x), rtol=1e-5, atol=1e-5)
 
 
 def test_from_a_cache_and_for_several_texts():
     model = model_of(SHAPES | QUERIES["direct"])
     texts = [array(7, WIDTH), array(7, WIDTH)]
-    whole = [latent_attention(Pass(model, 1, 7, None), 0, model.layers[0], x) for x in texts]
-    both = latent_attention(Pass(model, 2, 7, None), 0, model.layers[0], np.concatenate(texts))
+    whole = [latent_attention(model.new_pass(1, 7), model.network.layers[0], x) for x in texts]
+    both = latent_attention(model.new_pass(2, 7), model.network.layers[0], np.concatenate(texts))
     np.testing.assert_allclose(both, np.concatenate(whole), rtol=1e-5, atol=1e-6)
-    cache = model.new_cache()
+    cache, layer = model.new_cache(), model.network.layers[0]
     for start, stop in ((0, 4), (4, 5), (5, 7)):
-        step = latent_attention(Pass(model, 1, stop - start, cache), 0, model.layers[0], texts[0][start:stop])
+        step = latent_attention(model.new_pass(1, stop - start, cache), layer, texts[0][start:stop])
         np.testing.assert_allclose(step, whole[0][start:stop], rtol=1e-5, atol=1e-6)
     assert cache.length == 7
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.cache import KVCache
+from runtime.kv_cache import KVCache
 
 
 def test_grows_and_forgets():

@@ -9,7 +9,7 @@ import pytest
 
 from quants import from_array
 from quants.errors import ModelError
-from runtime import graph
+from runtime import self_attention
 from runtime.model import Model
 
 RNG = np.random.default_rng(12)
@@ -43,7 +43,7 @@ def layer(**more):
 
 def test_a_tied_head_may_have_a_bias():
     model = model_of("llama", layer() | {"output.bias": (VOCABULARY,)})
-    bias = model.whole.array("output.bias")
+    bias = model.network.global_tensors.array("output.bias")
     without = {name: tensor for name, tensor in model.tensors.items() if name != "output.bias"}
     plain = Model(model.metadata, without)
     np.testing.assert_allclose(model.logits([1, 2, 3]), plain.logits([1, 2, 3]) + bias, rtol=1e-5, atol=1e-5)
@@ -58,8 +58,8 @@ def test_values_are_clamped_before_norms_or_after_them(name, monkeypatch):
         seen.update(q=q, v=v)
         return q.reshape(len(q), -1)
 
-    monkeypatch.setattr(graph, "attend", attend)
-    monkeypatch.setattr(graph, "apply_rope", lambda x, *rest: x)
+    monkeypatch.setattr(self_attention, "attend", attend)
+    monkeypatch.setattr(self_attention, "apply_rope", lambda x, *rest: x)
     model.logits([1, 2, 3])
     assert np.abs(seen["v"]).max() == 0.25
     assert (np.abs(seen["q"]).max() == 0.25) == (name == "olmoe")
@@ -87,10 +87,10 @@ def test_distance_penalties_of_falcon_are_bfloat16_from_the_texts_start():
     wide = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)} | layer()
     wide = {name: tuple(64 if size == WIDTH else size for size in shape) for name, shape in wide.items()}
     falcon, mpt = (model_of(name, wide, **heads) for name in ("falcon", "mpt"))
-    found = graph.distance_penalties(falcon, falcon.hyper.layers[0], 2, 301)["bias"]
+    found = self_attention.distance_penalties(falcon.network, falcon.network.hyper.layers[0], 2, 301)["bias"]
     assert found.shape == (16, 2, 301)
     # 2^-0.5 is 0.70703125 in bfloat16, 3 times that 2.125; 299 and half of it are 300 and 150; q·k is scaled by 1/2
     np.testing.assert_array_equal(found[0, 0, [1, 3]], np.float32([0.70703125, 2.125]) / 2)
     assert found[1, 1, 299] == 75
-    slopes = graph.distance_penalties(mpt, mpt.hyper.layers[0], 2, 301)["alibi"]
+    slopes = self_attention.distance_penalties(mpt.network, mpt.network.hyper.layers[0], 2, 301)["alibi"]
     np.testing.assert_allclose(slopes[:2], [2**-0.5, 0.5])

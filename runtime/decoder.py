@@ -1,0 +1,83 @@
+"""The decoder: one interpreter of `archs.spec.Block` for all families.
+
+What the tensors of a layer show is read from them: biases, q/k norms, fused projections, experts, norms after a part.
+A layer with other insides than attention has a module of its own and is recognised by its tensors, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import Floats
+from .feed_forward import feed_forward
+from .gated_delta import gated_delta
+from .latent_attention import latent_attention
+from .layer import Layer, Pass
+from .per_layer import layer_input
+from .self_attention import attention
+from .state_space import short_convolution, state_space
+
+
+def decode(forward: Pass, x: Floats) -> Floats:
+    """x (tokens, width) through all layers: float32 (tokens, width). Raises ModelError where it stops being finite."""
+    through = _parallel if forward.hyper.parallel else _sequential
+    for layer in forward.network.layers:
+        x = forward.finite(layer.prefix, through(forward, layer, x))
+    return x
+
+
+def _sequential(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    block, scale = forward.block, np.float32(forward.hyper.residual_scale)
+    if not mixes_tokens(layer):
+        return _added(x, feed_forward(forward, layer, forward.norm(layer, "attn_norm", x), x), scale)
+    mixed = token_mixer(forward, layer, forward.norm(layer, "attn_norm", x))
+    if block.ffn_norm != "post_attention_norm":
+        mixed = forward.norm_if_there(layer, "post_attention_norm", mixed)
+    x = forward.norm_if_there(layer, "attn_output_norm", _added(x, mixed, scale))
+    if not feeds_forward(layer):
+        return x
+    fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x)
+    fed = forward.norm_if_there(layer, "post_ffw_norm", fed)
+    x = forward.norm_if_there(layer, "layer_output_norm", _added(x, fed, scale))
+    if "inp_gate.weight" in layer:
+        x = x + layer_input(forward, layer, x)
+    factor = layer.array("layer_output_scale.weight")
+    return x if factor is None else np.multiply(x, factor, out=x)
+
+
+def _parallel(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """Attention and feed-forward net beside each other; each may have a norm of its own."""
+    first = forward.norm(layer, "attn_norm", x)
+    second = forward.norm(layer, "attn_norm_2", x) if "attn_norm_2.weight" in layer else first
+    third = forward.norm(layer, "ffn_norm", x) if "ffn_norm.weight" in layer else first
+    mixed = attention(forward, layer, second)
+    return _added(_added(x, mixed, np.float32(1)), feed_forward(forward, layer, third, x), np.float32(1))
+
+
+def _added(x: Floats, part: Floats, scale: np.float32) -> Floats:
+    if scale != 1:
+        part *= scale
+    return np.add(x, part, out=part)
+
+
+def mixes_tokens(layer: Layer) -> bool:
+    """Whether the layer looks at other tokens; in some hybrids a layer does this or the feed-forward net, not both."""
+    return any(f"{name}.weight" in layer for name in ("attn_output", "ssm_out", "shortconv.in_proj"))
+
+
+def feeds_forward(layer: Layer) -> bool:
+    return any(f"{name}.weight" in layer for name in ("ffn_up", "ffn_up_exps", "ffn_gate_inp"))
+
+
+def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """What the layer takes from other tokens, by the tensors it has: float32 (tokens, width)."""
+    if "attn_kv_a_mqa.weight" in layer:
+        return latent_attention(forward, layer, x)
+    if "shortconv.in_proj.weight" in layer:
+        return short_convolution(forward, layer, x)
+    if "ssm_ba.weight" in layer or "ssm_beta.weight" in layer:
+        return gated_delta(forward, layer, x)
+    if "ssm_in.weight" not in layer:
+        return attention(forward, layer, x)
+    mixed = state_space(forward, layer, x)
+    return np.add(mixed, attention(forward, layer, x), out=mixed) if "attn_output.weight" in layer else mixed

@@ -1,0 +1,69 @@
+"""The feed-forward net of a layer: dense, of experts, or sparse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import ops
+from .arrays import Floats
+from .experts import routed_experts
+from .layer import Layer, Pass
+from .matmul import matmul_transposed
+from .sparse_feed_forward import sparse_feed_forward
+
+
+def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:
+    """The feed-forward net of one layer over x (tokens, width): float32 (tokens, width).
+
+    residual: what x is the norm of.
+    """
+    if "post_ffw_norm_1.weight" in layer:
+        one = forward.norm(layer, "post_ffw_norm_1", dense(forward, layer, x))
+        if "ffn_gate_inp.weight" not in layer:
+            return one
+        other = experts(forward, layer, forward.norm(layer, "pre_ffw_norm_2", residual), residual)
+        return np.add(one, forward.norm(layer, "post_ffw_norm_2", other), out=one)
+    if "ffn_gate_inp.weight" in layer:
+        return experts(forward, layer, x, x)
+    if forward.sparsity is not None:
+        return sparse_feed_forward(forward, layer, x, residual, forward.sparsity)
+    return dense(forward, layer, x)
+
+
+def experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
+    """What routed and shared experts give together: float32 (tokens, width)."""
+    out = routed_experts(forward, layer, x, router_input)
+    if "ffn_up_shexp.weight" in layer:
+        shared = dense(forward, layer, x, "_shexp")
+        gate = layer.array("ffn_gate_inp_shexp.weight")
+        if gate is not None:
+            shared *= ops.sigmoid(x @ gate.reshape(-1, x.shape[1]).T, threads=forward.threads)
+        out = forward.block.add_shared_expert(out, shared)
+    return out
+
+
+def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
+    """down(activation(gate x) * up x): float32 (tokens, width). suffix: "_shexp" for a shared expert."""
+    hyper, threads = forward.hyper, forward.threads
+    up = forward.project(layer, f"ffn_up{suffix}", x)
+    if hyper.activation == "xielu":
+        return forward.project(layer, f"ffn_down{suffix}", ops.xielu(up, *hyper.xielu[layer.index]))
+    if not forward.block.gated:
+        return _down(forward, layer, suffix, ops.activated(hyper.activation, up, threads))
+    if f"ffn_gate{suffix}.weight" in layer:
+        gate = forward.project(layer, f"ffn_gate{suffix}", x)
+    else:  # one fused projection, the gate first
+        gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
+    most = forward.numbers(layer).sparsity
+    if most is not None:  # only what stands out passes
+        gate = ops.relu(gate - (gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(most)))
+    return _down(forward, layer, suffix, ops.gated(hyper.activation, gate, up, hyper.activation_limit, threads))
+
+
+def _down(forward: Pass, layer: Layer, suffix: str, hidden: Floats) -> Floats:
+    """The down projection; PowerInfer's files have it by neuron (`ffn_down_t`)."""
+    if "ffn_down_t.weight" not in layer:
+        return forward.project(layer, f"ffn_down{suffix}", hidden)
+    result = matmul_transposed(hidden, layer.need("ffn_down_t.weight"), forward.threads)
+    bias = layer.array("ffn_down_t.bias")
+    return result if bias is None else np.add(result, bias, out=result)

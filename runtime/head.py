@@ -1,0 +1,93 @@
+"""What stands behind the last layer: its norm, and logits that need not exist.
+
+The logits of one window over a large vocabulary take hundreds of MB, of which perplexity wants one number a row. Here a
+tile of the vocabulary is multiplied, folded into each row's sum of exponentials, and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quants import Tensor
+
+from . import ops
+from .arrays import Doubles, Floats, Ids
+from .kernels.softmax import fold_tile
+from .kernels.threads import parallel, shares
+from .layer import Pass
+from .matmul import decoded_tiles, matmul
+from .precision import Precision, as_multiplied
+
+Finish = Callable[[Floats, int], Floats]
+
+TILE = 1 << 19  # weights of a tile
+
+
+@dataclass(frozen=True)
+class LazyLogits:
+    """finish(x @ weight.T), computed as far as it is asked for.
+
+    x: float32 (positions, width) or (windows, positions, width), the output of the model's last norm. finish: what the
+    model does to its logits (a bias, a scale, a cap): called with float32 (rows, k) and the number of the first of
+    these k columns, it may work in place and returns the result. threads, precision: of the product.
+    """
+
+    x: Floats
+    weight: Tensor
+    finish: Finish | None = None
+    threads: int = 1
+    precision: Precision = "float32"
+
+    def float32(self) -> Floats:
+        """All of them: float32, the last axis of x replaced by the vocabulary."""
+        rows = self.x.reshape(-1, self.x.shape[-1])
+        product = matmul(rows, self.weight, threads=self.threads, precision=self.precision)
+        finished = product if self.finish is None else self.finish(product, 0)
+        return finished.reshape(*self.x.shape[:-1], -1)
+
+    def losses(self, targets: Ids) -> Doubles:
+        """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
+        rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
+        rows = as_multiplied(rows, self.weight.format.name, self.precision)
+        wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
+        # of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target
+        state = np.array([[-np.inf, 0.0, 0.0]]).repeat(len(rows), axis=0)
+        pieces = shares(len(rows), max(1, len(rows) // (2 * self.threads)), self.threads)
+
+        for first, tile in decoded_tiles(self.weight, 0, self.weight.rows, TILE, self.threads):
+
+            def fold(start: int, stop: int, first: int = first, tile: Floats = tile) -> None:
+                logits = rows[start:stop] @ tile.T
+                finished = logits if self.finish is None else self.finish(logits, first)
+                fold_tile(finished, wanted[start:stop], first, state[start:stop])
+
+            parallel(fold, pieces, self.threads)
+        losses: Doubles = state[:, 0] + np.log(state[:, 1]) - state[:, 2]
+        return losses.reshape(targets.shape)
+
+
+def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
+    """Logits, not computed yet, of x (positions, width); or the last hidden states where the model ends there."""
+    hyper, tensors, threads = forward.hyper, forward.global_tensors, forward.threads
+    x = forward.norm(tensors, forward.block.output_norm, x)
+    if forward.block.hidden_states:
+        return x
+    if "output_proj.weight" in tensors:
+        x = forward.project(tensors, "output_proj", x)
+    name = "output" if "output.weight" in tensors else "token_embd"
+    weight, bias = tensors.need(f"{name}.weight"), tensors.array("output.bias")  # which a tied head may have, too
+    scale = np.float32(hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1))
+    if forward.observe:
+        forward.observe(weight.name, x, 0, 1)
+
+    def finish(logits: Floats, first: int) -> Floats:
+        if bias is not None:
+            logits += bias[first : first + logits.shape[1]]
+        if scale != 1:
+            logits *= scale
+        return ops.softcap(logits, hyper.logit_softcap, threads) if hyper.logit_softcap else logits
+
+    return LazyLogits(x, weight, finish, threads, forward.precision)

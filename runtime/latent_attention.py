@@ -1,0 +1,69 @@
+"""Multi-head latent attention (DeepSeek V2, V3): keys and values of all heads are made from one narrow latent vector.
+
+Source: transformers `models/deepseek_v2/modeling_deepseek_v2.py`. What is cached is the latent and the one rotated
+key; the matrices that widen the latent are multiplied into the query and the result instead (section 2.1 of the
+DeepSeek V2 report), so every head attends to the same narrow keys.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archs.hyper import Keys
+
+from .arrays import Floats
+from .attention import attend
+from .layer import Layer, Pass
+from .rope import apply_rope, yarn_mscale
+from .self_attention import temperature
+
+
+def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
+    keys, own = forward.keys, forward.numbers(layer)
+    latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
+    key_width = int(keys.need("attention.key_length_mla"))
+    eps = float(keys.get("attention.latent_norm_epsilon", forward.hyper.eps))
+
+    if "attn_q_a.weight" in layer:
+        q = forward.norm(layer, "attn_q_a_norm", forward.project(layer, "attn_q_a", x), eps)
+        q = forward.project(layer, "attn_q_b", q)
+    else:
+        q = forward.project(layer, "attn_q", x)
+    q = q.reshape(len(x), own.heads, key_width)
+    plain, q_rotated = q[:, :, :-rotated], np.ascontiguousarray(q[:, :, -rotated:])
+
+    compressed = forward.project(layer, "attn_kv_a_mqa", x)
+    latent = forward.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
+    k_rotated = np.ascontiguousarray(compressed[:, None, latent_width:])
+
+    cos, sin = forward.rope(own)
+    apply_rope(q_rotated, cos, sin, forward.block.rope, forward.threads)
+    apply_rope(k_rotated, cos, sin, forward.block.rope, forward.threads)
+
+    query = np.concatenate((_per_head(forward, layer, "attn_k_b", plain), q_rotated), axis=2)
+    factors = temperature(forward, own.rotates)
+    if factors is not None:
+        query *= factors[:, None, None]
+    key = np.concatenate((latent[:, None], k_rotated), axis=2)
+    if forward.cache is not None:
+        key, _ = forward.cache.append(layer.index, key, key[:, :, :0])  # the values are a part of the keys
+    mixed = attend(
+        query, key, key[:, :, :latent_width], q_positions=forward.positions, scale=attention_scale(keys, key_width),
+        sequences=forward.texts, threads=forward.threads,
+    )  # fmt: skip
+    values = _per_head(forward, layer, "attn_v_b", mixed.reshape(len(x), own.heads, latent_width))
+    return forward.project(layer, "attn_output", values.reshape(len(x), -1))
+
+
+def _per_head(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+    """x (tokens, heads, width) times each head's own matrix of a weight (heads, out, width): (tokens, heads, out)."""
+    heads = range(x.shape[1])
+    return np.stack([forward.project_expert(layer, name, np.ascontiguousarray(x[:, i]), i) for i in heads], axis=1)
+
+
+def attention_scale(keys: Keys, key_width: int) -> float:
+    """1 / sqrt(width of a key), raised with the square of yarn's temperature where the model was stretched by it."""
+    multiplier = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # DeepSeek's mscale_all_dim
+    temperature = yarn_mscale(float(keys.get("rope.scaling.factor", 1.0)), multiplier) if multiplier else 1.0
+    return float(keys.get("attention.scale", key_width**-0.5 * temperature**2))

@@ -1,0 +1,175 @@
+"""What every part of a model is handed: a layer's tensors, the model's numbers, and the pass it takes part in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from archs.hyper import Hyper, Keys, LayerHyper
+from archs.spec import Block
+from quants import Tensor
+from quants.errors import ModelError
+
+from . import ops
+from .arrays import Floats, Ids
+from .importance import Observe
+from .kv_cache import KVCache
+from .matmul import matmul, matmul_experts
+from .precision import Precision
+from .rope import RopeScaling, rope_table
+
+DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scale may be wrong, too"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The tensors of one layer (or of what stands around the layers) by their names without the prefix."""
+
+    prefix: str
+    tensors: Mapping[str, Tensor]
+    _small: dict[str, Floats] = field(default_factory=dict, compare=False)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    @property
+    def index(self) -> int:
+        return int(self.prefix.split(".")[-2])
+
+    def array(self, name: str) -> Floats | None:
+        """A small tensor (norm, bias) in float32, decoded once; None where there is none."""
+        return self.need_array(name) if name in self.tensors else None
+
+    def need(self, name: str) -> Tensor:
+        """Raises ModelError where the layer has no such tensor."""
+        if name not in self.tensors:
+            raise ModelError(f"the file has no tensor '{self.prefix}{name}', which its architecture needs")
+        return self.tensors[name]
+
+    def need_array(self, name: str) -> Floats:
+        """`array` of a tensor that has to be there. Raises ModelError where it is not."""
+        if name not in self._small:
+            self._small[name] = self.need(name).float32()
+        return self._small[name]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a model is to the parts that compute it; nothing of it changes while it runs.
+
+    block: how a layer computes; keys, hyper: the metadata and the numbers read from it; global_tensors: those outside
+    of layers; scaling: how its rotary embedding is stretched.
+    """
+
+    block: Block
+    keys: Keys
+    hyper: Hyper
+    layers: tuple[Layer, ...]
+    global_tensors: Layer
+    scaling: RopeScaling | None
+
+
+@dataclass
+class Sparsity:
+    """The score from which a neuron takes part, and how many of all neurons (of every token and layer) did so far."""
+
+    threshold: float = 0.0
+    marked: int = 0
+    neurons: int = 0
+
+    @property
+    def skipped(self) -> float:
+        """The share of neurons that did not take part."""
+        return 1 - self.marked / self.neurons if self.neurons else 0.0
+
+
+@dataclass
+class Pass:
+    """One run through a model: how many texts of how many tokens, what came before them, and how it is computed.
+
+    threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
+    neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
+    last one gave, float32 (tokens, layers, width).
+    """
+
+    network: Network
+    texts: int
+    length: int
+    cache: KVCache | None = None
+    threads: int = 1
+    precision: Precision = "float32"
+    observe: Observe | None = None
+    sparsity: Sparsity | None = None
+    layer_inputs: Floats | None = None
+    shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
+    positions: Ids = field(init=False)
+    _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Positions of each token of one text; now, because layers that have run lengthen the cache."""
+        seen = self.cache.length if self.cache else 0
+        self.positions = np.arange(seen, seen + self.length, dtype=np.int64)
+        self.block, self.keys, self.hyper = self.network.block, self.network.keys, self.network.hyper
+        self.global_tensors = self.network.global_tensors
+
+    def numbers(self, layer: Layer) -> LayerHyper:
+        """The widths, windows and so on of one layer."""
+        return self.hyper.layers[layer.index]
+
+    def project(self, layer: Layer, name: str, x: Floats) -> Floats:
+        """x (n, width) @ W.T (+ bias) for the weight `name`.weight: float32 (n, rows)."""
+        weight = layer.need(f"{name}.weight")
+        if self.observe:
+            self.observe(weight.name, x, 0, 1)
+        y = matmul(x, weight, threads=self.threads, precision=self.precision)
+        bias = layer.array(f"{name}.bias")
+        return y if bias is None else np.add(y, bias, out=y)
+
+    def project_expert(self, layer: Layer, name: str, x: Floats, expert: int) -> Floats:
+        """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
+        weight = layer.need(f"{name}.weight")
+        if self.observe:
+            self.observe(weight.name, x, expert, weight.shape[0])
+        y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision)
+        bias = layer.array(f"{name}.bias")
+        return y if bias is None else np.add(y, bias[expert], out=y)
+
+    def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
+        """The norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the model's."""
+        weight = layer.array(f"{name}.weight")
+        if weight is None:
+            weight = layer.array(name)  # Falcon-H1's files have a norm without ".weight"
+        if weight is None and self.block.norm != "layer_without_weights":
+            return x
+        if self.block.norm == "rms":
+            return ops.rms_norm(x, weight, eps or self.hyper.eps, self.threads)
+        return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hyper.eps, self.threads)
+
+    def norm_if_there(self, layer: Layer, name: str, x: Floats) -> Floats:
+        """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
+        return self.norm(layer, name, x) if f"{name}.weight" in layer else x
+
+    def finite(self, where: str, x: Floats) -> Floats:
+        """x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
+        if not np.isfinite(x).all():
+            raise ModelError(f"values are no longer finite from '{where.rstrip('.')}' on", hint=DAMAGED)
+        return x
+
+    def rope(self, own: LayerHyper) -> tuple[Floats, Floats]:
+        """cos and sin of each token's position, (tokens, rope_width / 2), once for all layers that rotate alike."""
+        base, scaled, width = alike = own.rope_base, own.rope_scaled, own.rope_width
+        if alike not in self._tables:
+            scaling = self.network.scaling if scaled else None
+            table = rope_table(width, base, scaling, self._frequency_factors() if scaled else None, self.positions)
+            self._tables[alike] = np.tile(table[0], (self.texts, 1)), np.tile(table[1], (self.texts, 1))
+        return self._tables[alike]
+
+    def _frequency_factors(self) -> Floats | None:
+        """Divisors of the rotary frequencies; longrope has two lists, for short texts and for long ones."""
+        scaling = self.network.scaling
+        if scaling is None or scaling.kind != "longrope":
+            return self.global_tensors.array("rope_freqs.weight")
+        long = self.positions[-1] >= scaling.original_context
+        return self.global_tensors.array(f"rope_factors_{'long' if long else 'short'}.weight")

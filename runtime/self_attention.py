@@ -1,0 +1,127 @@
+"""Self-attention of a layer, with everything that families do to queries, keys and values before and after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archs.hyper import LayerHyper
+
+from . import ops
+from .arrays import Floats
+from .attention import attend
+from .layer import Layer, Network, Pass
+from .rope import apply_rope
+
+
+def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of one layer over x (tokens, width), with its output projection: float32 (tokens, width)."""
+    hyper, block, own, threads = forward.hyper, forward.block, forward.numbers(layer), forward.threads
+    if own.kv_source_layer is not None:
+        return _with_shared_keys(forward, layer, x)
+    q, k, v = queries_keys_values(forward, layer, x)
+    gate = None
+    for step in block.qkv_steps:
+        if step == "clamp" and hyper.clamp:
+            q, k, v = (np.clip(part, -hyper.clamp, hyper.clamp, out=part) for part in (q, k, v))
+        elif step == "gates":
+            q, gate = (np.ascontiguousarray(half) for half in np.split(q, 2, axis=2))
+        elif step == "norm":
+            q, k = _head_norm(forward, layer, "attn_q_norm", q), _head_norm(forward, layer, "attn_k_norm", k)
+        elif step == "norm_values":
+            v = ops.rms_norm(v, None, hyper.eps, threads)
+        elif step == "norm_without_weights" and own.qk_l2_norm:
+            q, k = ops.rms_norm(q, None, hyper.eps, threads), ops.rms_norm(k, None, hyper.eps, threads)
+        elif step == "rope" and own.rotates:
+            cos, sin = forward.rope(own)
+            apply_rope(q, cos, sin, hyper.rope, threads)
+            apply_rope(k, cos, sin, hyper.rope, threads)
+    factors = temperature(forward, own.rotates)
+    if factors is not None:
+        q *= factors[:, None, None]
+    if forward.cache is not None:
+        k, v = forward.cache.append(layer.index, k, v)
+    if any(other.kv_source_layer == layer.index for other in hyper.layers):
+        forward.shared_keys[layer.index] = k, v
+    mixed = attend(
+        q, k, v, q_positions=forward.positions, scale=own.attention_scale, window=own.window,
+        softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
+        sequences=forward.texts, chunk=own.chunk, threads=threads,
+        **distance_penalties(forward.network, own, forward.length, len(k) // forward.texts),
+    )  # fmt: skip
+    if "attn_gate.weight" in layer:
+        gate = forward.project(layer, "attn_gate", x)
+    if gate is not None:
+        mixed *= ops.sigmoid(gate.reshape(mixed.shape), threads=threads)
+    return forward.project(layer, "attn_output", mixed)
+
+
+def _with_shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """Self-attention of a layer that looks at the keys and values of an earlier one."""
+    hyper, own = forward.hyper, forward.numbers(layer)
+    q = forward.project(layer, "attn_q", x).reshape(len(x), own.heads, own.key_width)
+    q = _head_norm(forward, layer, "attn_q_norm", q)
+    if own.rotates:
+        apply_rope(q, *forward.rope(own), hyper.rope, forward.threads)
+    mixed = attend(
+        q, *forward.shared_keys[own.kv_source_layer or 0], q_positions=forward.positions, scale=own.attention_scale,
+        window=own.window, softcap=hyper.attention_softcap, sequences=forward.texts, threads=forward.threads,
+    )  # fmt: skip
+    return forward.project(layer, "attn_output", mixed)
+
+
+def temperature(forward: Pass, rotated: bool) -> Floats | None:
+    """What each token's queries are multiplied by, float32 (tokens,); None where that is one."""
+    query_scale = forward.block.query_scale
+    factors = query_scale(forward.hyper, forward.positions, rotated) if query_scale else None
+    return None if factors is None else np.tile(factors, forward.texts)
+
+
+def queries_keys_values(forward: Pass, layer: Layer, x: Floats) -> tuple[Floats, Floats, Floats]:
+    """(tokens, heads, head width) each, from one fused projection or three."""
+    own = forward.numbers(layer)
+    widths = (own.heads * own.key_width, own.kv_heads * own.key_width, own.kv_heads * own.value_width)
+    if "attn_qkv.weight" in layer:
+        parts = np.split(forward.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
+    else:
+        names = ("attn_q", "attn_k", "attn_v") if "attn_v.weight" in layer else ("attn_q", "attn_k")
+        parts = [forward.project(layer, name, x) for name in names]
+        parts += [parts[1].copy()] * (3 - len(parts))  # keys that are values as well
+    heads = (own.heads, own.kv_heads, own.kv_heads)
+    q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))
+    return q, k, v
+
+
+def _head_norm(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+    """The norm of q or k: the same weights for every head, weights for each, or one norm over all heads together."""
+    weight = layer.array(f"{name}.weight")
+    if weight is None:
+        return x
+    if weight.shape == x.shape[2:]:
+        return forward.norm(layer, name, x)
+    if weight.ndim == 1:
+        return forward.norm(layer, name, x.reshape(len(x), -1)).reshape(x.shape)
+    eps, rms = forward.hyper.eps, forward.block.norm == "rms"
+    normed = ops.rms_norm(x, None, eps, forward.threads) if rms else ops.layer_norm(x, None, None, eps, forward.threads)
+    return np.multiply(normed, weight, out=normed)
+
+
+def alibi_slopes(network: Network, heads: int) -> Floats | None:
+    """The slope of each head's distance penalty (Press et al. 2021), float32 (heads,); None without ALiBi."""
+    largest = network.hyper.alibi
+    if not largest:
+        return None
+    power = 1 << (heads.bit_length() - 1)
+    steps = np.arange(1, power + 1) / power
+    between = (2 * np.arange(heads - power) + 1) / (2 * power)
+    return np.exp2(-largest * np.concatenate([steps, between])).astype(np.float32)
+
+
+def distance_penalties(network: Network, own: LayerHyper, queries: int, keys: int) -> dict[str, Floats]:
+    """ALiBi as arguments of `attend`; none without it."""
+    slopes, alibi_terms = alibi_slopes(network, own.heads), network.block.alibi_terms
+    if slopes is None:
+        return {}
+    if alibi_terms is None:
+        return {"alibi": slopes}
+    terms = alibi_terms(slopes, keys, own.attention_scale)
+    return {"bias": np.broadcast_to(terms[:, None], (own.heads, queries, keys))}
