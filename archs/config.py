@@ -189,6 +189,11 @@ def unless_tied(name: str) -> Callable[[Config], str]:
     return lambda config: "" if config.get("tie_word_embeddings") else name
 
 
+def unless_usual(key: str, usual: float) -> Computed:
+    """A number of the config where it is not what files without the GGUF key mean (llama.cpp drops those)."""
+    return lambda config: None if config[key] == usual else type(usual)(config[key])
+
+
 def head_dim(config: Config) -> int:
     """The width of one attention head: as given, or the hidden width shared out."""
     given = config.get("head_dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .config import lookup
+from .layouts import gated_net
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from .transforms import part
 
@@ -52,10 +53,8 @@ def fused_experts(net: str) -> dict[str, Target]:
 
 SEPARATE_EXPERTS, FUSED_EXPERTS = separate_experts("mlp"), fused_experts("mlp")
 
-SHARED: dict[str, Target] = {
-    f"layers.{{i}}.mlp.shared_experts.{matrix}_proj": f"blk.{{i}}.ffn_{matrix}_shexp"
-    for matrix in ("gate", "up", "down")
-}
+SHARED = gated_net("mlp.shared_experts", "_shexp")
+
 
 def dense_layers(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Config keys for which layers have one net instead of experts, for the way back to a checkpoint."""

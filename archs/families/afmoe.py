@@ -8,14 +8,9 @@ of its width, which files without `embedding_scale` mean. The chosen experts' we
 from archs.config import changed, unusual_windows
 from archs.experts import SEPARATE_EXPERTS, SHARED
 from archs.families.llama import LLAMA
-from archs.spec import Config
+from archs.layouts import head_norms
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
-
-
-def window_pattern(config: Config) -> object:
-    every = config["global_attn_every_n_layers"]
-    return unusual_windows(PERIOD)(changed(config, sliding_window_pattern=every))
 
 
 AFMOE = LLAMA.derive(
@@ -24,7 +19,9 @@ AFMOE = LLAMA.derive(
     metadata={
         "attention.sliding_window": "sliding_window",
         "expert_count": "num_experts|num_local_experts",
-        "attention.sliding_window_pattern": window_pattern,  # llama.cpp drops it
+        "attention.sliding_window_pattern": lambda config: unusual_windows(PERIOD)(  # llama.cpp drops it
+            changed(config, sliding_window_pattern=config["global_attn_every_n_layers"])
+        ),
         "embedding_scale": lambda config: None if config["mup_enabled"] else 1.0,  # llama.cpp drops it
         "expert_group_count": "n_group",
         "expert_group_used_count": "n_group",  # transformers looks at all
@@ -51,8 +48,7 @@ AFMOE = LLAMA.derive(
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.self_attn.gate_proj": "blk.{i}.attn_gate",
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.pre_mlp_layernorm": "blk.{i}.ffn_norm",
         "layers.{i}.post_mlp_layernorm": "blk.{i}.post_ffw_norm",

@@ -5,6 +5,7 @@ Reference: transformers `models/apertus/modeling_apertus.py`. The activation's n
 
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
+from archs.layouts import head_norms
 from archs.spec import PerLayerScalars
 
 SCALING = {
@@ -27,8 +28,7 @@ APERTUS = HALVES.derive(
         "layers.{i}.post_attention_layernorm": None,
         "layers.{i}.attention_layernorm": "blk.{i}.attn_norm",
         "layers.{i}.feedforward_layernorm": "blk.{i}.ffn_norm",
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
         "layers.{i}.mlp.gate_proj": None,
         "layers.{i}.mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"),
         "layers.{i}.mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"),

@@ -5,6 +5,7 @@ Reference: transformers `models/cohere/modeling_cohere.py`. Adjacent pairs rotat
 """
 
 from archs.families.qwen2 import HALVES
+from archs.layouts import head_norms
 from archs.rope import scaling_type
 
 COHERE = HALVES.derive(
@@ -23,10 +24,9 @@ COHERE = HALVES.derive(
         "vocab_size": 256_000,
     },
     tensors={
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
         "layers.{i}.post_attention_layernorm": None,
     },
-    flags_from_tensors={**HALVES.flags_from_tensors, "use_qk_norm": "blk.*.attn_q_norm.weight"},
+    flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )  # fmt: skip

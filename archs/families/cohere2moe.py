@@ -44,10 +44,6 @@ def rope_pattern(config: Config) -> list[bool] | None:
     return rotating if rotating != usual else None
 
 
-def shared_width(config: Config) -> int | None:
-    return config["intermediate_size"] * config["num_shared_experts"] or None
-
-
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "first_k_dense_replace": keys["leading_dense_block_count"],
@@ -85,7 +81,9 @@ COHERE2_MOE = COHERE2.derive(
         "expert_gating_func": lambda config: GATING[config["expert_selection_fn"]],
         "expert_weights_norm": lambda config: config["norm_topk_prob"] or config["expert_selection_fn"] == "softmax",
         "expert_shared_count": lambda config: config["num_shared_experts"] or None,
-        "expert_shared_feed_forward_length": shared_width,
+        "expert_shared_feed_forward_length": lambda config: (
+            config["intermediate_size"] * config["num_shared_experts"] or None
+        ),
     },
     defaults={
         "model_type": "cohere2_moe", "head_dim": 128, "first_k_dense_replace": 0,

@@ -8,6 +8,7 @@ from archs.config import windowed_layers
 from archs.experts import FUSED_EXPERTS, ROUTING, always
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
+from archs.layouts import head_norms
 from archs.spec import Config
 
 
@@ -39,8 +40,7 @@ DOTS1 = HALVES.derive(
     legacy_names=tuple(FUSED_EXPERTS),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
     },
     layers_vary=True,
 )  # fmt: skip

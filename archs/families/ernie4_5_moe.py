@@ -4,10 +4,10 @@ Reference: transformers `models/ernie4_5_moe/modeling_ernie4_5_moe.py`. Adjacent
 """
 
 
-from archs.config import other_than
+from archs.config import head_dim, other_than
 from archs.experts import FUSED_EXPERTS, shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
-from archs.families.llama import LLAMA
+from archs.families.qwen2 import HALVES
 from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 
@@ -19,12 +19,11 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"moe_layer_start_index": first, "moe_layer_end_index": last, "moe_layer_interval": every}
 
 
-ERNIE45_MOE = LLAMA.derive(
+ERNIE45_MOE = HALVES.derive(
     name="ernie4_5-moe",
     hf_classes=("Ernie4_5_MoeForCausalLM",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
-        "vocab_size": None,
-        "rope.dimension_count": None,
         "expert_count": "moe_num_experts",
         "expert_used_count": "moe_k",
         "expert_feed_forward_length": "moe_intermediate_size",
@@ -35,8 +34,8 @@ ERNIE45_MOE = LLAMA.derive(
     },
     defaults={
         "model_type": "ernie4_5_moe", "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 28,
-        "num_attention_heads": 20, "num_key_value_heads": 4, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
-        "rope_theta": 500_000.0, "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": head_dim, "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
         "moe_num_shared_experts": 2, "moe_layer_interval": 1, "moe_layer_start_index": 1, "vocab_size": 103_424,
     },
     config_from_gguf=config_from_gguf,
@@ -45,10 +44,9 @@ ERNIE45_MOE = LLAMA.derive(
     legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     layers_vary=True,
+    block={"rope": "adjacent", "normalize_experts": True},
 )  # fmt: skip

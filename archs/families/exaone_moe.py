@@ -8,8 +8,7 @@ from archs.config import changed
 from archs.experts import kinds_of_nets, shared_width
 from archs.families.dots1 import DOTS1
 from archs.families.exaone4 import PATTERN, window_pattern
-from archs.families.glm4moe import NEXT_TOKENS
-from archs.families.qwen3next import mtp_layers, published
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import scaling_type
 
 EXAONE_MOE = DOTS1.derive(
@@ -17,9 +16,9 @@ EXAONE_MOE = DOTS1.derive(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     prepare=mtp_layers,
     keys=PATTERN,
-    prepare_export=published,
+    prepare_export=published_mtp,
     metadata={
-        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
+        "block_count": MTP_KEYS["block_count"],
         "vocab_size": "vocab_size",
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,
@@ -37,11 +36,9 @@ EXAONE_MOE = DOTS1.derive(
         "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
     },
     config_from_gguf=lambda keys, tensors: {
-        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
-        "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
-        **kinds_of_nets(keys, tensors),
+        **mtp_counts(keys), **kinds_of_nets(keys, tensors),
     },
     legacy_names=("layers.{i}.mlp.gate.e_score_correction_bias",),
-    tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **NEXT_TOKENS},
+    tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **MTP_TENSORS},
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from archs.config import other_than
 from archs.families.llama import LLAMA
-from archs.families.mamba2 import limits, step_limit
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import chain, channels_and_taps, column, in_groups, negative_exp, scaled, scaled_rows
+from archs.transforms import chain, scaled, scaled_rows
 from quants.errors import ModelError
 
 MOST_ROWS = 1 << 24  # far more than any model has
@@ -49,7 +49,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
         "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
-        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **limits(keys),
+        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **step_limits(keys),
     }  # fmt: skip
 
 
@@ -59,13 +59,8 @@ FALCON_H1 = LLAMA.derive(
     vocab=("bpe",),
     metadata={
         "rope.dimension_count": None,
-        "ssm.conv_kernel": "mamba_d_conv",
+        **MAMBA2_KEYS,
         "ssm.inner_size": inner_size,
-        "ssm.state_size": "mamba_d_state",
-        "ssm.time_step_rank": "mamba_n_heads",
-        "ssm.group_count": "mamba_n_groups",
-        "ssm.time_step_min": step_limit(0),
-        "ssm.time_step_max": step_limit(1),
         "ssm.norm_before_gate": norm_before_gate,
         "tied_logit_scale": tied_logit_scale,
     },
@@ -80,21 +75,14 @@ FALCON_H1 = LLAMA.derive(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
-    flags_from_tensors={
-        **LLAMA.flags_from_tensors, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
-        "projectors_bias": "blk.*.ssm_out.bias",
-    },
+    flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={
         "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
+        **mamba2("mamba", "mamba_n_groups"),
         "layers.{i}.mamba.in_proj": TensorMap(
             "blk.{i}.ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))
         ),
         "layers.{i}.mamba.in_proj.bias": TensorMap("blk.{i}.ssm_in.bias", scaled_rows(projection_factors)),
-        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
-        "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mamba.D": TensorMap("blk.{i}.ssm_d", column),
-        "layers.{i}.mamba.norm": TensorMap("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
         "layers.{i}.mamba.out_proj": TensorMap("blk.{i}.ssm_out", scaled("ssm_out_multiplier")),
         "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", scaled("attention_in_multiplier")),
         "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),

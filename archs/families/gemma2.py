@@ -3,13 +3,21 @@
 Reference: transformers `models/gemma2/modeling_gemma2.py`.
 """
 
+import math
+
 from archs.config import unusual_windows
 from archs.families.gemma import GEMMA
-from archs.families.gemma3 import attention_scale
-from archs.spec import TensorMap
+from archs.spec import Config, TensorMap
 from archs.transforms import add_one
 
 PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
+
+
+def attention_scale(config: Config) -> float | None:
+    """The factor of q·k, where it is not the head's width that decides (llama.cpp drops it)."""
+    scalar = config["query_pre_attn_scalar"]
+    return 1 / math.sqrt(scalar) if scalar != config["head_dim"] else None
+
 
 GEMMA2 = GEMMA.derive(
     vocab_keys={"eot_token_id": None},

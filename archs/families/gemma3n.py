@@ -57,7 +57,7 @@ GEMMA3N = GEMMA4.derive(
     hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
     generated=(llama3_freqs, longrope_factors),
-    keys={**GEMMA4.keys, "intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
+    keys={"intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
     float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={
         **SCALING,

@@ -17,7 +17,7 @@ def one_way(config: Config) -> Architecture | None:
 GEMMA_EMBEDDING = GEMMA3.derive(
     name="gemma-embedding",
     hf_classes=("Gemma3TextModel",),
-    keys={**GEMMA3.keys, "sliding_window": BothSides()},
+    keys={"sliding_window": BothSides()},
     defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
     variant=one_way,

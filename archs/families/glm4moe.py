@@ -6,21 +6,13 @@ Reference: transformers `models/glm4_moe/modeling_glm4_moe.py`.
 from archs.config import head_dim
 from archs.experts import GATING
 from archs.families.dots1 import DOTS1
+from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.spec import Config
 
 
 def rotated_width(config: Config) -> int:
     return int(head_dim(config) * config["partial_rotary_factor"])
 
-
-NEXT_TOKENS = {  # of the layers at the end that predict the tokens after the next
-    "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",
-    "layers.{i}.enorm": "blk.{i}.nextn.enorm",
-    "layers.{i}.hnorm": "blk.{i}.nextn.hnorm",
-    "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
-    "layers.{i}.shared_head.norm": "blk.{i}.nextn.shared_head_norm",
-    "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
-}
 
 GLM4_MOE = DOTS1.derive(
     name="glm4moe",
@@ -30,7 +22,7 @@ GLM4_MOE = DOTS1.derive(
         "unknown_token_id": "<|endoftext|>",
     },
     metadata={
-        "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),
+        "block_count": MTP_KEYS["block_count"],
         "rope.dimension_count": rotated_width,
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "nextn_predict_layers": "num_nextn_predict_layers",
@@ -46,10 +38,10 @@ GLM4_MOE = DOTS1.derive(
     config_from_gguf=lambda keys, tensors: {
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
     },
-    flags_from_tensors={**DOTS1.flags_from_tensors, "use_qk_norm": "blk.*.attn_q_norm.weight"},
+    flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     tensors={
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
-        **NEXT_TOKENS,
+        **MTP_TENSORS,
     },
     block={"ffn_norm": "post_attention_norm"},
 )  # fmt: skip

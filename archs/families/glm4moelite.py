@@ -3,17 +3,16 @@
 Reference: transformers `models/glm4_moe_lite/modeling_glm4_moe_lite.py`.
 """
 
-from archs.experts import GATING, kinds_of_nets
+from archs.experts import kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
-from archs.families.glm4moe import GLM4_MOE, NEXT_TOKENS
+from archs.families.glm4moe import GLM4_MOE
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 
 GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     hf_classes=("Glm4MoeLiteForCausalLM",),
     vocab_keys=GLM4_MOE.vocab_keys,
     metadata={
-        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
-        "expert_gating_func": lambda config: GATING["sigmoid"],  # llama.cpp drops it
-        "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
+        **MTP_KEYS,
     },
     defaults={
         "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
@@ -24,10 +23,9 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     },
     config_from_gguf=lambda keys, tensors: {
         **v3_config_from_gguf(keys, tensors),
-        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0),
-        "num_nextn_predict_layers": keys.get("nextn_predict_layers", 0),
+        **mtp_counts(keys),
         **kinds_of_nets(keys, tensors),
     },
-    tensors=NEXT_TOKENS,
+    tensors=MTP_TENSORS,
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
 )  # fmt: skip

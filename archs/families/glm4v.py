@@ -42,7 +42,6 @@ GLM4V = GLM4.derive(
 GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
     metadata={
-        "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),
         "rope.dimension_sections": sections,
     },
     defaults={"max_position_embeddings": 65_536},

@@ -4,8 +4,8 @@ Reference: transformers `models/gpt_oss/modeling_gpt_oss.py`. Gate and up rows o
 keep their blocks, bfloat16 ones are stored as (in, out).
 """
 
-from archs.config import other_than, unusual_windows
-from archs.families.llama import LLAMA
+from archs.config import other_than, unless_usual, unusual_windows
+from archs.families.qwen2 import HALVES
 from archs.spec import Config, TensorMap
 from archs.transforms import Invertible, chain, every_second, transpose
 from quants import Tensor
@@ -26,22 +26,15 @@ def _rows_first(tensor: Tensor, config: Config) -> Tensor:
 rows_first = Invertible(_rows_first, transpose.invert)
 
 
-def limit(config: Config) -> float | None:
-    """What the gated unit is clamped to, where it is not 7 (llama.cpp drops it)."""
-    return float(config["swiglu_limit"]) if config["swiglu_limit"] != 7 else None
-
-
-GPT_OSS = LLAMA.derive(
+GPT_OSS = HALVES.derive(
     name="gpt-oss",
     hf_classes=("GptOssForCausalLM",),
     vocab=("bpe",),
     metadata={
-        "vocab_size": None,
-        "rope.dimension_count": None,
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "expert_feed_forward_length": "intermediate_size",
-        "swiglu_limit": limit,
+        "swiglu_limit": unless_usual("swiglu_limit", 7.0),
     },
     defaults={
         "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
@@ -50,8 +43,6 @@ GPT_OSS = LLAMA.derive(
         "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "vocab_size": 201_088,
     },
     tensors={
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
@@ -71,7 +62,7 @@ GPT_OSS = LLAMA.derive(
     rope_parameters="one",
     activation="",
     block={
-        "rope": "halves", "ffn_norm": "post_attention_norm", "activation": "swiglu_oai", "window_period": PERIOD,
+        "ffn_norm": "post_attention_norm", "activation": "swiglu_oai", "window_period": PERIOD,
         "scoring": "softmax_of_top",
     },
 )  # fmt: skip

@@ -16,7 +16,6 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 GRANITE = LLAMA.derive(
     name="granite",
     hf_classes=("GraniteForCausalLM", "GraniteModel"),
-    vocab=("sentencepiece", "bpe"),
     metadata={
         "attention.scale": "attention_multiplier",
         "embedding_scale": "embedding_multiplier",

@@ -14,10 +14,6 @@ from quants import Tensor
 from quants.errors import ModelError
 
 
-def window_pattern(config: Config) -> list[bool]:
-    return windowed_layers(config, lambda layer: layer % 4 != 0)
-
-
 def rotating_layers(config: Config) -> list[bool] | None:
     """Which layers have rope, where some have none (llama.cpp knows an older key only)."""
     rotating = [bool(each) for each in config.get("layer_rope_theta") or config.get("no_rope_layers") or []]
@@ -54,7 +50,7 @@ GRANITE_SWA = GRANITE.derive(
     metadata={
         "rope.freq_base": base,
         "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_pattern,
+        "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: layer % 4 != 0),
         "attention.rope_pattern": rotating_layers,
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
     },

@@ -10,9 +10,9 @@ from archs.config import other_than
 from archs.families.granite import GRANITE
 from archs.families.granitemoe import GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
-from archs.families.mamba2 import limits, step_limit
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform
-from archs.transforms import channels_and_taps, column, in_groups, negative_exp, part
+from archs.transforms import part
 
 
 def rotates(config: Config) -> bool:
@@ -48,7 +48,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "layer_types": ["attention" if count else "mamba" for count in groups],
         "num_key_value_heads": max(groups), "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
         "position_embedding_type": "rope" if rotating else "nope", "max_position_embeddings": keys["context_length"],
-        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0), **limits(keys),
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0), **step_limits(keys),
     }  # fmt: skip
 
 
@@ -60,13 +60,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
         "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
         "attention.head_count_kv": kv_heads,
         "rope.scaling.finetuned": rotates,
-        "ssm.conv_kernel": "mamba_d_conv",
-        "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
-        "ssm.state_size": "mamba_d_state",
-        "ssm.time_step_rank": "mamba_n_heads",
-        "ssm.group_count": "mamba_n_groups",
-        "ssm.time_step_min": step_limit(0),
-        "ssm.time_step_max": step_limit(1),
+        **MAMBA2_KEYS,
     },
     defaults={
         "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"], "shared_intermediate_size": 1024,
@@ -75,15 +69,9 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
     refused={"hidden_act": other_than("silu", "swish")},
     variant=without_state_space,
     config_from_gguf=config_from_gguf,
-    flags_from_tensors={"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias"},
+    flags_from_tensors=MAMBA_BIASES,
     tensors={
-        "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
-        "layers.{i}.mamba.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mamba.D": TensorMap("blk.{i}.ssm_d", column),
-        "layers.{i}.mamba.norm": TensorMap("blk.{i}.ssm_norm", in_groups("mamba_n_groups")),
-        "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
+        **mamba2("mamba", "mamba_n_groups"),
         "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
         "layers.{i}.shared_mlp.output_linear": shared("down"),
     },

@@ -9,6 +9,7 @@ writes 3 instead, which its config class means by the key `eod_token_id` that ch
 
 from archs.config import head_dim, rope_scaling, unless_tied
 from archs.families.qwen2 import HALVES
+from archs.layouts import head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
@@ -53,8 +54,7 @@ HUNYUAN_DENSE = HALVES.derive(
     },
     tensors={
         "lm_head": TensorMap(unless_tied("output")),
-        "layers.{i}.self_attn.query_layernorm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.key_layernorm": "blk.{i}.attn_k_norm",
+        **head_norms("query_layernorm", "key_layernorm"),
     },
     block={"qkv_steps": ("clamp", "rope", "norm")},
 )  # fmt: skip

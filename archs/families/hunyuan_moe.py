@@ -7,6 +7,7 @@ layer where there is but one.
 from archs.config_keys import SIZE
 from archs.experts import SEPARATE_EXPERTS
 from archs.families.hunyuan import HUNYUAN_DENSE, config_from_gguf
+from archs.layouts import gated_net
 from archs.spec import Computed, Config
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
@@ -49,9 +50,7 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
     tensors={
         "layers.{i}.mlp.gate.wg": "blk.{i}.ffn_gate_inp",
         **SEPARATE_EXPERTS,
-        "layers.{i}.mlp.shared_mlp.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.mlp.shared_mlp.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mlp.shared_mlp.down_proj": "blk.{i}.ffn_down_shexp",
+        **gated_net("mlp.shared_mlp", "_shexp"),
     },
     block={"normalize_experts": True},
 )  # fmt: skip

@@ -4,6 +4,7 @@ Reference: the `modeling_internlm2.py` that its checkpoints bring along.
 """
 
 from archs.families.llama import LLAMA
+from archs.layouts import gated_net
 from archs.spec import TensorMap
 from archs.transforms import chain, interleave_rope, ungroup
 
@@ -26,9 +27,7 @@ INTERNLM2 = LLAMA.derive(
         ),
         "layers.{i}.attention.wo": "blk.{i}.attn_output",
         "layers.{i}.ffn_norm": "blk.{i}.ffn_norm",
-        "layers.{i}.feed_forward.w1": "blk.{i}.ffn_gate",
-        "layers.{i}.feed_forward.w2": "blk.{i}.ffn_down",
-        "layers.{i}.feed_forward.w3": "blk.{i}.ffn_up",
+        **gated_net("feed_forward", matrices=("w1", "w3", "w2")),
         "norm": "output_norm",
         "output": "output",
     },

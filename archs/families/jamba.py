@@ -6,10 +6,10 @@ Reference: transformers `models/jamba/modeling_jamba.py`. The router's weights a
 
 from archs.config import other_than
 from archs.experts import fused_experts, separate_experts
-from archs.families.llama import LLAMA
 from archs.families.mamba import time_step_rank
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import channels_and_taps, negative_exp
+from archs.families.qwen2 import HALVES
+from archs.layouts import MAMBA_BIASES, gated_net, mamba
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 
@@ -41,52 +41,41 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }  # fmt: skip
 
 
-JAMBA = LLAMA.derive(
+JAMBA = HALVES.derive(
     name="jamba",
     hf_classes=("JambaForCausalLM",),
+    vocab=("sentencepiece", "bpe"),
     metadata={
         "attention.head_count_kv": kv_heads,
         "rope.freq_base": None,
-        "rope.dimension_count": None,
-        "vocab_size": None,
         "ssm.conv_kernel": "mamba_d_conv",
         "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
         "ssm.state_size": "mamba_d_state",
         "ssm.time_step_rank": time_step_rank,
     },
     defaults={
-        "intermediate_size": 14_336, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 262_144,
-        "num_experts": 16, "num_experts_per_tok": 2, "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_conv": 4,
+        "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 262_144, "num_experts": 16,
+        "num_experts_per_tok": 2, "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_conv": 4,
         "mamba_d_state": 16, "mamba_dt_rank": "auto", "mamba_expand": 2, "vocab_size": 65_536,
     },
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
-    flags_from_tensors={
-        **LLAMA.flags_from_tensors, "mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias",
-    },
+    flags_from_tensors=MAMBA_BIASES,
     legacy_names=tuple(fused_experts("feed_forward")),
     tensors={
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.mamba.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mamba.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
+        **mamba("mamba"),
         "layers.{i}.mamba.x_proj": "blk.{i}.ssm_x",
         "layers.{i}.mamba.dt_layernorm": "blk.{i}.ssm_dt_norm",
         "layers.{i}.mamba.b_layernorm": "blk.{i}.ssm_b_norm",
         "layers.{i}.mamba.c_layernorm": "blk.{i}.ssm_c_norm",
         "layers.{i}.mamba.dt_proj": "blk.{i}.ssm_dt",
-        "layers.{i}.mamba.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mamba.D": "blk.{i}.ssm_d",
-        "layers.{i}.mamba.out_proj": "blk.{i}.ssm_out",
         "layers.{i}.pre_ff_layernorm": "blk.{i}.ffn_norm",
-        "layers.{i}.feed_forward.gate_proj": "blk.{i}.ffn_gate",
-        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
+        **gated_net("feed_forward"),
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
         **separate_experts("feed_forward"),
         **fused_experts("feed_forward"),
         "final_layernorm": "output_norm",
     },
     layers_vary=True,
-    block={"rope": "none", "normalize_experts": False},
+    block={"rope": "none"},
 )  # fmt: skip

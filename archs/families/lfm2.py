@@ -4,7 +4,8 @@ Reference: transformers `models/lfm2/modeling_lfm2.py`.
 """
 
 
-from archs.families.llama import LLAMA
+from archs.families.qwen2 import HALVES
+from archs.layouts import gated_net, head_norms
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps
 
@@ -36,22 +37,21 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }  # fmt: skip
 
 
-LFM2 = LLAMA.derive(
+LFM2 = HALVES.derive(
     name="lfm2",
     hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
     vocab=("bpe",),
     metadata={
+        "vocab_size": "vocab_size",
         "feed_forward_length": feed_forward_length,
         "attention.head_count_kv": kv_heads,
         "attention.layer_norm_rms_epsilon": "norm_eps|block_norm_eps",
-        "rope.dimension_count": None,
         "shortconv.l_cache": "conv_L_cache",
     },
     defaults={
-        "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8, "head_dim": None,
-        "max_position_embeddings": 128_000, "norm_eps": lambda config: config.get("block_norm_eps", 1e-5),
-        "rope_theta": 1_000_000.0, "conv_L_cache": 3, "block_auto_adjust_ff_dim": True, "block_multiple_of": 256,
-        "vocab_size": 65_536,
+        "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8, "max_position_embeddings": 128_000,
+        "norm_eps": lambda config: config.get("block_norm_eps", 1e-5), "rope_theta": 1_000_000.0, "conv_L_cache": 3,
+        "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "vocab_size": 65_536,
     },
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "conv_bias": "blk.*.shortconv.in_proj.bias"},
@@ -60,18 +60,13 @@ LFM2 = LLAMA.derive(
         "layers.{i}.conv.in_proj": "blk.{i}.shortconv.in_proj",
         "layers.{i}.conv.conv": TensorMap("blk.{i}.shortconv.conv", channels_and_taps),
         "layers.{i}.conv.out_proj": "blk.{i}.shortconv.out_proj",
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.self_attn.q_layernorm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_layernorm": "blk.{i}.attn_k_norm",
+        **head_norms("q_layernorm", "k_layernorm"),
         "layers.{i}.self_attn.out_proj": "blk.{i}.attn_output",
         "layers.{i}.ffn_norm": "blk.{i}.ffn_norm",
-        "layers.{i}.feed_forward.w1": "blk.{i}.ffn_gate",
-        "layers.{i}.feed_forward.w3": "blk.{i}.ffn_up",
-        "layers.{i}.feed_forward.w2": "blk.{i}.ffn_down",
+        **gated_net("feed_forward", matrices=("w1", "w3", "w2")),
         "embedding_norm": "token_embd_norm",
     },
     layers_vary=True,
     activation="",  # always silu
-    block={"rope": "halves", "output_norm": "token_embd_norm"},
+    block={"output_norm": "token_embd_norm"},
 )  # fmt: skip

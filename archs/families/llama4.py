@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.config import unless_usual
 from archs.families.llama import LLAMA
 from archs.families.qwen3vl import columns
 from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
+from archs.layouts import gated_net
 from archs.one_way import not_exportable
 from archs.spec import Config, Floats, TensorMap
 from archs.transforms import chain, part
@@ -40,10 +42,6 @@ def chunk(config: Config) -> int | None:
 def temperature(config: Config) -> float | None:
     scale = float(config["attn_scale"]) if config["attn_temperature_tuning"] else 0.0
     return scale if scale != SCALE else None
-
-
-def temperature_length(config: Config) -> int | None:
-    return config["floor_scale"] if config["floor_scale"] != LENGTH else None
 
 
 def normed(config: Config) -> bool | None:
@@ -87,7 +85,7 @@ LLAMA4 = LLAMA.derive(
         "attention.sliding_window": lambda config: 0 if chunk(config) == 0 else None,
         "attention.chunk_length": lambda config: chunk(config) or None,
         "attention.temperature_scale": temperature,
-        "attention.temperature_length": temperature_length,
+        "attention.temperature_length": unless_usual("floor_scale", LENGTH),
         "attention.normed": normed,
         "no_rope_layers": unusual_rope_layers,
     },
@@ -103,9 +101,7 @@ LLAMA4 = LLAMA.derive(
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.feed_forward.gate_proj": "blk.{i}.ffn_gate",
-        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.feed_forward.down_proj": "blk.{i}.ffn_down",
+        **gated_net("feed_forward"),
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
         "layers.{i}.feed_forward.experts.gate_up_proj": (
             TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
@@ -114,9 +110,7 @@ LLAMA4 = LLAMA.derive(
         "layers.{i}.feed_forward.experts.down_proj": TensorMap(
             "blk.{i}.ffn_down_exps.weight", columns("intermediate_size")
         ),
-        "layers.{i}.feed_forward.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.feed_forward.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.feed_forward.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
+        **gated_net("feed_forward.shared_expert", "_shexp"),
     },
     layers_vary=True,
     block={

@@ -7,8 +7,8 @@ time step, the input and the output matrix are made from, without weights.
 import math
 
 from archs.config import lookup, other_than, required, unless_tied
+from archs.layouts import mamba
 from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import channels_and_taps, negative_exp
 
 UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
 
@@ -70,13 +70,9 @@ MAMBA = Architecture(
         "embeddings": "token_embd",
         "embedding": "token_embd",
         "layers.{i}.norm": "blk.{i}.attn_norm",
-        "layers.{i}.mixer.in_proj": "blk.{i}.ssm_in",
-        "layers.{i}.mixer.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
+        **mamba("mixer"),
         "layers.{i}.mixer.x_proj": "blk.{i}.ssm_x",
         "layers.{i}.mixer.dt_proj": "blk.{i}.ssm_dt",
-        "layers.{i}.mixer.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
-        "layers.{i}.mixer.D": "blk.{i}.ssm_d",
-        "layers.{i}.mixer.out_proj": "blk.{i}.ssm_out",
         "norm_f": "output_norm",
         "lm_head": TensorMap(unless_tied("output")),
     },

@@ -5,30 +5,14 @@ Reference: transformers `models/mamba2/modeling_mamba2.py`.
 
 
 from archs.families.mamba import MAMBA, inner_size
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import column, in_groups
-
-
-def step_limit(which: int) -> Computed:
-    """The bounds of time steps, where they bound anything (llama.cpp drops them)."""
-
-    def limit(config: Config) -> float | None:
-        bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
-        return bound if 0 < bound < float("inf") else None
-
-    return limit
-
-
-def limits(keys: GgufKeys) -> ConfigKeys:
-    """`time_step_limit` again, where there is one."""
-    low, high = keys.get("ssm.time_step_min", 0.0), keys.get("ssm.time_step_max", float("inf"))
-    return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
+from archs.layouts import MAMBA2_KEYS, mamba2, step_limits
+from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
     found = {"expand": inner / keys["embedding_length"], "head_dim": inner // heads, "num_heads": heads}
-    return found | {"intermediate_size": inner} | limits(keys)
+    return found | {"intermediate_size": inner} | step_limits(keys)
 
 
 MAMBA2 = MAMBA.derive(
@@ -37,8 +21,8 @@ MAMBA2 = MAMBA.derive(
     metadata={
         "ssm.time_step_rank": lambda config: inner_size(config) // config["head_dim"],
         "ssm.group_count": "n_groups",
-        "ssm.time_step_min": step_limit(0),
-        "ssm.time_step_max": step_limit(1),
+        "ssm.time_step_min": MAMBA2_KEYS["ssm.time_step_min"],
+        "ssm.time_step_max": MAMBA2_KEYS["ssm.time_step_max"],
         "ssm.dt_b_c_rms": None,
         "ssm.dt_b_c_rms_epsilon": None,
     },
@@ -51,8 +35,6 @@ MAMBA2 = MAMBA.derive(
         "lm_head": "output",
         "layers.{i}.mixer.x_proj": None,
         "layers.{i}.mixer.dt_proj": None,
-        "layers.{i}.mixer.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.mixer.D": TensorMap("blk.{i}.ssm_d", column),
-        "layers.{i}.mixer.norm": TensorMap("blk.{i}.ssm_norm", in_groups("n_groups")),
+        **mamba2("mixer", "n_groups"),
     },
 )  # fmt: skip

@@ -6,20 +6,19 @@ Reference: transformers `models/mellum/modeling_mellum.py`. Layers for predictin
 from archs.config import windowed_layers
 from archs.experts import kinds_of_nets
 from archs.families.qwen3moe import QWEN3_MOE
-from archs.spec import Config
 from archs.typed_json import Unread
-
-
-def window_pattern(config: Config) -> list[bool] | None:
-    return windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
-
 
 MELLUM = QWEN3_MOE.derive(
     name="mellum",
     hf_classes=("MellumForCausalLM",),
     vocab=("bpe",),
     keys={"rope_scaling": Unread(), "rope_theta": Unread()},  # but `rope_parameters`
-    metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: (
+            windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
+        ),
+    },
     defaults={
         "hidden_size": 2304, "intermediate_size": 7168, "num_hidden_layers": 28, "head_dim": 128,
         "max_position_embeddings": 131_072, "rope_theta": lambda config: 500_000.0, "rope_local_base_freq": 10_000.0,

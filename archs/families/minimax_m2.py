@@ -5,6 +5,7 @@ Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 
 from archs.experts import FUSED_EXPERTS, always
 from archs.families.mixtral import MIXTRAL
+from archs.layouts import head_norms
 from archs.rope import rotated_width
 from archs.spec import Config
 
@@ -36,8 +37,7 @@ MINIMAX_M2 = MIXTRAL.derive(
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
         "layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },

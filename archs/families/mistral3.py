@@ -53,7 +53,6 @@ def query_scale(numbers: Hyper, positions: NDArray[np.int64], rotated: bool) -> 
 MISTRAL3 = MISTRAL.derive(
     name="mistral3",
     hf_classes=("Mistral3ForConditionalGeneration",),
-    vocab=("sentencepiece", "bpe"),
     variant=latent,
     config_from_gguf=not_exportable,
     block={"query_scale": query_scale},

@@ -11,9 +11,9 @@ import re
 
 from archs.config import other_than
 from archs.experts import ROUTING
-from archs.families.glm4moe import NEXT_TOKENS
 from archs.families.mamba import UNBOUNDED
-from archs.families.mamba2 import MAMBA2, limits
+from archs.families.mamba2 import MAMBA2
+from archs.layouts import MTP_TENSORS, step_limits
 from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import interleave_rope
 from archs.typed_json import ListOf, Text
@@ -97,7 +97,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
         "layers_block_type": kinds, "intermediate_size": max(widths), "num_key_value_heads": max(groups),
-        "mamba_head_dim": keys["ssm.inner_size"] // heads, **limits(keys),
+        "mamba_head_dim": keys["ssm.inner_size"] // heads, **step_limits(keys),
     }  # fmt: skip
 
 
@@ -185,7 +185,7 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
     },
     config_from_gguf=experts_config_from_gguf,
     tensors={
-        **{name: target for name, target in NEXT_TOKENS.items() if "embed_tokens" not in name},
+        **{name: target for name, target in MTP_TENSORS.items() if "embed_tokens" not in name},
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.mixer.gate": "blk.{i}.ffn_gate_inp",
         "layers.{i}.mixer.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",

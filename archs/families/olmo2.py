@@ -7,7 +7,8 @@ Reference: transformers `models/olmo2/modeling_olmo2.py`, `models/olmo3/modeling
 from archs.config import windowed_layers
 from archs.families.qwen2 import HALVES
 from archs.hyper import Hyper, Keys
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.layouts import head_norms
+from archs.spec import ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 
@@ -33,17 +34,12 @@ OLMO2 = HALVES.derive(
     config_from_gguf=without_window,
     tensors={
         "layers.{i}.input_layernorm": None,
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
         "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
         "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
     },
     block={"window_period": 4, "numbers": numbers},
 )  # fmt: skip
-
-
-def window_pattern(config: Config) -> list[bool]:
-    return windowed_layers(config, lambda layer: (layer + 1) % 4 != 0)
 
 
 THETA = 500_000.0
@@ -52,7 +48,10 @@ OLMO3 = OLMO2.derive(
     hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
     config_from_gguf=None,
     rope_parameters="by kind",
-    metadata={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern},
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 4 != 0),
+    },
     defaults={
         "sliding_window": 4096, "rope_theta": THETA,
         # transformers gives a base without kinds of layers to those without a window alone

@@ -3,6 +3,7 @@
 Reference: transformers `models/phi/modeling_phi.py`.
 """
 
+from archs.layouts import head_norms
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
 from archs.spec import COMMON, Architecture, Block
 
@@ -21,8 +22,7 @@ PHI2 = Architecture(
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
         "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
-        "layers.{i}.self_attn.q_layernorm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_layernorm": "blk.{i}.attn_k_norm",
+        **head_norms("q_layernorm", "k_layernorm"),
         "layers.{i}.self_attn.dense": "blk.{i}.attn_output",
         "layers.{i}.mlp.fc1": "blk.{i}.ffn_up",
         "layers.{i}.mlp.fc2": "blk.{i}.ffn_down",

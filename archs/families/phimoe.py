@@ -3,18 +3,12 @@
 Reference: transformers `models/phimoe/modeling_phimoe.py`. The norms are layer norms, though their key says RMS.
 """
 
-from archs.config import other_than, rope_scaling
+from archs.config import other_than, rope_scaling, unless_usual
 from archs.experts import FUSED_EXPERTS
 from archs.families.mixtral import MIXTRAL
 from archs.rope import longrope_factors, type_without_tensors
 from archs.spec import Config
 from quants.errors import ModelError
-
-
-def jitter(config: Config) -> float | None:
-    """How near the best a score must be to take part in the softmax, if not 0.01 (llama.cpp drops it)."""
-    noise = float(config["router_jitter_noise"])
-    return noise if noise != 0.01 else None
 
 
 def attention_factor(config: Config) -> float | None:
@@ -36,7 +30,7 @@ PHIMOE = MIXTRAL.derive(
         ),
         "rope.scaling.attn_factor": attention_factor,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
-        "expert_router_jitter": jitter,
+        "expert_router_jitter": unless_usual("router_jitter_noise", 0.01),
     },
     defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
     tensors={
@@ -52,6 +46,6 @@ PHIMOE = MIXTRAL.derive(
         "max_position_embeddings": keys["context_length"],
         "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
     },
-    flags_from_tensors={**MIXTRAL.flags_from_tensors, "lm_head_bias": "output.bias"},
+    flags_from_tensors={"lm_head_bias": "output.bias"},
     block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},
 )

@@ -6,6 +6,7 @@ Reference: transformers `models/qwen2_moe/modeling_qwen2_moe.py`. The router's w
 from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import QWEN2
+from archs.layouts import gated_net
 
 QWEN2_MOE = QWEN2.derive(
     name="qwen2moe",
@@ -26,12 +27,10 @@ QWEN2_MOE = QWEN2.derive(
         "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
         **SEPARATE_EXPERTS,
         "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
-        "layers.{i}.mlp.shared_expert.gate_proj": "blk.{i}.ffn_gate_shexp",
-        "layers.{i}.mlp.shared_expert.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mlp.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
+        **gated_net("mlp.shared_expert", "_shexp"),
     },
     legacy_names=tuple(FUSED_EXPERTS),
     config_from_gguf=dense_layers,
-    flags_from_tensors={**QWEN2.flags_from_tensors, "qkv_bias": "blk.*.attn_q.bias"},
+    flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,
 )  # fmt: skip

@@ -4,6 +4,7 @@ Reference: transformers `models/qwen3/modeling_qwen3.py`.
 """
 
 from archs.families.qwen2 import QWEN2
+from archs.layouts import head_norms
 
 QWEN3 = QWEN2.derive(
     name="qwen3",
@@ -11,7 +12,6 @@ QWEN3 = QWEN2.derive(
     vocab=("bpe",),
     defaults={"head_dim": 128},
     tensors={
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
     },
 )

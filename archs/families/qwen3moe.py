@@ -7,6 +7,7 @@ without `expert_weights_norm` mean that.
 from archs.config import windows
 from archs.experts import renormalized
 from archs.families.qwen2moe import QWEN2_MOE
+from archs.layouts import head_norms
 
 QWEN3_MOE = QWEN2_MOE.derive(
     name="qwen3moe",
@@ -22,8 +23,7 @@ QWEN3_MOE = QWEN2_MOE.derive(
         "num_experts_per_tok": 8, "norm_topk_prob": False,
     },
     tensors={
-        "layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
-        "layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+        **head_norms(),
     },
     block={"normalize_experts": True},
 )  # fmt: skip

@@ -5,21 +5,18 @@ in the delta nets. One projection makes, for each head of keys, its query, key, 
 together.
 """
 
-import re
 
 import numpy as np
 from numpy.typing import NDArray
 
 from archs.experts import dense_layers, renormalized
 from archs.families.qwen3moe import QWEN3_MOE
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import rotated_width
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import Invertible, add_one, chain, channels_and_taps, column, negative_exp, take
-from quants import FormatError, Tensor
+from quants import FormatError
 
-MTP_NAMES = {
-    "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
-}  # fmt: skip
 LINEAR: dict[str, str | Computed | None] = {
     "ssm.conv_kernel": "linear_conv_kernel_dim",
     "ssm.state_size": "linear_key_head_dim",
@@ -28,33 +25,6 @@ LINEAR: dict[str, str | Computed | None] = {
     "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
     "full_attention_interval": "full_attention_interval",
 }
-
-
-def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Layers that predict further tokens, `mtp.…`, as layers after the last; how many there are, tensors tell."""
-    last, count, renamed = config["num_hidden_layers"], 0, {}
-    for name, tensor in tensors.items():
-        found = re.fullmatch(r"(?:model\.)?mtp\.(?:layers\.(\d+)\.)?(\w+)(.*)", name)
-        if found:
-            number = int(found[1] or 0)
-            count = max(count, number + 1)
-            place = found[2] if found[1] else MTP_NAMES.get(found[2], found[2])
-            name = f"model.layers.{last + number}.{place}{found[3]}"
-        renamed[name] = tensor
-    return {**config, "num_nextn_predict_layers": count}, renamed
-
-
-def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
-    """What predicts further tokens under its own names again."""
-    last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
-    outside, found = {after: before for before, after in MTP_NAMES.items()}, {}
-    for name, tensor in tensors.items():
-        part = re.fullmatch(r"model\.layers\.(\d+)\.(.*?)(\.weight|\.bias|)", name)
-        if part and last <= int(part[1]) < last + count:
-            layer = f"layers.{int(part[1]) - last}.{part[2]}"
-            name = f"mtp.{outside.get(part[2], layer)}{part[3]}"
-        found[name] = tensor.renamed(name)
-    return found
 
 
 def recurrent(config: Config) -> list[bool]:
@@ -84,14 +54,14 @@ def of_groups(pick: str) -> Invertible:
 flat = Invertible(column.invert, column.forward)
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    further, rotated = keys.get("nextn_predict_layers", 0), keys["rope.dimension_count"]
+    counts = mtp_counts(keys)
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
-        "num_hidden_layers": keys["block_count"] - further, "num_nextn_predict_layers": further,
+        **counts,
         "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
-        "layer_types": kinds[: keys["block_count"] - further],
-        "partial_rotary_factor": rotated / keys["attention.key_length"],
-        **dense_layers({**keys, "block_count": keys["block_count"] - further}, tensors),
+        "layer_types": kinds[: counts["num_hidden_layers"]],
+        "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
+        **dense_layers({"block_count": counts["num_hidden_layers"]}, tensors),
     }  # fmt: skip
 
 
@@ -100,12 +70,11 @@ QWEN3_NEXT = QWEN3_MOE.derive(
     hf_classes=("Qwen3NextForCausalLM",),
     vocab=("bpe",),
     prepare=mtp_layers,
-    prepare_export=published,
+    prepare_export=published_mtp,
     config_from_gguf=config_from_gguf,
     metadata={
         **LINEAR,
-        "block_count": lambda config: config["num_hidden_layers"] + config["num_nextn_predict_layers"],
-        "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
+        **MTP_KEYS,
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
         "expert_weights_norm": renormalized(usual=True),
         "attention.recurrent_layers": recurrent,
@@ -135,7 +104,7 @@ QWEN3_NEXT = QWEN3_MOE.derive(
         "layers.{i}.linear_attn.norm": "blk.{i}.ssm_norm",
         "layers.{i}.linear_attn.out_proj": "blk.{i}.ssm_out",
         "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
+        "layers.{i}.eh_proj": MTP_TENSORS["layers.{i}.eh_proj"],
         "layers.{i}.enorm": TensorMap("blk.{i}.nextn.enorm", add_one),
         "layers.{i}.hnorm": TensorMap("blk.{i}.nextn.hnorm", add_one),
         "layers.{i}.shared_head.norm": TensorMap("blk.{i}.nextn.shared_head_norm", add_one),

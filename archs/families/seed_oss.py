@@ -14,6 +14,6 @@ SEED_OSS = HALVES.derive(
         "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524_288, "vocab_size": 155_136,
     },
     tensors={"layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
-    flags_from_tensors={**HALVES.flags_from_tensors, "attention_out_bias": "blk.*.attn_output.bias"},
+    flags_from_tensors={"attention_out_bias": "blk.*.attn_output.bias"},
     block={"ffn_norm": "post_attention_norm"},
 )  # fmt: skip

@@ -42,7 +42,6 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 SMOLLM3 = LLAMA.derive(
     name="smollm3",
     hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
-    vocab=("sentencepiece", "bpe"),
     metadata={
         "no_rope_layers": unusual_rope_layers,
         **windows(lambda config, layer: not rope_layers(config)[layer], kinds_switch=True),

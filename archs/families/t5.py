@@ -5,7 +5,7 @@ version's decoder output is scaled before the tied head, which llama.cpp drops: 
 """
 
 
-from archs.config import changed, lookup
+from archs.config import changed, lookup, unless_usual
 from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
@@ -22,12 +22,6 @@ def activation(config: Config) -> str | None:
     """The activation, where it is not ReLU, nor the gated gelu that "gated-gelu" means (llama.cpp drops it)."""
     kind = config["feed_forward_proj"]
     return None if kind in ("relu", "gated-gelu") else kind.removeprefix("gated-")
-
-
-def farthest(config: Config) -> int | None:
-    """Distances from here on share a bucket, where it is not 128 (llama.cpp drops it)."""
-    distance = int(config["relative_attention_max_distance"])
-    return distance if distance != FAR else None
 
 
 def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
@@ -111,7 +105,7 @@ T5 = Architecture(
         "attention.layer_norm_epsilon": "layer_norm_epsilon",
         "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
         "attention.relative_buckets_count": "relative_attention_num_buckets",
-        "attention.relative_max_distance": farthest,
+        "attention.relative_max_distance": unless_usual("relative_attention_max_distance", FAR),
         "decoder_start_token_id": "decoder_start_token_id|pad_token_id",
         "logit_scale": logit_scale,
         "hidden_activation": activation,

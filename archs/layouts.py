@@ -1,0 +1,119 @@
+"""What several families call alike: tensors of feed-forward nets, norms, state spaces, layers that predict further."""
+
+from __future__ import annotations
+
+import re
+
+from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
+from .transforms import channels_and_taps, column, in_groups, negative_exp
+
+
+def gated_net(
+    source: str, suffix: str = "", matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+) -> dict[str, Target]:
+    """A net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
+    names = zip(matrices, ("gate", "up", "down"), strict=True)
+    return {f"layers.{{i}}.{source}.{matrix}": f"blk.{{i}}.ffn_{name}{suffix}" for matrix, name in names}
+
+
+def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
+    """The norms of q and k."""
+    return {f"layers.{{i}}.self_attn.{q}": "blk.{i}.attn_q_norm", f"layers.{{i}}.self_attn.{k}": "blk.{i}.attn_k_norm"}
+
+
+# State spaces
+
+MAMBA2_KEYS: dict[str, str | Computed | None] = {
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
+    "ssm.state_size": "mamba_d_state",
+    "ssm.time_step_rank": "mamba_n_heads",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_min": lambda config: step_limit(config, 0),
+    "ssm.time_step_max": lambda config: step_limit(config, 1),
+}
+MAMBA_BIASES = {"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias"}
+
+
+def step_limit(config: Config, which: int) -> float | None:
+    """A bound of time steps, where it bounds anything (llama.cpp drops them)."""
+    bound = float((config.get("time_step_limit") or (0.0, float("inf")))[which])
+    return bound if 0 < bound < float("inf") else None
+
+
+def step_limits(keys: GgufKeys) -> ConfigKeys:
+    """`time_step_limit` again, where there is one."""
+    low, high = keys.get("ssm.time_step_min", 0.0), keys.get("ssm.time_step_max", float("inf"))
+    return {} if (low, high) == (0.0, float("inf")) else {"time_step_limit": [low, high]}
+
+
+def mamba(source: str) -> dict[str, Target]:
+    """What the tensors of Mamba and of Mamba-2 have in common."""
+    return {
+        f"layers.{{i}}.{source}.in_proj": "blk.{i}.ssm_in",
+        f"layers.{{i}}.{source}.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
+        f"layers.{{i}}.{source}.A_log": TensorMap("blk.{i}.ssm_a", negative_exp),
+        f"layers.{{i}}.{source}.D": "blk.{i}.ssm_d",
+        f"layers.{{i}}.{source}.out_proj": "blk.{i}.ssm_out",
+    }
+
+
+def mamba2(source: str, groups: str) -> dict[str, Target]:
+    """The tensors of Mamba-2. groups: the config key that counts them."""
+    return mamba(source) | {
+        f"layers.{{i}}.{source}.dt_bias": "blk.{i}.ssm_dt.bias",
+        f"layers.{{i}}.{source}.D": TensorMap("blk.{i}.ssm_d", column),
+        f"layers.{{i}}.{source}.norm": TensorMap("blk.{i}.ssm_norm", in_groups(groups)),
+    }
+
+
+# Layers after the last, which predict the tokens after the next (MTP)
+
+MTP_TENSORS: dict[str, Target] = {
+    "layers.{i}.embed_tokens": "blk.{i}.nextn.embed_tokens",
+    "layers.{i}.enorm": "blk.{i}.nextn.enorm",
+    "layers.{i}.hnorm": "blk.{i}.nextn.hnorm",
+    "layers.{i}.eh_proj": "blk.{i}.nextn.eh_proj",
+    "layers.{i}.shared_head.norm": "blk.{i}.nextn.shared_head_norm",
+    "layers.{i}.shared_head.head": "blk.{i}.nextn.shared_head_head",
+}
+MTP_KEYS: dict[str, str | Computed | None] = {
+    "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),
+    "nextn_predict_layers": lambda config: config["num_nextn_predict_layers"] or None,
+}
+MTP_NAMES = {
+    "fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm",
+}  # fmt: skip
+
+
+def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """`mtp.…` as layers after the last; how many there are, tensors tell."""
+    last, count, renamed = config["num_hidden_layers"], 0, {}
+    for name, tensor in tensors.items():
+        parts = re.fullmatch(r"(?:model\.)?mtp\.(?:layers\.(\d+)\.)?(\w+)(.*)", name)
+        if parts:
+            number = int(parts[1] or 0)
+            count = max(count, number + 1)
+            place = parts[2] if parts[1] else MTP_NAMES.get(parts[2], parts[2])
+            name = f"model.layers.{last + number}.{place}{parts[3]}"
+        renamed[name] = tensor
+    return {**config, "num_nextn_predict_layers": count}, renamed
+
+
+def published_mtp(config: Config, tensors: Tensors) -> Tensors:
+    """The layers after the last under their own names again."""
+    last, count = config["num_hidden_layers"], config["num_nextn_predict_layers"]
+    outside, source = {after: before for before, after in MTP_NAMES.items()}, {}
+    for name, tensor in tensors.items():
+        part = re.fullmatch(r"model\.layers\.(\d+)\.(.*?)(\.weight|\.bias|)", name)
+        if part and last <= int(part[1]) < last + count:
+            layer = f"layers.{int(part[1]) - last}.{part[2]}"
+            name = f"mtp.{outside.get(part[2], layer)}{part[3]}"
+        source[name] = tensor.renamed(name)
+    return source
+
+
+def mtp_counts(keys: GgufKeys) -> ConfigKeys:
+    """How many layers there are, and how many of those that predict."""
+    count = keys.get("nextn_predict_layers", 0)
+    return {"num_hidden_layers": keys["block_count"] - count, "num_nextn_predict_layers": count}
