@@ -1,4 +1,4 @@
-"""Every command line in README and docs runs: those of a page one after the other, in one folder."""
+"""The site builds without a warning; what pages show runs, those of a page one after the other, in one folder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from gguftools.console.app import build_app
+from gguftools.console.usage import options_of
 
 from .conftest import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
+PROGRAM: Any = typer.main.get_command(build_app())
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -46,12 +53,35 @@ def test_examples_run(page: Path, folder: Path):
             run([sys.executable, "-m", "gguftools", *shlex.split(line, comments=True)[1:]], folder)
 
 
-def run(command: list[str], folder: Path) -> None:
+def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command[2:]} failed: {done.stderr}"
+    assert done.returncode == 0, f"{command[2:]} failed: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def test_every_command_is_documented():
     pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for path in sorted((ROOT / "gguftools" / "commands").glob("[a-z]*.py")):
         assert f"gguftools {path.stem.replace('_', '-')}" in pages, f"no page shows `gguftools {path.stem}`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_and_options_that_a_page_names_exist(page: Path):
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    shown = [span for span in re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL) if not span.startswith("```python")]
+    for name, arguments in CALL.findall("\n".join(shown)):
+        assert name in PROGRAM.commands, f"gguftools {name}"
+        options = re.findall(r"(?<=\s)--?[a-z][a-z0-9-]*", arguments.partition(" #")[0])
+        assert set(options) <= {*options_of(PROGRAM.commands[name]), "--help", "-h"}, f"gguftools {name}{arguments}"
+
+
+def test_generated_parts_are_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True,
+                          text=True)  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr}: run python docs/generate.py"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path):
+    run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml"), "-d",
+         str(tmp_path / "site")], ROOT)  # fmt: skip
+    assert (tmp_path / "site" / "python" / "index.html").is_file()

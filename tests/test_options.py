@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import typer.main
 from gguftools.console.app import build_app
 from gguftools.console.contradictions import APART, NEEDS, flag
 
-from .conftest import ROOT
 from .findings.tool import EXAMPLE, TEXT, run, typed
 
 PROGRAM: Any = typer.main.get_command(build_app())
@@ -163,9 +160,3 @@ def test_a_short_name_belongs_to_one_option():
         for short in option.opts[1:]:
             owners.setdefault(short, set()).add(name)
     assert {short: names for short, names in owners.items() if len(names) > 1} == {}
-
-
-def test_the_table_in_the_docs_is_up_to_date():
-    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True,
-                          text=True)  # fmt: skip
-    assert done.returncode == 0, f"{done.stderr}: run python docs/generate.py"
