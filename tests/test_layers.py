@@ -48,7 +48,6 @@ TO_GO = {
     "gguftools.conversion.export -> gguftools.inspection.*": "inspection",
     "gguftools.inputs -> gguftools.conversion.convert": "head",
     "gguftools.quantization.planning -> gguftools.inputs": "head",
-    "runtime.* -> runtime.*": "runtime",
 }
 FILES = {  # module: its file
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
