@@ -11,21 +11,32 @@ __version__ = "0.1.0"
 
 _API = {
     # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
+    "audit": "inspection.audit",
     "convert": "conversion.convert",
+    "diff": "inspection.compare",
+    "hash": "inspection.hashing",
     "load": "opened",
     "open": "opened",
     "perplexity": "measurement.perplexity",
     "quantize": "conversion.quantize",
     "set_metadata": "metadata.edit",
+    "validate": "inspection.validation",
 }
 
-__all__ = ["GgufToolsError", "__version__", "convert", "load", "open", "perplexity", "quantize", "set_metadata"]
+__all__ = [
+    "GgufToolsError", "__version__", "audit", "convert", "diff", "hash", "load", "open", "perplexity", "quantize",
+    "set_metadata", "validate",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
     from .conversion.convert import convert
     from .conversion.quantize import quantize
+    from .inspection.audit import audit
+    from .inspection.compare import diff
+    from .inspection.hashing import hash
+    from .inspection.validation import validate
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
     from .opened import load, open

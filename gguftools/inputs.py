@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from quants import Tensor
+from quants.errors import OptionError
 from quants.tensor import ReadRows
 
 from .files.atomic import Reads
@@ -63,6 +65,20 @@ def open_input(path: Path) -> Input:
         file.path, file.metadata, read_by_calls(file), file.shards, shards, file.magic, file.alignment,
         states=file.states,
     )  # fmt: skip
+
+
+def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
+    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
+    if pattern is None:
+        return list(tensors.values())
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"--tensors {pattern!r} is not a regular expression: {error}") from error
+    found = [t for name, t in tensors.items() if expression.search(name)]
+    if not found:
+        raise OptionError(f"no tensor's name matches {pattern!r}")
+    return found
 
 
 def read_by_calls(file: GgufFile) -> dict[str, Tensor]:

@@ -10,8 +10,8 @@ from typer import Argument, Exit, Option
 from ..console.options import Json, Threads
 
 if TYPE_CHECKING:
-    from ..inspection.compare import Comparison, TensorDifference
-    from ..inspection.drafting import Drafting
+    from ..inspection.compare import DiffReport, TensorDifference
+    from ..inspection.drafting import DraftingReport
 
 EXAMPLES = (
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
@@ -38,7 +38,7 @@ def diff(
         drafting = can_draft(a, b)
         print_json(drafting.as_dict()) if json else _print_drafting(drafting)
         raise Exit(0 if drafting.possible else 1)
-    from ..inspection.compare import compare
+    from ..inspection.compare import diff as compare
 
     with bytes_progress(f"diff {a.name}") as progress:
         comparison = compare(a, b, threads=threads, progress=progress)
@@ -46,7 +46,7 @@ def diff(
     raise Exit(1 if comparison.differ else 0)
 
 
-def _print_comparison(found: Comparison, all_tensors: bool) -> None:
+def _print_comparison(found: DiffReport, all_tensors: bool) -> None:
     from ..console.ui import print_line, print_table
 
     for key in found.keys:
@@ -70,13 +70,13 @@ def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
             for form, shape in ((a, tensor.shape_a), (b, tensor.shape_b))
         )
     figures = tensor.figures
-    if figures is None:
+    if figures is None or tensor.kind == "same":
         return (tensor.name, tensor.kind, a, b, "", "", "")
     numbers = (f"{figures.rmse:.3g}", f"{figures.max_error:.3g}", f"{100 * figures.relative:.3g} %")
     return (tensor.name, tensor.kind, a, b, *numbers)
 
 
-def _print_drafting(found: Drafting) -> None:
+def _print_drafting(found: DraftingReport) -> None:
     from ..console.ui import print_line
 
     print_line(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")

@@ -30,7 +30,8 @@ def hash(
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_checks, print_json, print_line
-    from ..inspection.hashing import check_file, hash_file, write_manifest
+    from ..inspection.hashing import check_file, write_manifest
+    from ..inspection.hashing import hash as hashed
 
     given = {"xxh64": xxh64, "sha1": sha1, "sha256": sha256, "uuid": uuid}
     wanted = [name for name, chosen in given.items() if chosen or all] or ["xxh64"]
@@ -38,7 +39,7 @@ def hash(
         if check is not None:
             reports = [check_file(path, check, progress) for path in files]
         else:
-            found = (digest for path in files for digest in hash_file(path, wanted, not no_tensors, progress))
+            found = (digest for path in files for digest in hashed(path, wanted, not no_tensors, progress).digests)
             digests = list(found) if output is None else write_manifest(output, found, overwrite, files)
     if check is not None:
         print_checks(reports, json)

@@ -26,13 +26,14 @@ def show(
 ) -> None:
     """Show what GGUF files hold: a summary, metadata, tensors."""
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
+    from ..inputs import selected
     from ..inspection import describe
     from ..metadata.text import brief, type_name
     from ..opened import open
 
     opened = [open(path) for path in files]
     if json and not key:
-        documents = [describe.as_json(each, describe.selected(each.tensors, tensors)) for each in opened]
+        documents = [describe.as_json(each, selected(each.tensors, tensors)) for each in opened]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
     table = print_markdown if markdown else print_table
@@ -58,7 +59,7 @@ def show(
                 table("metadata", ("key", "type", "value"), rows)
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))
-                for t in describe.selected(each.tensors, tensors)
+                for t in selected(each.tensors, tensors)
             ]
             if found:
                 table("tensors (rows first)", ("name", "type", "shape", "offset", "bytes"), found, "lllrr")

@@ -16,7 +16,7 @@ from .tables import folded, table
 
 if TYPE_CHECKING:
     from ..conversion.shards import ShardsReport
-    from ..inspection.hashing import CheckReport
+    from ..inspection.digests import CheckReport
     from ..metadata.edit import EditReport
     from ..quantization.imatrix import ImportanceMatrix
     from ..writing.report import LogitCheck, OutputReport, QuantizeReport

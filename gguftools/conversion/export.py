@@ -22,9 +22,8 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from ..files.checkpoint.safetensors import Entry, plan_safetensors
-from ..inputs import PathLike, open_input
-from ..inspection.compare import compare_metadata
-from ..inspection.describe import selected
+from ..inputs import PathLike, open_input, selected
+from ..metadata.difference import compare_metadata
 from ..metadata.typed import check_kinds
 from ..writing.pipeline import Progress
 from ..writing.row_blocks import over_rows

@@ -22,14 +22,14 @@ from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates
 from .audits.tensors import audit_errors, audit_statistics, measure
 from .audits.texts import audit_metadata, audit_names, audit_tokens
-from .compare import compare
+from .compare import diff
 
 TEMPLATE = Keys.Tokenizer.CHAT_TEMPLATE
 SHOWN_LINES = 12
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditReport:
     """What the rules found in a file, the worst first. templates: the keys of those that were looked into."""
 
     path: Path
@@ -58,7 +58,7 @@ def audit(
     tensors: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Audit:
+) -> AuditReport:
     """Look for harm in a GGUF file; nothing of it is run.
 
     against: the Hugging Face folder or GGUF file that it was made from; templates and (tensors=True) weights are
@@ -75,7 +75,7 @@ def audit(
     if tensors:
         found += _audit_tensors(opened, against, threads, progress)
     ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
-    return Audit(Path(path), tuple(ordered), tuple(templates))
+    return AuditReport(Path(path), tuple(ordered), tuple(templates))
 
 
 def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
@@ -124,7 +124,7 @@ def _audit_tensors(
     yield from audit_statistics(measure(read_by_calls(opened.file), threads, progress))
     if against is None:
         return
-    compared = compare(against, opened.path, threads=threads, progress=progress)
+    compared = diff(against, opened.path, threads=threads, progress=progress)
     relative = {}
     for tensor in compared.tensors:
         if tensor.kind in ("added", "removed", "shape"):

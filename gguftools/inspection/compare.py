@@ -7,44 +7,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 
 from ..files.gguf.writer import RESERVE_KEY
-from ..inputs import Input, PathLike, open_input
-from ..metadata.text import brief, plain, type_name
+from ..inputs import PathLike, open_input
+from ..metadata.difference import KeyDifference, compare_metadata
 from ..writing.pipeline import Progress
 from ..writing.row_blocks import over_rows
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
 OF_THE_OUTPUT = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
-# Types whose encoding depends on nothing but the values: what a checkpoint's tensor becomes in them is certain.
-CERTAIN = ("F32", "F16", "BF16", "Q8_0")
-
-
-@dataclass(frozen=True)
-class KeyDifference:
-    """One metadata key. kind: "added" (only B has it), "removed" (only A), "changed", "type" (stored otherwise).
-
-    a, b: type and value of each side in short; note: where long arrays part.
-    """
-
-    key: str
-    kind: str
-    a: str | None
-    b: str | None
-    note: str | None = None
+# Those whose encoding depends on nothing but the values: what a checkpoint's tensor becomes in them is certain.
+ROUNDING_FORMATS = ("F32", "F16", "BF16", "Q8_0")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How far B's decoded values are from A's. relative: rmse over the root mean square of A. row: of the largest."""
+    """How far B's decoded values are from A's: root mean square and largest error, in units of the values.
+
+    relative: rmse over the root mean square of A. row: where the largest error is.
+    """
 
     rmse: float
     max_error: float
@@ -55,7 +44,9 @@ class Figures:
 @dataclass(frozen=True)
 class TensorDifference:
     """One tensor. kind: "same", "rounded" (other types, but B's values are A's rounded to B's type), "type", "shape",
-    "bytes" (of one type, other values), "added", "removed".
+    "bytes" (of one type, other values), "added", "removed". a, b: the formats.
+
+    figures: how far B's values are from A's; None where they cannot be compared ("shape", "added", "removed").
     """
 
     name: str
@@ -68,8 +59,11 @@ class TensorDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two models side by side. checkpoint: one side is a Hugging Face folder."""
+class DiffReport:
+    """Two models side by side. checkpoint: one side is a Hugging Face folder.
+
+    keys: the metadata that differs. tensors: all of both sides, in A's order, with how far their values are apart.
+    """
 
     a: Path
     b: Path
@@ -110,9 +104,9 @@ class Comparison:
         }  # fmt: skip
 
 
-def compare(
+def diff(
     a: PathLike, b: PathLike, *, threads: int | None = None, progress: Progress | None = None
-) -> Comparison:
+) -> DiffReport:
     """Compare two models: GGUF files, split sets or Hugging Face folders. Figures say how far B is from A.
 
     progress(bytes of A read, of how many, tensor). Raises FileError, ModelError, VocabularyError for what cannot be
@@ -121,75 +115,34 @@ def compare(
     first, second = open_input(Path(a)), open_input(Path(b))
     folder = Path(a).is_dir() or Path(b).is_dir()
     keys = tuple(compare_metadata(first.metadata, second.metadata, OF_THE_OUTPUT if folder else (RESERVE_KEY,)))
-    return Comparison(Path(a), Path(b), folder, keys, tuple(_compare_tensors(first, second, threads, progress)))
-
-
-def compare_metadata(a: Metadata, b: Metadata, ignored: tuple[str, ...] = ()) -> Iterator[KeyDifference]:
-    """Keys in A's order, then those that only B has. ignored: beginnings of keys that don't count."""
-    for key in [*a, *(key for key in b if key not in a)]:
-        if key.startswith(ignored):
-            continue
-        if key not in b:
-            yield KeyDifference(key, "removed", _shown(a.value(key)), None)
-        elif key not in a:
-            yield KeyDifference(key, "added", None, _shown(b.value(key)))
-        elif found := _compare_values(key, a.value(key), b.value(key)):
-            yield found
-
-
-def _compare_values(key: str, a: Value, b: Value) -> KeyDifference | None:
-    note = _parting(a, b) if a.type is b.type is ValueType.ARRAY else None
-    if (a.type, a.element) != (b.type, b.element):
-        return KeyDifference(key, "type", _shown(a), _shown(b), note)
-    if a.type is ValueType.ARRAY:
-        return KeyDifference(key, "changed", _shown(a), _shown(b), note) if note else None
-    return None if _number(a) == _number(b) else KeyDifference(key, "changed", _shown(a), _shown(b))
-
-
-def _shown(value: Value) -> str:
-    return f"{type_name(value)} {brief(value)}"
-
-
-def _number(value: Value) -> Any:
-    """A value that equals another if the files hold the same: floats by their bits, so that NaN is NaN."""
-    if value.type in (ValueType.FLOAT32, ValueType.FLOAT64):
-        return np.array(value.data, "<f4" if value.type is ValueType.FLOAT32 else "<f8").tobytes()
-    return value.data
-
-
-def _parting(a: Value, b: Value) -> str | None:
-    """Where two arrays part; None where they don't."""
-    if (a.element is ValueType.STRING) != (b.element is ValueType.STRING):
-        return None
-    numbers = isinstance(a.data, np.ndarray) or isinstance(b.data, np.ndarray)
-    left, right = (np.asarray(a.data), np.asarray(b.data)) if numbers else (plain(a), plain(b))
-    count = min(len(left), len(right))
-    if numbers:
-        x, y = left[:count], right[:count]
-        wrong = np.flatnonzero((x != y) & ~((x != x) & (y != y))).tolist()  # NaN is what NaN was
-    else:
-        wrong = [i for i in range(count) if left[i] != right[i]]
-    if wrong:
-        return f"{len(wrong):,} of {count:,} items differ, the first is item {wrong[0]}"
-    return f"equal up to item {count:,}; lengths {len(left):,} and {len(right):,}" if len(left) != len(right) else None
+    tensors = _compare_tensors(first.tensors, second.tensors, threads, progress)
+    return DiffReport(Path(a), Path(b), folder, keys, tuple(tensors))
 
 
 def _compare_tensors(
-    a: Input, b: Input, threads: int | None, progress: Progress | None
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], threads: int | None, progress: Progress | None
 ) -> Iterator[TensorDifference]:
-    pairs = {name: (a.tensors[name], b.tensors[name]) for name in a.tensors if name in b.tensors}
-    alike = {name: pair for name, pair in pairs.items() if pair[0].shape == pair[1].shape}
-    found = _measure(alike, threads, progress)
-    for name, tensor in a.tensors.items():
-        if name not in pairs:
-            yield TensorDifference(name, "removed", tensor.format.name, None, tensor.shape, None)
-            continue
-        other = pairs[name][1]
-        both = (name, tensor.format.name, other.format.name, tensor.shape, other.shape)
-        yield _judged(both, found[name]) if name in alike else TensorDifference(both[0], "shape", *both[1:])
-    for name, tensor in b.tensors.items():
-        if name not in a.tensors:
-            yield TensorDifference(name, "added", None, tensor.format.name, None, tensor.shape)
+    measured = {name: _Sums() for name in a if name in b and a[name].shape == b[name].shape}
+
+    def look(tensor: Tensor, start: int, stop: int) -> _Sums:
+        return _compare_rows(tensor, b[tensor.name], start, stop)
+
+    for tensor, _, part in over_rows([a[name] for name in measured], look, threads=threads, progress=progress):
+        measured[tensor.name].add(part)
+    for name, total in measured.items():
+        if not total.same:  # rows that are the same were not decoded, but count for what errors are relative to
+            total.power += sum(_power(a[name].float32(*rows)) for rows in total.same_rows)
+    for name in dict.fromkeys((*a, *b)):
+        left, right, sums = a.get(name), b.get(name), measured.get(name)
+        form, other = (None if tensor is None else tensor.format.name for tensor in (left, right))
+        if sums is None:
+            kind = "added" if left is None else "removed" if right is None else "shape"
+        elif form == other:
+            kind = "same" if sums.same else "bytes"
+        else:
+            kind = "rounded" if sums.rounded else "type"
+        shape, other_shape = (None if tensor is None else tensor.shape for tensor in (left, right))
+        yield TensorDifference(name, kind, form, other, shape, other_shape, None if sums is None else sums.figures())
 
 
 @dataclass
@@ -203,6 +156,17 @@ class _Sums:
     row: int = 0
     same: bool = True
     rounded: bool = True
+    same_rows: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, part: _Sums) -> None:
+        self.values += part.values
+        self.squares += part.squares
+        self.power += part.power
+        self.same &= part.same
+        self.same_rows += part.same_rows
+        self.rounded &= part.rounded
+        if part.largest > self.largest or math.isnan(part.largest):
+            self.largest, self.row = part.largest, part.row
 
     def figures(self) -> Figures:
         rmse = math.sqrt(self.squares / self.values) if self.values else 0.0
@@ -211,58 +175,24 @@ class _Sums:
         return Figures(rmse, self.largest, relative, self.row)
 
 
-def _judged(
-    both: tuple[str, str, str, tuple[int, ...], tuple[int, ...]], sums: _Sums
-) -> TensorDifference:
-    name, form, other, shape, _ = both
-    if sums.same and form == other:
-        return TensorDifference(name, "same", form, other, shape, shape)
-    kind = "bytes" if form == other else "rounded" if sums.rounded else "type"
-    return TensorDifference(name, kind, form, other, shape, shape, sums.figures())
-
-
-def _measure(
-    pairs: Mapping[str, tuple[Tensor, Tensor]], threads: int | None, progress: Progress | None
-) -> dict[str, _Sums]:
-    """Compare the rows of each pair."""
-    sums = {name: _Sums() for name in pairs}
-    others = {id(a): b for a, b in pairs.values()}
-
-    def look(tensor: Tensor, start: int, stop: int) -> _Sums:
-        return _compare_rows(tensor, others[id(tensor)], start, stop)
-
-    tensors = [a for a, _ in pairs.values()]
-    names = {id(a): name for name, (a, _) in pairs.items()}
-    for tensor, _, part in over_rows(tensors, look, threads=threads, progress=progress):
-        total = sums[names[id(tensor)]]
-        total.values += part.values
-        total.squares += part.squares
-        total.power += part.power
-        total.same &= part.same
-        total.rounded &= part.rounded
-        if part.largest > total.largest or math.isnan(part.largest):
-            total.largest, total.row = part.largest, part.row
-    return sums
-
-
 def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Sums:
     raw_a, raw_b = np.ascontiguousarray(a.raw(start, stop)), np.ascontiguousarray(b.raw(start, stop))
     if a.format.name == b.format.name and np.array_equal(raw_a, raw_b):
-        return _Sums(values=(stop - start) * a.width)
+        return _Sums(values=(stop - start) * a.width, same_rows=[(start, stop)])
     left = a.format.decode(raw_a)
-    rounded = b.format.name in CERTAIN and np.array_equal(_encoded(b, left), raw_b)
-    x, y = left.astype(np.float64), b.format.decode(raw_b).astype(np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = b.format.name in ROUNDING_FORMATS and np.array_equal(b.format.encode(left), raw_b)
+        x, y = left.astype(np.float64), b.format.decode(raw_b).astype(np.float64)
         error = np.abs(y - x)
     error[np.isnan(x) & np.isnan(y)] = 0.0
     at = int(np.argmax(error)) if error.size else 0
     return _Sums(
-        values=x.size, squares=float(np.vdot(error, error)), power=float(np.vdot(x, x)),
+        values=x.size, squares=float(np.vdot(error, error)), power=_power(x),
         largest=float(error.reshape(-1)[at]) if error.size else 0.0, row=start + at // max(1, a.width),
         same=False, rounded=rounded,
     )  # fmt: skip
 
 
-def _encoded(like: Tensor, values: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return like.format.encode(values)
+def _power(values: NDArray[Any]) -> float:
+    wide = values.astype(np.float64, copy=False)
+    return float(np.vdot(wide, wide))

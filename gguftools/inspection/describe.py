@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -59,20 +58,6 @@ def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
         return None
     named = f"{len(tokens):,} tokens, {kind if isinstance(kind, str) else '?'}"
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
-
-
-def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
-    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
-    if pattern is None:
-        return list(tensors.values())
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise OptionError(f"--tensors {pattern!r} is not a regular expression: {error}") from error
-    found = [t for name, t in tensors.items() if expression.search(name)]
-    if not found:
-        raise OptionError(f"no tensor's name matches {pattern!r}")
-    return found
 
 
 def as_json(opened: OpenFile, tensors: Iterable[Tensor]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ ROLES = ("bos", "eos", "eot", "unk", "pad")
 
 
 @dataclass(frozen=True)
-class Drafting:
+class DraftingReport:
     """Can `draft` draft for `target`?
 
     tokens: lengths of the two lists. same_until: the first id from 5 on whose text differs, or the shorter length.
@@ -52,7 +52,7 @@ class Drafting:
         return {**asdict(self), "target": str(self.target), "draft": str(self.draft), "possible": self.possible}
 
 
-def can_draft(target: PathLike, draft: PathLike) -> Drafting:
+def can_draft(target: PathLike, draft: PathLike) -> DraftingReport:
     """Compare the vocabularies of two GGUF files. Raises FileError, VocabularyError where a file has none."""
     a, b = open(target).metadata, open(draft).metadata
     for metadata in (a, b):
@@ -82,7 +82,7 @@ def can_draft(target: PathLike, draft: PathLike) -> Drafting:
         pair = f"{a.get('tokenizer.ggml.pre')!r} and {b.get('tokenizer.ggml.pre')!r}"
         notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
     ids = {role: (_id(a, role), _id(b, role)) for role in ROLES}
-    return Drafting(
+    return DraftingReport(
         Path(target), Path(draft), (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong),
         {role: pair for role, pair in ids.items() if pair != (None, None)},
         tuple(obstacles), tuple(edits), tuple(notes),

@@ -1,4 +1,4 @@
-"""Hashes of tensors and of whole models, listed and checked in the reference's manifest format.
+"""Hashes of tensors and of whole models, listed and checked in the manifest format of llama.cpp.
 
 A line is `ALGORITHM  HEX  FILE:TENSOR`, or `ALGORITHM  HEX  FILE` for all tensors' data in file order. Metadata and
 padding are not part of it, so that renaming a model changes nothing.
@@ -11,9 +11,8 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from quants.errors import FileError, OptionError
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
 from ..inputs import read_by_calls
-from ..metadata.visible import visible
+from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int, str], None]
@@ -31,7 +30,6 @@ ALGORITHMS = ("xxh64", "sha1", "sha256")
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
 WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
-ESCAPE = "\\"
 ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
 LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
@@ -43,68 +41,17 @@ class Hasher(Protocol):
     def hexdigest(self) -> str: ...
 
 
-@dataclass(frozen=True)
-class Digest:
-    """A hash of one tensor, or (tensor None) of all. file: as it was named."""
-
-    algorithm: str
-    hex: str
-    file: str
-    tensor: str | None = None
-
-    def line(self) -> str:
-        """As it stands in a manifest. As in coreutils', `\\` in front says that the name has escapes."""
-        name = self.file if self.tensor is None else f"{self.file}:{self.tensor}"
-        if visible(name) == name:
-            return f"{self.algorithm:<8}  {self.hex}  {name}"
-        return "\\" + f"{self.algorithm:<8}  {self.hex}  {visible(name.replace(ESCAPE, 2 * ESCAPE))}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"algorithm": self.algorithm, "hash": self.hex, "file": self.file, "tensor": self.tensor}
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """What a manifest says and what was found: None where there is no such tensor, or no such line."""
-
-    name: str
-    algorithm: str
-    expected: str | None
-    found: str | None
-
-    def __str__(self) -> str:
-        if self.found is None:
-            return f"{self.name}: not in the file"
-        if self.expected is None:
-            return f"{self.name}: not in the manifest"
-        return f"{self.name}: {self.algorithm} is {self.found}, not {self.expected}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "algorithm": self.algorithm, "expected": self.expected, "found": self.found}
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """How many lines of a manifest were checked for a file, and which were wrong."""
-
-    file: str
-    checked: int
-    mismatches: list[Mismatch]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"file": self.file, "checked": self.checked, "mismatches": [each.as_dict() for each in self.mismatches]}
-
-
-def hash_file(
+def hash(
     path: PathLike,
     algorithms: Iterable[str] = ("xxh64",),
     tensors: bool = True,
     progress: Progress | None = None,
-) -> list[Digest]:
+) -> HashReport:
     """Hashes of each tensor (unless tensors=False), then of all, by each algorithm: xxh64, sha1, sha256, uuid.
 
-    uuid is of the whole only: version 5, in the reference's name space. Of a split set, any shard may be named; the
-    hashes are those of the merged file. Raises FileError, OptionError.
+    uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
+    hashes are those of the merged file. progress(bytes done, of how many, tensor).
+    Raises FileError, also for a file that is changed meanwhile, and OptionError for an unknown algorithm.
     """
     wanted = _known(algorithms)
     opened = open_gguf(Path(path))
@@ -123,7 +70,9 @@ def hash_file(
                 if progress is not None:
                     progress(done, total, tensor.name)
             found += [Digest(name, hasher.hexdigest(), str(path), tensor.name) for name, hasher in own.items()]
-    return found + [Digest(name, _finish(name, hasher), str(path)) for name, hasher in whole.items()]
+    Reads(states=opened.states).check_unchanged()
+    found += [Digest(name, _finish(name, hasher), str(path)) for name, hasher in whole.items()]
+    return HashReport(Path(path), tuple(found))
 
 
 def _known(algorithms: Iterable[str]) -> list[str]:
@@ -183,23 +132,25 @@ def read_manifest(path: PathLike) -> list[Digest]:
         name = ESCAPED.sub(_unescaped, match[3]) if line.startswith(ESCAPE) else match[3]
         rows.append((match[1], match[2].lower(), name))
     names = {name for _, _, name in rows}
-    wholes = {name for name in names if any(other.startswith(f"{name}:") for other in names)}
-    return [Digest(algorithm, value, *_parts(name, wholes)) for algorithm, value, name in rows]
+    files = {start for name in names for start in _before_colons(name) if start in names}
+    return [Digest(algorithm, value, *_parts(name, files)) for algorithm, value, name in rows]
 
 
 def _unescaped(match: re.Match[str]) -> str:
     return codecs.decode(match[0], "unicode_escape")
 
 
-def _parts(name: str, wholes: set[str]) -> tuple[str, str | None]:
+def _parts(name: str, files: set[str]) -> tuple[str, str | None]:
     """File and tensor. Files that have a line of their own tell where the name of a file ends; else the last colon."""
-    if name in wholes:
+    if name in files or ":" not in name:
         return name, None
-    for file in wholes:
-        if name.startswith(f"{file}:"):
-            return file, name.removeprefix(f"{file}:")
-    file, colon, tensor = name.rpartition(":")
-    return (file, tensor) if colon else (name, None)
+    file = next((start for start in _before_colons(name) if start in files), name.rpartition(":")[0])
+    return file, name[len(file) + 1 :]
+
+
+def _before_colons(name: str) -> Iterator[str]:
+    """What may be the file's name, the longest first."""
+    return (name[:at] for at in range(len(name) - 1, -1, -1) if name[at] == ":")
 
 
 def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = None) -> CheckReport:
@@ -211,7 +162,7 @@ def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = N
     has_tensors = any(line.tensor is not None for line in lines)
     found = {
         (digest.algorithm, digest.tensor): digest.hex
-        for digest in hash_file(path, {line.algorithm for line in lines}, has_tensors, progress)
+        for digest in hash(path, {line.algorithm for line in lines}, has_tensors, progress).digests
     }
     expected = {(line.algorithm, line.tensor): line.hex for line in lines}
     wrong = [

@@ -40,7 +40,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationReport:
     """What was looked at, and what is wrong. tensors, keys, bytes: how much was checked."""
 
     path: Path
@@ -59,7 +59,7 @@ class Validation:
 
 def validate(
     path: PathLike, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
-) -> Validation:
+) -> ValidationReport:
     """Check a GGUF file or split set. Problems are results, not exceptions, those of the structure too.
 
     data: also read every tensor and look for blocks that are no numbers.
@@ -69,7 +69,7 @@ def validate(
         tensors = read_by_calls(file)
     except GgufToolsError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return Validation(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))
+        return ValidationReport(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))
     found = [*_check_structure(file), *_check_keys(file)]
     told = {problem.where for problem in found if problem.severity == ERROR}
     found += [problem for problem in _check_architecture(file) if problem.where not in told]
@@ -82,7 +82,7 @@ def validate(
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
     size = sum(tensor.nbytes for tensor in tensors.values()) if data else 0
-    return Validation(Path(path), tuple(unique), len(file.metadata), len(tensors), size)
+    return ValidationReport(Path(path), tuple(unique), len(file.metadata), len(tensors), size)
 
 
 def _check_structure(file: GgufFile) -> Iterator[Problem]:

@@ -318,7 +318,7 @@ def same(a: Value | None, b: Value | None) -> bool:
     if a is None or b is None or (a.type, a.element) != (b.type, b.element):
         return a is b
     if a.type is not ValueType.ARRAY:
-        return _same_scalar(a, b)
+        return bool(_stored(a) == _stored(b))
     if len(a.data) != len(b.data):
         return False
     if a.element is ValueType.ARRAY:
@@ -331,7 +331,9 @@ def same(a: Value | None, b: Value | None) -> bool:
     return numbers(a.data, a.element).tobytes() == numbers(b.data, a.element).tobytes()
 
 
-def _same_scalar(a: Value, b: Value) -> bool:
-    if a.type in FLOATS:
-        return bool(np.float64(a.data).tobytes() == np.float64(b.data).tobytes())
-    return bool(a.data == b.data)
+def _stored(value: Value) -> Any:
+    """A scalar that equals another where files hold the same: floats by their bits, so that NaN is NaN."""
+    if value.type not in FLOATS:
+        return value.data
+    with np.errstate(over="ignore"):
+        return np.asarray(value.data).astype(ARRAY_TYPES[value.type]).tobytes()

@@ -34,7 +34,8 @@ from gguftools.conversion.shards import merge, split
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
-from gguftools.inspection.hashing import hash_file, read_manifest, write_manifest
+from gguftools.inspection import hashing
+from gguftools.inspection.hashing import read_manifest, write_manifest
 from gguftools.metadata.edit import set_metadata
 from gguftools.quantization.imatrix import Entry, ImportanceMatrix, read_imatrix, write_imatrix
 from gguftools.quantization.imatrix import merge as merge_matrices
@@ -68,6 +69,10 @@ def merge_imatrices(_: int) -> None:
     write_imatrix(merge_matrices([read_imatrix(Path("k"))] * 2), Path(OUT), OVERWRITE, [Path("k")])
 
 
+def hash_to_manifest(_: int) -> None:
+    write_manifest(OUT, hashing.hash("m.gguf").digests, OVERWRITE, ["m.gguf"])
+
+
 OVERWRITE = False  # whether commands are given --overwrite in this round
 COMMANDS = [
     Command("set-metadata", edit("m.gguf"), edits="m.gguf"),
@@ -83,7 +88,7 @@ COMMANDS = [
     Command("split", lambda n: split("m.gguf", "s", max_tensors=2, overwrite=OVERWRITE), target=SHARDS[0]),
     Command("convert-endian", lambda n: convert_endian("m.gguf", "big", OUT, overwrite=OVERWRITE), target=OUT),
     Command("export", lambda n: export_tensors("m.gguf", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
-    Command("hash -o", lambda n: write_manifest(OUT, hash_file("m.gguf"), OVERWRITE, ["m.gguf"]), target=OUT),
+    Command("hash -o", hash_to_manifest, target=OUT),
     Command("imatrix-info --merge", merge_imatrices, target=OUT),
 ]  # fmt: skip
 

@@ -35,7 +35,7 @@ from gguftools.conversion.export import export_checkpoint
 from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection import describe
 from gguftools.inspection.audit import audit
-from gguftools.inspection.compare import compare
+from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
 from gguftools.measurement.importance import measure_importance
@@ -266,7 +266,7 @@ def commands(path: Path, original: Path, folder: Path, draw: random.Random) -> N
         lambda: gguftools.quantize(path, "Q4_K_M", folder / "q.gguf", threads=1),
         lambda: describe.summary(gguftools.open(path)),
         lambda: list(describe.as_text(gguftools.open(path))),
-        lambda: compare(path, original, threads=1),
+        lambda: diff(path, original, threads=1),
         lambda: can_draft(path, original),
         lambda: audit(path),
         lambda: gguftools.set_metadata(path, {"general.name": "x"}, dry_run=True),

@@ -29,7 +29,7 @@ import numpy as np
 import gguftools
 from gguftools.conversion.export import export_checkpoint
 from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.inspection.compare import compare
+from gguftools.inspection.compare import diff
 from gguftools.measurement.checking import ATTENTION
 from quants.errors import GgufToolsError
 from tests import zoo
@@ -104,7 +104,7 @@ def converts_again(work: Path) -> list[str]:
         gguftools.convert(work / "back", work / "second.gguf", "f32")
     except GgufToolsError as error:
         return [f"does not convert again: {error}"]
-    found = compare(work / "first.gguf", work / "second.gguf")
+    found = diff(work / "first.gguf", work / "second.gguf")
     keys = [each.key for each in found.keys if not each.key.startswith("general.")]
     tensors = [each.name for each in found.different_tensors if each.kind != "rounded"]
     return [f"converts again otherwise: {', '.join([*keys, *tensors][:8])}"] if keys or tensors else []

@@ -16,7 +16,7 @@ from gguftools.conversion.convert import convert
 from gguftools.conversion.export import export_checkpoint, export_tensors
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
-from gguftools.inspection.compare import compare
+from gguftools.inspection.compare import diff
 from gguftools.opened import open as open_file
 from quants.errors import FileError, ModelError, OptionError
 
@@ -61,7 +61,7 @@ def test_there_and_back(entry, shared, build, tmp_path):
     done = export_checkpoint(tmp_path / "first.gguf", tmp_path / "back")
     assert not done.differing
     convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre)
-    changed = [tensor.kind for tensor in compare(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
+    changed = [tensor.kind for tensor in diff(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
     assert set(changed) <= ({"rounded", "type"} if entry in OTHER_TYPE else set())
     check_values(entry, open_checkpoint(tmp_path / entry).tensors, open_checkpoint(tmp_path / "back").tensors)
 
@@ -86,7 +86,7 @@ def test_whole_file_comes_back(outtype, tmp_path):
     convert(CHECKPOINT, tmp_path / "first.gguf", outtype)
     export_checkpoint(tmp_path / "first.gguf", tmp_path / "austen-4m")
     convert(tmp_path / "austen-4m", tmp_path / "second.gguf", outtype)
-    found = compare(tmp_path / "first.gguf", tmp_path / "second.gguf")
+    found = diff(tmp_path / "first.gguf", tmp_path / "second.gguf")
     assert not found.different_tensors
     assert all(key.key.startswith("general.") for key in found.keys)  # from the model card, which is not written
 
@@ -119,7 +119,7 @@ def test_shards_with_an_index(model, tmp_path):
     done = export_checkpoint(model, tmp_path / "back", max_shard=2_000_000)
     assert len([name for name in done.files if name.endswith(".safetensors")]) > 3
     convert(tmp_path / "back", tmp_path / "second.gguf", "f16")
-    assert not compare(model, tmp_path / "second.gguf").different_tensors
+    assert not diff(model, tmp_path / "second.gguf").different_tensors
 
 
 def test_safetensors(model, tmp_path):

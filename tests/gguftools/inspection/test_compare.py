@@ -14,7 +14,7 @@ from archs.metadata import Value, ValueType
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
-from gguftools.inspection.compare import compare
+from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.opened import open as open_file
 from quants.errors import VocabularyError
@@ -37,14 +37,14 @@ def run(*arguments):
 
 
 def test_a_file_is_itself(model):
-    found = compare(model, model)
+    found = diff(model, model)
     assert not found.differ
     assert {tensor.kind for tensor in found.tensors} == {"same"}
     assert run("diff", model, model).exit_code == 0
 
 
 def test_a_file_comes_from_its_checkpoint(model):
-    found = compare(CHECKPOINT, model)
+    found = diff(CHECKPOINT, model)
     assert not found.differ
     assert {tensor.kind for tensor in found.tensors} == {"same", "rounded"}
     assert "rounded" in found.verdict
@@ -55,7 +55,7 @@ def test_a_file_of_another_checkpoint(model, tmp_path):
     raw = bytearray((folder / "model.safetensors").read_bytes())
     raw[-2] ^= 1  # the last bit of the last value
     (folder / "model.safetensors").write_bytes(raw)
-    (changed,) = compare(folder, model).different_tensors
+    (changed,) = diff(folder, model).different_tensors
     assert (changed.name, changed.kind) == ("output_norm.weight", "bytes")
     assert changed.figures is not None
     assert 0 < changed.figures.relative < 0.01
@@ -63,7 +63,7 @@ def test_a_file_of_another_checkpoint(model, tmp_path):
 
 def test_a_quantized_file_of_a_checkpoint(model, tmp_path):
     quantize(model, "Q4_K_M", tmp_path / "q4.gguf")
-    found = compare(CHECKPOINT, tmp_path / "q4.gguf")
+    found = diff(CHECKPOINT, tmp_path / "q4.gguf")
     assert not found.keys
     assert {tensor.kind for tensor in found.different_tensors} == {"type"}
     assert all(0.01 < tensor.figures.relative < 0.1 for tensor in found.different_tensors)
@@ -77,12 +77,22 @@ def test_figures_are_those_of_the_values(tmp_path):
     y[17, 2] -= 1
     a, b = (write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
             for n, v in (("a", x), ("b", y)))  # fmt: skip
-    figures = compare(a, b, threads=2).tensors[0].figures
+    figures = diff(a, b, threads=2).tensors[0].figures
     error = y.astype(np.float64) - x
     assert figures.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
     assert figures.relative == pytest.approx(np.sqrt(np.mean(error**2) / np.mean(x.astype(np.float64) ** 2)))
     assert figures.max_error == np.abs(error).max()
     assert figures.row == 4321
+
+
+def test_rows_that_are_the_same_count_for_relative_errors(tmp_path):
+    x = np.ones((3 << 14, 64), np.float32)  # three blocks of rows
+    y = x.copy()
+    y[0, 0] += 1
+    a, b = (write_model(tmp_path / f"{n}.gguf", metadata_of({"general.architecture": "none"}), {"w.weight": v})
+            for n, v in (("a", x), ("b", y)))  # fmt: skip
+    figures = diff(a, b).tensors[0].figures
+    assert figures.relative == pytest.approx(figures.rmse)
 
 
 def test_nan_is_the_largest_error(tmp_path):
@@ -95,15 +105,15 @@ def test_nan_is_the_largest_error(tmp_path):
     at = open_file(a).file.offsets["w.weight"]
     raw[at : at + y.nbytes] = y.tobytes()
     (tmp_path / "b.gguf").write_bytes(raw)
-    assert np.isnan(compare(a, tmp_path / "b.gguf").tensors[0].figures.max_error)
-    assert not compare(tmp_path / "b.gguf", tmp_path / "b.gguf").differ
+    assert np.isnan(diff(a, tmp_path / "b.gguf").tensors[0].figures.max_error)
+    assert not diff(tmp_path / "b.gguf", tmp_path / "b.gguf").differ
 
 
 def test_tensors_of_another_shape_or_on_one_side(model, tmp_path):
     other = edited(model, tmp_path / "b.gguf", {}, {
         "output_norm.weight": np.ones(128), "blk.0.attn_norm.weight": None, "more.weight": np.ones((2, 32)),
     })  # fmt: skip
-    kinds = {tensor.name: tensor.kind for tensor in compare(model, other).different_tensors}
+    kinds = {tensor.name: tensor.kind for tensor in diff(model, other).different_tensors}
     assert kinds == {"output_norm.weight": "shape", "blk.0.attn_norm.weight": "removed", "more.weight": "added"}
 
 
@@ -114,7 +124,7 @@ def test_metadata(model, tmp_path):
         "general.name": "another", "llama.context_length": Value(256, ValueType.UINT64), "general.url": "x",
         "llama.rope.freq_base": None, "tokenizer.ggml.tokens": tokens,
     })  # fmt: skip
-    found = {key.key: key for key in compare(model, other).keys}
+    found = {key.key: key for key in diff(model, other).keys}
     assert {key: each.kind for key, each in found.items()} == {
         "general.name": "changed", "llama.context_length": "type", "general.url": "added",
         "llama.rope.freq_base": "removed", "tokenizer.ggml.tokens": "changed",

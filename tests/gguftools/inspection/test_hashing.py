@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from archs.metadata import Metadata
 from gguftools.conversion.shards import split
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
-from gguftools.inspection.hashing import ALGORITHMS, check_file, hash_file, read_manifest, write_manifest
+from gguftools.inspection.hashing import ALGORITHMS, check_file, hash, read_manifest, write_manifest
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
 from quants.errors import FileError, OptionError
@@ -48,33 +49,33 @@ def test_lines_are_those_of_the_reference(path, monkeypatch):
     )
     theirs = [line.split() for line in done.stdout.splitlines() if line.split()[:1][0] in ("sha1", "sha256", "uuid")]
     monkeypatch.setattr("gguftools.inspection.hashing.CHUNK", 5000)
-    digests = hash_file(path, ["sha1", "sha256", "uuid"])
+    digests = hash(path, ["sha1", "sha256", "uuid"]).digests
     assert [digest.line().split() for digest in digests] == theirs
     assert digests[0].line().startswith("sha1      ")
     assert digests[0].line().endswith(f"  {path}:a.weight")
 
 
 def test_every_algorithm_of_tensors_and_whole(path):
-    digests = hash_file(path, {"sha256", "xxh64", "sha1"})
+    digests = hash(path, {"sha256", "xxh64", "sha1"}).digests
     assert [(d.algorithm, d.tensor) for d in digests] == [
         (name, tensor) for tensor in (*(info.name for info in INFOS), None) for name in ALGORITHMS
     ]
-    assert [d.tensor for d in hash_file(path, tensors=False)] == [None]
+    assert [d.tensor for d in hash(path, tensors=False).digests] == [None]
     with pytest.raises(OptionError, match="no algorithm 'md5'"):
-        hash_file(path, ["md5"])
+        hash(path, ["md5"])
 
 
 def test_metadata_splitting_and_byte_order_do_not_count(path, tmp_path):
-    expected = [(d.algorithm, d.tensor, d.hex) for d in hash_file(path, ALGORITHMS)]
+    expected = [(d.algorithm, d.tensor, d.hex) for d in hash(path, ALGORITHMS).digests]
     split(path, tmp_path / "s", max_tensors=2)
     set_metadata(path, {"general.name": "another"})
     for other in (path, tmp_path / "s-00002-of-00002.gguf"):
-        assert [(d.algorithm, d.tensor, d.hex) for d in hash_file(other, ALGORITHMS)] == expected
+        assert [(d.algorithm, d.tensor, d.hex) for d in hash(other, ALGORITHMS).digests] == expected
 
 
 def test_a_single_flipped_bit_is_found(path, tmp_path):
     manifest = tmp_path / "manifest"
-    write_manifest(manifest, hash_file(path, ["xxh64"]))
+    write_manifest(manifest, hash(path, ["xxh64"]).digests)
     assert check_file(path, manifest).mismatches == []
     raw, chance = path.read_bytes(), np.random.default_rng(1)
     opened = open_gguf(path)
@@ -95,20 +96,40 @@ def test_a_single_flipped_bit_is_found(path, tmp_path):
     assert check_file(path, manifest).mismatches == []
 
 
+def test_a_file_that_is_changed_meanwhile_is_noticed(path):
+    def progress(done, total, name):
+        if done == total:
+            with path.open("r+b") as file:
+                file.seek(-1, 2)
+                file.write(b"x")
+
+    with pytest.raises(FileError, match="was changed while it was read"):
+        hash(path, progress=progress)
+
+
+def test_a_long_manifest_is_read_in_a_moment(tmp_path):
+    lines = [f"xxh64  {i:016x}  {name}" for i in range(20_000) for name in (f"{i}:m.gguf", f"{i}:m.gguf:a.weight")]
+    (tmp_path / "manifest").write_text("\n".join(lines))
+    start = time.process_time()
+    found = read_manifest(tmp_path / "manifest")
+    assert time.process_time() - start < 5
+    assert [(d.file, d.tensor) for d in found[:2]] == [("0:m.gguf", None), ("0:m.gguf", "a.weight")]
+
+
 def test_manifests(path, tmp_path):
     manifest = tmp_path / "manifest"
-    digests = hash_file(path, ["xxh64", "uuid"])
+    digests = [*hash(path, ["xxh64", "uuid"]).digests]
     write_manifest(manifest, digests)
     assert read_manifest(manifest) == digests
     renamed = path.rename(tmp_path / "n.gguf")
     assert check_file(renamed, manifest).mismatches == []
-    write_manifest(manifest, [*digests, *hash_file(renamed)], overwrite=True)
+    write_manifest(manifest, [*digests, *hash(renamed).digests], overwrite=True)
     assert check_file(renamed, manifest).checked == 5
     manifest.write_text("".join(f"{d.line()}\n" for d in digests if d.tensor != "c").replace("a.weight", "x:a.weight"))
     assert [str(mismatch) for mismatch in check_file(renamed, manifest).mismatches] == [
         "x:a.weight: not in the file", "a.weight: not in the manifest", "c: not in the manifest",
     ]  # fmt: skip
-    manifest.write_text(hash_file(renamed, ["sha1"], tensors=False)[0].line().upper().replace("SHA1", "sha1"))
+    manifest.write_text(hash(renamed, ["sha1"], tensors=False).digests[0].line().upper().replace("SHA1", "sha1"))
     assert check_file(renamed, manifest).mismatches == []
     manifest.write_text("sha1  00  x.gguf:t\nsha1  00  y.gguf:t\n")
     with pytest.raises(FileError, match=r"no hashes of n\.gguf; it has those of x\.gguf, y\.gguf"):

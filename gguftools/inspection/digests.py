@@ -1,0 +1,74 @@
+"""What hashing finds. Beside `hashing`, whose function `hash` would take the place of Python's in these classes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..metadata.visible import visible
+
+ESCAPE = "\\"
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A hash of one tensor, or (tensor None) of all. file: as it was named."""
+
+    algorithm: str
+    hex: str
+    file: str
+    tensor: str | None = None
+
+    def line(self) -> str:
+        """As it stands in a manifest. As in coreutils', `\\` in front says that the name has escapes."""
+        name = self.file if self.tensor is None else f"{self.file}:{self.tensor}"
+        if visible(name) == name:
+            return f"{self.algorithm:<8}  {self.hex}  {name}"
+        return "\\" + f"{self.algorithm:<8}  {self.hex}  {visible(name.replace(ESCAPE, 2 * ESCAPE))}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm, "hash": self.hex, "file": self.file, "tensor": self.tensor}
+
+
+@dataclass(frozen=True)
+class HashReport:
+    """The hashes of a file. digests: of each tensor in file order, then of all together, by each algorithm."""
+
+    path: Path
+    digests: tuple[Digest, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"file": str(self.path), "hashes": [digest.as_dict() for digest in self.digests]}
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What a manifest says and what was found: None where there is no such tensor, or no such line."""
+
+    name: str
+    algorithm: str
+    expected: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"{self.name}: not in the file"
+        if self.expected is None:
+            return f"{self.name}: not in the manifest"
+        return f"{self.name}: {self.algorithm} is {self.found}, not {self.expected}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """How many lines of a manifest were checked for a file, and which were wrong."""
+
+    file: str
+    checked: int
+    mismatches: list[Mismatch]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
