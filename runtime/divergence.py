@@ -19,7 +19,7 @@ from .arrays import Doubles, Floats, Ids
 from .head import LazyLogits
 from .kernels.softmax import divergences
 from .kernels.threads import parallel, shares
-from .perplexity import Forward, Progress, window_inputs, windows
+from .perplexity import Forward, Progress, standard_error, windows
 
 MAGIC = b"_logits_"
 
@@ -28,7 +28,9 @@ MAGIC = b"_logits_"
 class Divergence:
     """Figures over all scored predictions; kl in nats; same_top and p (of the right token) as fractions.
 
-    kl_error: standard error of kl_mean. chunks: running mean of kl after each window.
+    kl_mean, perplexity_ratio (to the base's) and same_top each with their standard error; kl_99, kl_999: percentiles.
+    correlation: of both models' log-probabilities of the right tokens. chunks: running mean of kl after each window.
+    predictions: what the figures are made of, float64 (scored, 4), as `compare` gives it.
     """
 
     kl_mean: float
@@ -38,12 +40,17 @@ class Divergence:
     kl_999: float
     kl_max: float
     same_top: float
+    same_top_error: float
     p_change_mean: float
     p_change_rms: float
     base_perplexity: float
     perplexity: float
+    perplexity_ratio: float
+    perplexity_ratio_error: float
+    correlation: float
     chunks: list[float]
     scored: int
+    predictions: Doubles
 
 
 def divergence(
@@ -52,21 +59,21 @@ def divergence(
 ) -> Divergence:  # fmt: skip
     """KL(base ‖ other) over the windows of `perplexity.perplexity`, each run by both models in turn.
 
-    progress: called after each window with (windows done, windows in all, mean so far). Raises OptionError as
-    `perplexity.windows` does.
+    base, other: `Model.lazy_logits` of two models, or what else gives logits. bos: the token that begins every window,
+    None if the vocabulary adds none. progress: called after each window with (windows done, windows in all, mean so
+    far). threads: for comparing. Raises OptionError as `perplexity.windows` does and where vocabularies differ,
+    ModelError for logits that are NaN.
     """
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
-    text = np.asarray(tokens, np.int64)
-    parts: list[Doubles] = []
+    predictions = np.empty((len(plan.starts), plan.scored, 4))
     running: list[float] = []
-    for start in plan.starts:
-        inputs = window_inputs(text, [start], n_ctx, bos)[0]
-        expected, found = (_array(model(inputs, plan.first))[: plan.scored] for model in (base, other))
-        parts.append(compare(expected, found, text[start + plan.first + 1 : start + plan.last + 2], threads))
-        running.append(float(np.concatenate(parts)[:, 0].mean()))
+    for inputs, targets in plan.batches(tokens, bos):
+        expected, got = (_array(model(inputs[0], plan.first))[: plan.scored] for model in (base, other))
+        predictions[len(running)] = compare(expected, got, targets[0], threads)
+        running.append(float(predictions[: len(running) + 1, :, 0].mean()))
         if progress is not None:
             progress(len(running), len(plan.starts), running[-1])
-    return summarize(np.concatenate(parts), running)
+    return summarize(predictions.reshape(-1, 4), running)
 
 
 def _array(logits: Iterable[Floats] | LazyLogits) -> Floats:
@@ -89,16 +96,20 @@ def compare(base: Floats, other: Floats, targets: Ids, threads: int = 1) -> Doub
     return out
 
 
-def summarize(rows: Doubles, running: list[float]) -> Divergence:
-    """The figures of rows as `compare` returns them."""
-    kl, base, other = rows[:, 0], rows[:, 1], rows[:, 2]
-    change = np.exp(other) - np.exp(base)
+def summarize(predictions: Doubles, running: list[float]) -> Divergence:
+    """The figures of rows as `compare` returns them, at least two."""
+    kl, base, other, same = predictions.T
+    change, ratio = np.exp(other) - np.exp(base), math.exp((base - other).mean())
     median, high, higher = np.quantile(kl, [0.5, 0.99, 0.999])
+    varied = base.std() * other.std()
     return Divergence(
-        kl_mean=float(kl.mean()), kl_error=float(kl.std() / math.sqrt(max(1, len(kl) - 1))), kl_median=float(median),
-        kl_99=float(high), kl_999=float(higher), kl_max=float(kl.max()), same_top=float(rows[:, 3].mean()),
+        kl_mean=float(kl.mean()), kl_error=standard_error(kl), kl_median=float(median), kl_99=float(high),
+        kl_999=float(higher), kl_max=float(kl.max()), same_top=float(same.mean()), same_top_error=standard_error(same),
         p_change_mean=float(change.mean()), p_change_rms=float(np.sqrt((change**2).mean())),
-        base_perplexity=math.exp(-base.mean()), perplexity=math.exp(-other.mean()), chunks=running, scored=len(rows),
+        base_perplexity=math.exp(-base.mean()), perplexity=math.exp(-other.mean()), perplexity_ratio=ratio,
+        perplexity_ratio_error=ratio * standard_error(base - other),
+        correlation=float(((base - base.mean()) * (other - other.mean())).mean() / varied) if varied else 1.0,
+        chunks=running, scored=len(kl), predictions=predictions,
     )  # fmt: skip
 
 

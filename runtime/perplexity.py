@@ -43,6 +43,19 @@ class Windows:
         """Predictions scored in each window."""
         return self.last - self.first + 1
 
+    def batches(self, tokens: Sequence[int] | Ids, bos: int | None, size: int = 1) -> Iterator[tuple[Ids, Ids]]:
+        """What the model is given, (windows, n_ctx), and the right tokens of what is scored, (windows, scored).
+
+        bos: takes the place of each window's first token. size: windows at a time.
+        """
+        text = np.asarray(tokens, np.int64)
+        for begin in range(0, len(self.starts), size):
+            starts = np.array(self.starts[begin : begin + size])[:, None]
+            inputs = text[starts + np.arange(self.n_ctx)]
+            if bos is not None:
+                inputs[:, 0] = bos
+            yield inputs, text[starts + np.arange(self.first + 1, self.last + 2)]
+
 
 @dataclass(frozen=True)
 class Perplexity:
@@ -89,19 +102,16 @@ def perplexity(
     Raises OptionError as `windows` does, ModelError where the losses are no numbers.
     """
     plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
-    text = np.asarray(tokens, np.int64)
     losses = np.empty((len(plan.starts), plan.scored))
     running: list[float] = []
-    for begin in range(0, len(plan.starts), batch):
-        starts = plan.starts[begin : begin + batch]
-        inputs = window_inputs(text, starts, n_ctx, bos)
-        targets = np.stack([text[start + plan.first + 1 : start + plan.last + 2] for start in starts])
-        for window in _window_losses(forward, inputs, plan.first, targets, batch > 1, threads):
+    for inputs, targets in plan.batches(tokens, bos, batch):
+        for window in _window_losses(forward(inputs if batch > 1 else inputs[0], plan.first), targets, threads):
             losses[len(running)] = window
             running.append(_perplexity(float(losses[: len(running) + 1].mean())))
             if progress is not None:
                 progress(len(running), len(plan.starts), running[-1])
-    return Perplexity(running[-1], _standard_error(losses, running[-1]), running, n_ctx * len(running), losses.size)
+    error = running[-1] * standard_error(losses)  # that of the mean loss, carried over to its exponential
+    return Perplexity(running[-1], error, running, n_ctx * len(running), losses.size)
 
 
 def _perplexity(loss: float) -> float:
@@ -111,27 +121,17 @@ def _perplexity(loss: float) -> float:
     return math.exp(loss)
 
 
-def _window_losses(
-    forward: Forward, inputs: Ids, first: int, targets: Ids, together: bool, threads: int
-) -> Iterator[Doubles]:
+def _window_losses(result: Iterable[Floats] | LazyLogits, targets: Ids, threads: int) -> Iterator[Doubles]:
     """Losses of each window; targets: (windows, scored)."""
-    result = forward(inputs if together else inputs[0], first)
     if isinstance(result, LazyLogits):
-        losses = result.losses(targets if together else targets[0]).reshape(targets.shape)
+        losses = result.losses(targets.reshape(*result.x.shape[:-2], -1)).reshape(targets.shape)
         if not np.isfinite(losses).all():
             raise ModelError(f"logits are not finite, though all layers are: {result.weight.name!r} is damaged")
         yield from losses
         return
-    for logits, wanted in zip(result if together else [result], targets, strict=True):
+    windows = [result] if isinstance(result, np.ndarray) and result.ndim == 2 else result
+    for logits, wanted in zip(windows, targets, strict=True):
         yield token_losses(np.asarray(logits)[: len(wanted)], wanted, threads)
-
-
-def window_inputs(text: Ids, starts: Sequence[int], n_ctx: int, bos: int | None) -> Ids:
-    """What the model is given: (windows, n_ctx), the first token of each replaced by `bos`."""
-    inputs = np.stack([text[start : start + n_ctx] for start in starts])
-    if bos is not None:
-        inputs[:, 0] = bos
-    return inputs
 
 
 def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
@@ -143,7 +143,7 @@ def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
     return losses
 
 
-def _standard_error(losses: Doubles, value: float) -> float:
-    """That of the mean loss, carried over to its exponential."""
-    spread = (losses**2).mean() - losses.mean() ** 2
-    return value * math.sqrt(max(0.0, spread) / (losses.size - 1))
+def standard_error(values: Doubles) -> float:
+    """Of their mean."""
+    spread = (values**2).mean() - values.mean() ** 2
+    return math.sqrt(max(0.0, spread) / max(1, values.size - 1))

@@ -40,19 +40,19 @@ def measure_importance(
     """
     from runtime.importance import Importance
     from runtime.model import Model
-    from runtime.perplexity import window_inputs, windows
+    from runtime.perplexity import windows
 
     opened, target = open(model), output_path(output)
     reads = [*opened.file.shards, Path(text)]
     check_target(target, NOTHING.also(reads), overwrite)
     tokenizer = opened.tokenizer
-    tokens = np.asarray(tokenizer.encode(read_text(Path(text)), add_special=True), np.int64)
+    tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     found = Importance()
     net = Model(opened.metadata, opened.tensors, threads=threads, observe=found.observe)
     bos = tokenizer.bos if tokenizer.add_bos else None
-    for done, start in enumerate(plan.starts, 1):
-        net.lazy_logits(window_inputs(tokens, [start], n_ctx, bos))
+    for done, (inputs, _) in enumerate(plan.batches(tokens, bos), 1):
+        net.lazy_logits(inputs)
         if progress:
             progress(done, len(plan.starts), 0.0)
     kept = (name for name in found.sums if with_output or name not in ("output.weight", "token_embd.weight"))

@@ -47,6 +47,13 @@ def test_figures():
     assert got.p_change_rms == pytest.approx(np.sqrt((change**2).mean()), rel=1e-4)
     assert got.base_perplexity == pytest.approx(perplexity(TOKENS, base, 32, bos=None).perplexity)
     assert got.perplexity == pytest.approx(perplexity(TOKENS, other, 32, bos=None).perplexity)
+    ratio = p[range(len(at)), target] - q[range(len(at)), target]
+    assert got.perplexity_ratio == pytest.approx(got.perplexity / got.base_perplexity)
+    assert got.perplexity_ratio_error == pytest.approx(got.perplexity_ratio * ratio.std() / np.sqrt(89), rel=1e-3)
+    assert got.same_top_error == pytest.approx(np.sqrt(got.same_top * (1 - got.same_top) / 89))
+    both = p[range(len(at)), target], q[range(len(at)), target]
+    assert got.correlation == pytest.approx(np.corrcoef(*both)[0, 1], rel=1e-4)
+    np.testing.assert_allclose(got.predictions[:, 0], kl, rtol=1e-3, atol=1e-9)
     assert len(got.chunks) == 6
     assert got.chunks[-1] == got.kl_mean
 
