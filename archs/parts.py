@@ -87,17 +87,12 @@ ATTENTION = Part(
     unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS}",
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
-        "attn_qkv": "queries+keys+values width",
-        "attn_q": "queries width",
-        "attn_k": "keys width",
-        "attn_v": "values width",
-        "attn_output": "width mixed",
-        "attn_gate": "mixed width",
-        "attn_q_norm": "key | heads*key | heads key",
-        "attn_k_norm": "key | keys | kv_heads key",
+        "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
+        "attn_v": "values width", "attn_output": "width mixed", "attn_gate": "mixed width",
+        "attn_q_norm": "key | heads*key | heads key", "attn_k_norm": "key | keys | kv_heads key",
         "attn_sinks": "heads",
     },
-)
+)  # fmt: skip
 BORROWING = Part(  # the keys and values of an earlier layer; its own, where there are any, are not looked at
     marks=ATTENTION.marks,
     needs="attn_q attn_output",
@@ -109,101 +104,68 @@ LATENT = Part(
     "attn_output",
     keys="attention.kv_lora_rank attention.key_length_mla",
     shapes={
-        "attn_q": "heads*key_mla width",
-        "attn_q_a": "q_rank width",
-        "attn_q_a_norm": "q_rank",
-        "attn_q_b": "heads*key_mla q_rank",
-        "attn_kv_a_mqa": "latent+rotated width",
-        "attn_kv_a_norm": "latent",
-        "attn_k_b": "heads latent plain",
-        "attn_v_b": "heads value_mla latent",
-        "attn_output": "width heads*value_mla",
+        "attn_q": "heads*key_mla width", "attn_q_a": "q_rank width", "attn_q_a_norm": "q_rank",
+        "attn_q_b": "heads*key_mla q_rank", "attn_kv_a_mqa": "latent+rotated width", "attn_kv_a_norm": "latent",
+        "attn_k_b": "heads latent plain", "attn_v_b": "heads value_mla latent", "attn_output": "width heads*value_mla",
     },
-)
+)  # fmt: skip
 CONVOLUTION = Part(
     marks=CONVOLUTION_MARKS,
     needs=CONVOLUTION_MARKS,
     shapes={
-        "shortconv.in_proj": "3*width width",
-        "shortconv.conv": "width cached",
-        "shortconv.out_proj": "width width",
+        "shortconv.in_proj": "3*width width", "shortconv.conv": "width cached", "shortconv.out_proj": "width width",
     },
-)
+)  # fmt: skip
 DELTA = Part(
     marks=DELTA_MARKS,
     needs="attn_qkv ssm_conv1d ssm_ba|ssm_beta ssm_ba|ssm_alpha ssm_a ssm_dt.bias ssm_norm ssm_out attn_gate",
     keys="ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size",
     shapes={
-        "attn_qkv": "inner+2*groups*state width",
-        "ssm_conv1d": "inner+2*groups*state taps",
-        "ssm_ba": "2*steps width",
-        "ssm_beta": "steps width",
-        "ssm_alpha": "steps width",
-        "ssm_a": "steps | steps 1",
-        "ssm_dt.bias": "steps",
-        "ssm_norm": "head_inner",
-        "ssm_out": "width inner",
-        "attn_gate": "inner width",
+        "attn_qkv": "inner+2*groups*state width", "ssm_conv1d": "inner+2*groups*state taps", "ssm_ba": "2*steps width",
+        "ssm_beta": "steps width", "ssm_alpha": "steps width", "ssm_a": "steps | steps 1", "ssm_dt.bias": "steps",
+        "ssm_norm": "head_inner", "ssm_out": "width inner", "attn_gate": "inner width",
     },
-)
+)  # fmt: skip
 CHANNELS = Part(  # Mamba
     marks=CHANNEL_MARKS,
     needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
     keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
-        "ssm_in": "2*inner width",
-        "ssm_conv1d": "inner taps",
-        "ssm_x": "steps+2*state inner",
-        "ssm_dt": "inner steps",
-        "ssm_dt_norm": "steps",
-        "ssm_b_norm": "state",
-        "ssm_c_norm": "state",
-        "ssm_a": "inner state",
-        "ssm_d": "inner",
+        "ssm_in": "2*inner width", "ssm_conv1d": "inner taps", "ssm_x": "steps+2*state inner", "ssm_dt": "inner steps",
+        "ssm_dt_norm": "steps", "ssm_b_norm": "state", "ssm_c_norm": "state", "ssm_a": "inner state", "ssm_d": "inner",
         "ssm_out": "width inner",
     },
-)
+)  # fmt: skip
 HEADS = Part(  # Mamba-2
     marks="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
     unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS}",
     needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
     keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
-        "ssm_in": "2*inner+2*groups*state+steps width",
-        "ssm_conv1d": "inner+2*groups*state taps",
-        "ssm_dt.bias": "steps",
-        "ssm_a": "steps | steps 1",
-        "ssm_d": "steps | steps 1",
-        "ssm_norm": "inner | groups group_inner",
-        "ssm_out": "width inner",
+        "ssm_in": "2*inner+2*groups*state+steps width", "ssm_conv1d": "inner+2*groups*state taps",
+        "ssm_dt.bias": "steps", "ssm_a": "steps | steps 1", "ssm_d": "steps | steps 1",
+        "ssm_norm": "inner | groups group_inner", "ssm_out": "width inner",
     },
-)
+)  # fmt: skip
 DENSE = Part(
     marks="ffn_up ffn_down ffn_gate ffn_down_t",
     needs="ffn_up ffn_down|ffn_down_t",
     shapes={
-        "ffn_up": "ffn width",
-        "ffn_gate": "ffn width",
-        "ffn_down": "width ffn",
-        "ffn_down_t.weight": "ffn width",
+        "ffn_up": "ffn width", "ffn_gate": "ffn width", "ffn_down": "width ffn", "ffn_down_t.weight": "ffn width",
         "ffn_down_t.bias": "width",
     },
-)
+)  # fmt: skip
 EXPERTS = Part(
     marks="ffn_gate_inp ffn_up_exps ffn_gate_exps ffn_down_exps ffn_gate_up_exps exp_probs_b",
     needs="ffn_gate_inp ffn_up_exps|ffn_gate_up_exps ffn_down_exps",
     keys="expert_used_count",
     shapes={
-        "ffn_gate_inp": "experts width",
-        "ffn_gate_inp.scale": "width",
-        "exp_probs_b.bias": "experts | 1 experts",
-        "ffn_up_exps": "experts expert_ffn routed",
-        "ffn_gate_exps": "experts expert_ffn routed",
-        "ffn_gate_up_exps": "experts 2*expert_ffn routed",
-        "ffn_down_exps": "experts routed expert_ffn",
+        "ffn_gate_inp": "experts width", "ffn_gate_inp.scale": "width", "exp_probs_b.bias": "experts | 1 experts",
+        "ffn_up_exps": "experts expert_ffn routed", "ffn_gate_exps": "experts expert_ffn routed",
+        "ffn_gate_up_exps": "experts 2*expert_ffn routed", "ffn_down_exps": "experts routed expert_ffn",
         "ffn_down_exps.scale": "experts",
     },
-)
+)  # fmt: skip
 NARROW_EXPERTS = Part(  # experts narrower than the model
     marks="ffn_latent_down ffn_latent_up",
     needs="ffn_latent_down ffn_latent_up",
@@ -213,35 +175,30 @@ SHARED_EXPERT = Part(
     marks="ffn_up_shexp ffn_gate_shexp ffn_down_shexp ffn_gate_inp_shexp",
     needs="ffn_up_shexp ffn_down_shexp",
     shapes={
-        "ffn_up_shexp": "shared_ffn width",
-        "ffn_gate_shexp": "shared_ffn width",
-        "ffn_down_shexp": "width shared_ffn",
+        "ffn_up_shexp": "shared_ffn width", "ffn_gate_shexp": "shared_ffn width", "ffn_down_shexp": "width shared_ffn",
         "ffn_gate_inp_shexp.weight": "width | 1 width",
     },
-)
+)  # fmt: skip
 PREDICTOR = Part(
     marks="fc1 fc2", needs="fc1 fc2 ffn_up ffn_down_t", shapes={"fc1": "predicting width", "fc2": "ffn predicting"}
 )
 LAYER_INPUT = Part(
     marks="inp_gate proj post_norm",
     needs="inp_gate proj post_norm",
-    shapes={"inp_gate": "per_layer width", "proj": "width per_layer", "post_norm": "width"},
-)
+    shapes={
+        "inp_gate": "per_layer width", "proj": "width per_layer", "post_norm": "width",
+    },
+)  # fmt: skip
 COPIES = Part(  # Gemma 3n's alternating updates
     marks="altup_router altup_predict_coef altup_correct_coef altup_correct_scale laurel_l laurel_r",
     needs="altup_router altup_predict_coef altup_correct_coef altup_correct_scale altup_router_norm laurel_l laurel_r "
     "laurel_post_norm attn_norm ffn_norm post_attention_norm post_ffw_norm inp_gate attn_output ffn_up",
     shapes={
-        "altup_router": "copies width",
-        "altup_router_norm": "width",
-        "altup_predict_coef": "copies*copies copies",
-        "altup_correct_coef": "copies copies",
-        "altup_correct_scale.weight": "width",
-        "laurel_l": "low_rank width",
-        "laurel_r": "width low_rank",
-        "laurel_post_norm": "width",
+        "altup_router": "copies width", "altup_router_norm": "width", "altup_predict_coef": "copies*copies copies",
+        "altup_correct_coef": "copies copies", "altup_correct_scale.weight": "width", "laurel_l": "low_rank width",
+        "laurel_r": "width low_rank", "laurel_post_norm": "width",
     },
-)
+)  # fmt: skip
 # Where a gate has no tensor of its own, its rows stand before those of `up`.
 FUSED_DENSE = replace(DENSE, shapes={**DENSE.shapes, "ffn_up": "2*ffn width"})
 FUSED_SHARED = replace(SHARED_EXPERT, shapes={**SHARED_EXPERT.shapes, "ffn_up_shexp": "2*shared_ffn width"})
@@ -257,43 +214,29 @@ ENCODER = Part(
     marks="",
     needs="attn_norm attn_q attn_k attn_v attn_o ffn_norm ffn_up ffn_down",
     shapes={
-        **{f"attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()},
-        "attn_norm": "width",
-        "attn_rel_b.weight": "buckets heads",
-        "ffn_norm": "width",
-        "ffn_up": "ffn width",
-        "ffn_gate": "ffn width",
+        **{f"attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()}, "attn_norm": "width",
+        "attn_rel_b.weight": "buckets heads", "ffn_norm": "width", "ffn_up": "ffn width", "ffn_gate": "ffn width",
         "ffn_down": "width ffn",
     },
-)
+)  # fmt: skip
 DECODER = Part(
     marks="",
     needs=f"{ENCODER.needs} cross_attn_norm cross_attn_q cross_attn_k cross_attn_v cross_attn_o",
     shapes={
-        **ENCODER.shapes,
-        **{f"cross_attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()},
+        **ENCODER.shapes, **{f"cross_attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()},
         "cross_attn_norm": "width",
     },
-)
+)  # fmt: skip
 
 OUTSIDE = Part(  # of the layers
     marks="",
     needs="token_embd",
     shapes={
-        "token_embd": "vocabulary embedded",
-        "token_embd_proj": "width embedded",
-        "token_embd_norm": "width",
-        "position_embd": "positions width",
-        "token_types": "kinds width",
-        "per_layer_token_embd": "vocabulary layers*per_layer",
-        "per_layer_model_proj": "layers*per_layer embedded",
-        "per_layer_proj_norm": "per_layer",
-        "altup_proj": "others width width",
-        "altup_unembd_proj": "others width width",
-        "output_norm": "width",
-        "enc.output_norm": "width",
-        "dec.output_norm": "width",
-        "output_proj": "projected width",
-        "output": "vocabulary projected",
+        "token_embd": "vocabulary embedded", "token_embd_proj": "width embedded", "token_embd_norm": "width",
+        "position_embd": "positions width", "token_types": "kinds width",
+        "per_layer_token_embd": "vocabulary layers*per_layer", "per_layer_model_proj": "layers*per_layer embedded",
+        "per_layer_proj_norm": "per_layer", "altup_proj": "others width width",
+        "altup_unembd_proj": "others width width", "output_norm": "width", "enc.output_norm": "width",
+        "dec.output_norm": "width", "output_proj": "projected width", "output": "vocabulary projected",
     },
-)
+)  # fmt: skip

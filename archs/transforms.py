@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,11 +178,38 @@ def _unchanged(tensor: Tensor, config: Config) -> Tensor:
     return tensor
 
 
-def with_zero_rows(tensor: Tensor, count: int) -> Tensor:
-    """Rows of zeros in front."""
-    empty = np.zeros((count, tensor.row_bytes), np.uint8)
-    zeros = replace(tensor, shape=(count, *tensor.shape[1:]), read=lambda a, b: empty[a:b])
-    return concatenated([zeros, tensor], tensor.name)
+Order = Callable[[int, Config], NDArray[np.intp]]
+
+
+def reordered(order: Order) -> Invertible:
+    """Rows (of a vector: values) in another order, which their number and the config give."""
+    return Invertible(
+        lambda tensor, config: take(tensor, _ordered(order, tensor, config)),
+        lambda tensor, config: take(tensor, np.argsort(_ordered(order, tensor, config))),
+    )
+
+
+def share(order: Order) -> Invertible:
+    """Some of a tensor's rows, in an order that the number of all of them and the config give; other shares have the
+    rest.
+    """
+    return Invertible(
+        lambda tensor, config: take(tensor, _ordered(order, tensor, config)), _unchanged,
+        lambda total, shape, config: (order(total, config), (total, *shape[1:])),
+    )  # fmt: skip
+
+
+def _ordered(order: Order, tensor: Tensor, config: Config) -> NDArray[np.intp]:
+    try:
+        return order(tensor.shape[0], config)
+    except FormatError as error:
+        raise FormatError(f"{tensor.origin or tensor.name} has {error}") from None
+
+
+def zeros(like: Tensor, rows: int) -> Tensor:
+    """So many rows of zeros."""
+    empty = np.zeros((rows, like.row_bytes), np.uint8)
+    return replace(like, shape=(rows, *like.shape[1:]), read=lambda a, b: empty[a:b])
 
 
 def _solved(values: Floats, guess: Floats, forward: Callable[[Floats], Floats]) -> Floats:
@@ -198,67 +226,43 @@ def _solved(values: Floats, guess: Floats, forward: Callable[[Floats], Floats]) 
     return found
 
 
-def interleave_rope(heads: str) -> Transform:
+def interleave_rope(heads: str) -> Invertible:
     """Re-order the rows of each head so that the pairs that rotate together, half a head apart in HF, are adjacent.
 
     heads: the config key (alternatives as in `lookup`) that counts them.
     """
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
+    def order(rows: int, config: Config) -> NDArray[np.intp]:
         count = required(config, heads)
-        rows = tensor.shape[0]
         if rows % (2 * count):
-            raise FormatError(
-                f"{tensor.origin} has {rows} rows; {count} heads ({heads}) of an even width don't divide them"
-            )
-        return take(tensor, np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1))
+            raise FormatError(f"{rows} rows; {count} heads ({heads}) of an even width don't divide them")
+        index: NDArray[np.intp] = np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1)
+        return index
 
-    def invert(tensor: Tensor, config: Config) -> Tensor:
-        count = required(config, heads)
-        return take(tensor, np.arange(tensor.shape[0]).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1))
-
-    return Invertible(transform, invert)
+    return reordered(order)
 
 
-def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Transform:
+def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qkv") -> Invertible:
     """Fused q/k/v rows stored by key-value head (its queries, its key, its value) → all q, all k, all v rows.
 
     heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
     """
 
-    def picked(count: int, config: Config, origin: str) -> NDArray[np.intp]:
+    def order(count: int, config: Config) -> NDArray[np.intp]:
         groups = kv_heads(config) if callable(kv_heads) else required(config, kv_heads)
         each = required(config, heads) // groups + 2
         if count % (groups * each):
-            raise FormatError(f"{origin} has {count} rows; {groups} groups of {each} don't fit")
+            raise FormatError(f"{count} rows; {groups} groups of {each} don't fit")
         rows = np.arange(count).reshape(groups, each, -1)
         kinds = {"q": rows[:, :-2], "k": rows[:, -2], "v": rows[:, -1]}
         return np.concatenate([kinds[kind].reshape(-1) for kind in pick])
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        return take(tensor, picked(tensor.shape[0], config, tensor.origin))
-
-    def invert(tensor: Tensor, config: Config) -> Tensor:
-        return take(tensor, np.argsort(picked(tensor.shape[0], config, tensor.origin)))
-
-    def rows(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
-        return picked(total, config, "the fused tensor"), (total, *shape[1:])
-
-    return Invertible(transform, invert) if pick == "qkv" else Invertible(transform, _unchanged, rows)
+    return reordered(order) if pick == "qkv" else share(order)
 
 
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
     """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)
-
-
-def _add_one(tensor: Tensor, config: Config) -> Tensor:
-    """A norm weight stored minus one."""
-    return computed(tensor, lambda x: x + np.float32(1))
-
-
-def _subtract_one(tensor: Tensor, config: Config) -> Tensor:
-    return computed(tensor, lambda x: x - np.float32(1))
 
 
 def _negative_exp(tensor: Tensor, config: Config) -> Tensor:
@@ -293,25 +297,23 @@ def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return result
 
 
-def _column(tensor: Tensor, config: Config) -> Tensor:
-    """A vector as a matrix of one column."""
-    return reshape(tensor, (*tensor.shape, 1))
-
-
-def _channels_and_taps(tensor: Tensor, config: Config) -> Tensor:
-    """The weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension."""
-    return reshape(tensor, (tensor.shape[0], tensor.shape[2])) if len(tensor.shape) == 3 else tensor
-
-
-def _with_middle(tensor: Tensor, config: Config) -> Tensor:
-    return reshape(tensor, (tensor.shape[0], 1, tensor.shape[1])) if len(tensor.shape) == 2 else tensor
-
-
 transpose = Invertible(_transpose, _transpose)
-add_one = Invertible(_add_one, _subtract_one)
 negative_exp = Invertible(_negative_exp, _log_of_negative)
-column = Invertible(_column, lambda tensor, config: reshape(tensor, tensor.shape[:-1]))
-channels_and_taps = Invertible(_channels_and_taps, _with_middle)
+# a norm weight stored minus one
+add_one = Invertible(
+    lambda tensor, config: computed(tensor, lambda x: x + np.float32(1)),
+    lambda tensor, config: computed(tensor, lambda x: x - np.float32(1)),
+)
+# a vector as a matrix of one column
+column = Invertible(
+    lambda tensor, config: reshape(tensor, (*tensor.shape, 1)),
+    lambda tensor, config: reshape(tensor, tensor.shape[:-1]),
+)
+# the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
+channels_and_taps = Invertible(
+    lambda tensor, config: reshape(tensor, tensor.shape[::2]) if len(tensor.shape) == 3 else tensor,
+    lambda tensor, config: reshape(tensor, (tensor.shape[0], 1, tensor.shape[1])) if len(tensor.shape) == 2 else tensor,
+)
 
 
 def in_groups(groups: str) -> Transform:
@@ -370,11 +372,15 @@ def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
     )
 
 
-def skip_rows(count: int) -> Transform:
-    """Leave out the first rows."""
+def skip_rows(count: int | Callable[[Config], int]) -> Transform:
+    """Leave out the first rows, which nothing reads; their number may depend on the config."""
+
+    def skipped(config: Config) -> int:
+        return count(config) if callable(count) else count
+
     return Invertible(
-        lambda tensor, config: take(tensor, np.arange(count, tensor.shape[0])),
-        lambda tensor, config: with_zero_rows(tensor, count),  # nothing reads them
+        lambda tensor, config: take(tensor, np.arange(skipped(config), tensor.shape[0])),
+        lambda tensor, config: concatenated([zeros(tensor, skipped(config)), tensor], tensor.name),
     )
 
 
@@ -447,9 +453,7 @@ def chain(*transforms: Transform) -> Transform:
     """One after the other; one of them at most may take a share of the rows."""
 
     def transform(tensor: Tensor, config: Config) -> Tensor:
-        for each in transforms:
-            tensor = each(tensor, config)
-        return tensor
+        return reduce(lambda result, step: step(result, config), transforms, tensor)
 
     steps = [each for each in transforms if isinstance(each, Invertible)]
     shares = [i for i, step in enumerate(steps) if step.rows]
@@ -457,17 +461,10 @@ def chain(*transforms: Transform) -> Transform:
         return transform
     cut = shares[0] if shares else 0
 
-    def invert(tensor: Tensor, config: Config) -> Tensor:
-        for step in reversed(steps[cut:]):
-            tensor = step.invert(tensor, config)
-        return tensor
+    def inverse(steps: Sequence[Invertible]) -> Transform:
+        return lambda tensor, config: reduce(lambda result, step: step.invert(result, config), reversed(steps), tensor)
 
-    def invert_whole(tensor: Tensor, config: Config) -> Tensor:
-        for step in reversed(steps[:cut]):
-            tensor = step.invert(tensor, config)
-        return tensor
-
-    return Invertible(transform, invert, steps[cut].rows, invert_whole)
+    return Invertible(transform, inverse(steps[cut:]), steps[cut].rows, inverse(steps[:cut]))
 
 
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:

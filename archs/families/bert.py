@@ -6,10 +6,9 @@ those for training tasks and poolers are left out.
 """
 
 
-import numpy as np
 
 from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import Invertible, take, with_zero_rows
+from archs.transforms import skip_rows
 from quants.errors import ModelError
 
 
@@ -23,12 +22,6 @@ def labels(config: Config) -> list[str] | None:
     found = config.get("id2label") or {}
     names = [found[key] for key in sorted(found, key=int)]
     return None if len(names) == 2 and names[0] == "LABEL_0" else names or None
-
-
-from_first = Invertible(
-    lambda tensor, config: take(tensor, np.arange(first_position(config), tensor.shape[0])),
-    lambda tensor, config: with_zero_rows(tensor, first_position(config)),  # nothing reads them
-)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -56,7 +49,7 @@ BERT = Architecture(
     config_from_gguf=config_from_gguf,
     tensors={
         "embeddings.word_embeddings": "token_embd",
-        "embeddings.position_embeddings": TensorMap("position_embd", from_first),
+        "embeddings.position_embeddings": TensorMap("position_embd", skip_rows(first_position)),
         "embeddings.token_type_embeddings": "token_types",
         "embeddings.LayerNorm": "token_embd_norm",
         "encoder.layer.{i}.attention.self.query": "blk.{i}.attn_q",

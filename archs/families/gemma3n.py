@@ -5,7 +5,6 @@ layers share keys and values of earlier ones. Tokens without such an input (thos
 """
 
 import math
-from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +14,7 @@ from archs.config_keys import NET_WIDTH
 from archs.families.gemma4 import GEMMA4
 from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import COMMON, Config, TensorMap
-from archs.transforms import concatenated
+from archs.transforms import concatenated, zeros
 from archs.typed_json import Either, ListOf
 from quants import Tensor
 
@@ -47,9 +46,7 @@ def for_each_token(tensor: Tensor, config: Config) -> Tensor:
     missing = int(config["vocab_size"]) - tensor.shape[0]
     if missing <= 0:
         return tensor
-    empty = np.zeros((missing, tensor.row_bytes), np.uint8)
-    zeros = replace(tensor, shape=(missing, *tensor.shape[1:]), read=lambda a, b: empty[a:b])
-    return concatenated([tensor, zeros], tensor.name)
+    return concatenated([tensor, zeros(tensor, missing)], tensor.name)
 
 
 GEMMA3N = GEMMA4.derive(

@@ -13,7 +13,7 @@ from archs.families.glm4moe import GLM4_MOE
 from archs.families.qwen2vl import sections
 from archs.rope import rotated_width
 from archs.spec import Config, TensorMap
-from archs.transforms import Invertible, take
+from archs.transforms import reordered
 
 
 def order(rows: int, config: Config) -> NDArray[np.intp]:
@@ -24,10 +24,7 @@ def order(rows: int, config: Config) -> NDArray[np.intp]:
     return found
 
 
-halves = Invertible(
-    lambda tensor, config: take(tensor, order(tensor.shape[0], config)),
-    lambda tensor, config: take(tensor, np.argsort(order(tensor.shape[0], config))),
-)
+halves = reordered(order)
 
 GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),

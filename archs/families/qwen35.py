@@ -11,7 +11,7 @@ from archs.experts import SEPARATE_EXPERTS
 from archs.families.qwen2vl import sections
 from archs.families.qwen3next import QWEN3_NEXT, flat
 from archs.spec import Config, TensorMap
-from archs.transforms import Invertible, chain, channels_and_taps, negative_exp, take, transpose
+from archs.transforms import Invertible, chain, channels_and_taps, negative_exp, reordered, transpose
 from quants import FormatError
 
 
@@ -25,14 +25,11 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Invertible:
         skipped = 2 * groups * config["linear_key_head_dim"] if after_keys else 0
         count = heads * (config[width] if width else 1)
         if heads % groups or skipped + count != total:
-            raise FormatError(f"{total} rows of a linear attention are not those of {groups} and {heads} heads")
+            raise FormatError(f"{total} rows; {groups} and {heads} heads of a linear attention have others")
         rows = np.arange(count).reshape(groups, heads // groups, -1)
         return np.concatenate([np.arange(skipped), skipped + rows.swapaxes(0, 1).reshape(-1)])
 
-    return Invertible(
-        lambda tensor, config: take(tensor, order(tensor.shape[0], config)),
-        lambda tensor, config: take(tensor, np.argsort(order(tensor.shape[0], config))),
-    )
+    return reordered(order)
 
 
 VALUES = "linear_value_head_dim"

@@ -14,7 +14,7 @@ from archs.families.qwen3moe import QWEN3_MOE
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import rotated_width
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import Invertible, add_one, chain, channels_and_taps, column, negative_exp, take
+from archs.transforms import Invertible, add_one, chain, channels_and_taps, column, negative_exp, share
 from quants import FormatError
 
 LINEAR: dict[str, str | Computed | None] = {
@@ -39,16 +39,12 @@ def of_groups(pick: str) -> Invertible:
     def picked(count: int, config: Config) -> NDArray[np.intp]:
         groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
         if count % groups:
-            raise FormatError(f"{count} rows of a linear attention are not the same for each of {groups} heads of keys")
+            raise FormatError(f"{count} rows, not as many for each of {groups} heads of keys")
         values = config["linear_num_value_heads"] // groups * config["linear_value_head_dim"]
         kinds = np.split(np.arange(count).reshape(groups, -1), [size, 2 * size, 2 * size + values], axis=1)
         return np.concatenate([kinds["qkvz".index(kind)].reshape(-1) for kind in pick])
 
-    return Invertible(
-        lambda tensor, config: take(tensor, picked(tensor.shape[0], config)),
-        lambda tensor, config: tensor,
-        lambda total, shape, config: (picked(total, config), (total, *shape[1:])),
-    )
+    return share(picked)
 
 
 flat = Invertible(column.invert, column.forward)
