@@ -50,8 +50,13 @@ verify: $(VENV)/installed
 zoo: $(VENV)/installed
 	$(RUN)/python -m tests.zoo
 
+# The site, in site/; its generated parts first.
+docs: $(VENV)/installed
+	$(RUN)/python docs/generate.py
+	$(RUN)/python -m mkdocs build --strict
+
 bench: $(VENV)/installed
 	$(RUN)/python -m benchmarks.formats
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site
