@@ -23,17 +23,10 @@ from quants.errors import OptionError
 from ..files.atomic import NOTHING, Reads, check_space, check_target, output_path
 from ..files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from ..files.locks import state_of
-from ..writing.pipeline import (
-    DEFAULT_MEMORY,
-    FilePlan,
-    Item,
-    Progress,
-    Resumable,
-    default_threads,
-    write_files,
-)
+from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Item, Resumable, write_files
 from ..writing.report import OutputReport, QuantizeReport, tensor_report
 from ..writing.resume import identity, left_behind
+from ..writing.row_blocks import Progress, default_threads
 from .adapters import merge_change, plan_adapter
 from .predictors import Predictor, open_predictor
 from .quantize import PathLike, converted_input, quantize

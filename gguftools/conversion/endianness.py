@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ from quants import Tensor
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_space, check_target, output_path
-from ..files.gguf.endian import swap_rows
-from ..files.gguf.reader import DEFAULT_ALIGNMENT, SHARD_NAME, GgufFile, open_gguf
-from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.gguf.shards import set_name, shard_paths
 from ..inputs import read_by_calls
+from ..writing.pipeline import FilePlan, Item, write_files
+from ..writing.row_blocks import Progress
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int, str], None]
 ORDERS = ("little", "big")
-CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -53,44 +52,24 @@ def convert_endian(
         raise OptionError(f"there is no byte order {order!r}", hint="it is little or big")
     if order == opened.byte_order:
         raise OptionError(f"{path} is {order} endian already")
-    layouts = [_plan(part, order) for part in opened.parts]
+    tensors = read_by_calls(opened)
     targets = _targets(opened, order, output)
-    reads = Reads(states=opened.states)
-    total, done = sum(layout.total for layout in layouts), 0
+    files = [_plan(part, target, tensors, order) for part, target in zip(opened.parts, targets, strict=True)]
+    reads, total = Reads(states=opened.states), sum(file.layout.total for file in files)
     for target in targets:
         check_target(target, reads, overwrite)
     check_space(targets[0], total)
-    tensors = read_by_calls(opened)
-    with create_ggufs(list(zip(targets, layouts, strict=True)), overwrite, reads) as files:
-        for part, layout, file in zip(opened.parts, layouts, files, strict=True):
-            _write([tensors[name] for name in part.tensors], file, order, progress, done, total)
-            done += layout.total
+    write_files(files, progress=progress, overwrite=overwrite, reads=reads, finite=False)
     return EndianReport(targets, order, total)
 
 
-def _plan(part: GgufFile, order: str) -> Layout:
-    infos = [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in part.tensors.values()]
-    return plan_file(part.metadata, infos, DEFAULT_ALIGNMENT, 0, part.magic, part.version, order)
+def _plan(part: GgufFile, target: Path, tensors: Mapping[str, Tensor], order: str) -> FilePlan:
+    items = tuple(Item(tensors[name], tensors[name].format) for name in part.tensors)
+    return FilePlan(target, part.metadata, items, magic=part.magic, version=part.version, byte_order=order)
 
 
 def _targets(opened: GgufFile, order: str, output: PathLike | None) -> list[Path]:
-    count, match = len(opened.shards), SHARD_NAME.fullmatch(opened.path.name)
-    stem = match["prefix"] if match and count > 1 else opened.path.name.removesuffix(".gguf")
+    count = len(opened.shards)
+    stem = set_name(opened.path) if count > 1 else opened.path.name.removesuffix(".gguf")
     path = output_path(opened.path.parent if output is None else output, f"{stem}-{order}.gguf")
-    if count == 1:
-        return [path]
-    stem = path.name.removesuffix(".gguf")
-    return [path.with_name(f"{stem}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
-
-
-def _write(
-    tensors: list[Tensor], file: OpenGguf, order: str, progress: Progress | None, done: int, total: int
-) -> None:
-    for index, tensor in enumerate(tensors):
-        step = max(1, CHUNK // max(1, tensor.row_bytes))
-        for start in range(0, tensor.rows, step):
-            rows = tensor.raw(start, min(start + step, tensor.rows))  # little endian, whatever the file is
-            file.write(index, start, rows if order == "little" else swap_rows(tensor.format, rows))
-            done += rows.nbytes
-            if progress is not None:
-                progress(done, total, tensor.name)
+    return [path] if count == 1 else shard_paths(path, path.name.removesuffix(".gguf"), count)

@@ -22,11 +22,11 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from ..files.checkpoint.safetensors import Entry, plan_safetensors
+from ..files.gguf.shards import filled, shard_paths
 from ..inputs import PathLike, open_input, selected
 from ..metadata.difference import compare_metadata
 from ..metadata.typed import check_kinds
-from ..writing.pipeline import Progress
-from ..writing.row_blocks import over_rows
+from ..writing.row_blocks import Progress, over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")
 FLOATS = ("F64", *OUTTYPES)
@@ -239,17 +239,11 @@ def _write_weights(
     threads: int | None, progress: Progress | None, overwrite: bool, reads: Reads,
 ) -> tuple[list[str], int]:  # fmt: skip
     """One file, or shards with an index. Returns names and bytes."""
-    shards: list[list[tuple[str, Tensor]]] = [[]]
-    held = 0
-    for name, tensor in tensors.items():
-        size = tensor.size * target_format(tensor, outtype, keep_small=True).block_bytes
-        if shards[-1] and held + size > max_shard:
-            shards.append([])
-            held = 0
-        shards[-1].append((name, tensor))
-        held += size
+    shards = filled(
+        tensors.items(), lambda each: each[1].size * target_format(each[1], outtype, True).block_bytes, max_shard
+    )
     count = len(shards)
-    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+    names = [path.name for path in shard_paths(folder / "model", "model", count, ".safetensors")]
     names = ["model.safetensors"] if count == 1 else names
     total = 0
     for name, shard in zip(names, shards, strict=True):

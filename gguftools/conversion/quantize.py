@@ -13,15 +13,16 @@ from gguftools.quantization.recipes import RECIPES, Options, Recipe, recipe_name
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, check_target, output_path
-from ..files.gguf.reader import SHARD_NAME
+from ..files.gguf.shards import SHARD_NAME
 from ..inputs import Input, open_input
 from ..inputs import PathLike as PathLike
 from ..inputs import converted_input as converted_input
 from ..quantization.imatrix import ImportanceMatrix, check, only, read_imatrix
 from ..quantization.planning import Planned, Planner, Splitting, without_layers
-from ..writing.pipeline import DEFAULT_MEMORY, Outcome, Progress, Resumable, scan, write_files
+from ..writing.pipeline import DEFAULT_MEMORY, Outcome, Resumable, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, tensor_report
 from ..writing.resume import identity, left_behind, partial_path, stored_bytes
+from ..writing.row_blocks import Progress
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from archs.metadata import Metadata, ValueType
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import (
@@ -20,8 +19,6 @@ from ..files.atomic import (
     check_space,
     check_target,
     claim,
-    create_unnamed,
-    discard,
     explain_write_error,
     explained,
     open_own,
@@ -30,14 +27,15 @@ from ..files.atomic import (
     remove_own,
     write_at,
 )
-from ..files.gguf.edit import copy_ranges
-from ..files.gguf.reader import DEFAULT_ALIGNMENT, SHARD_NAME, GgufFile, align, map_file, open_gguf
-from ..files.gguf.writer import Layout, TensorInfo, plan_file
+from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
+from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
+from ..files.gguf.writer import Layout, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
+from ..files.positioned import CopyProgress, Move, copy_ranges
+from ..writing.row_blocks import Progress
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int, str], None]
-Move = tuple[int, int, int]  # from, to, bytes
+Output = tuple[Path, Layout, list[tuple[Path, list[Move]]]]  # a file, and what of which others is copied into it
 
 DEFAULT_TENSORS = 128
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
@@ -68,16 +66,6 @@ class ShardsReport:
                 "warnings": self.warnings}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Output:
-    """A file to write: its layout, its size, and what is copied into it."""
-
-    path: Path
-    layout: Layout
-    moves: list[Move]
-    total: int
-
-
 def split(
     path: PathLike,
     output: PathLike | None = None,
@@ -104,15 +92,14 @@ def split(
     if metadata_alone:
         groups.insert(0, [])
     prefix = opened.path if output is None else output_path(output, opened.path.name)
-    outputs = _plan_shards(opened, prefix.with_name(prefix.name.removesuffix(".gguf")), groups)
-    shards = [Shard(each.path, len(group), each.total) for each, group in zip(outputs, groups, strict=True)]
+    outputs = _plan_shards(opened, prefix, groups)
+    shards = [Shard(path, len(layout.tensors), layout.total) for path, layout, _ in outputs]
     reads = Reads(states=opened.states)
     for shard in shards:
         check_target(shard.path, reads, overwrite)
     if not dry_run:
         check_space(shards[0].path, sum(shard.nbytes for shard in shards))
-        sources = [[(opened.path, output.moves)] for output in outputs]
-        _write_copies(outputs, sources, reads, overwrite, progress)
+        _write(outputs, reads, overwrite, progress)
     return ShardsReport(opened.path, opened.file_size, shards, dry_run, list(_why_not_exact(opened)))
 
 
@@ -122,43 +109,23 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
         raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
     if max_tensors is not None and max_tensors < 1:
         raise OptionError(f"a shard of {max_tensors} tensors is none")
-    count = max_tensors or (DEFAULT_TENSORS if max_size is None else len(opened.tensors))
-    groups: list[list[TensorInfo]] = [[]]
-    filled = 0
-    for info in _infos(opened):
-        size = align(info.nbytes, DEFAULT_ALIGNMENT)
-        if groups[-1] and (len(groups[-1]) == count or (max_size is not None and filled + size > max_size)):
-            groups.append([])
-            filled = 0
-        groups[-1].append(info)
-        filled += size
-    return groups
+    return filled(
+        tensor_infos(opened), lambda info: align(info.nbytes, DEFAULT_ALIGNMENT), max_size,
+        max_tensors or (DEFAULT_TENSORS if max_size is None else None),
+    )  # fmt: skip
 
 
-def _infos(opened: GgufFile) -> list[TensorInfo]:
-    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
-
-
-def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[TensorInfo]]) -> list[_Output]:
+def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[TensorInfo]]) -> list[Output]:
     outputs = []
-    for number, infos in enumerate(groups):
-        metadata = _without_split_keys(opened.metadata) if number == 0 else Metadata()
-        metadata.set("split.no", number, ValueType.UINT16)
-        metadata.set("split.count", len(groups), ValueType.UINT16)
-        metadata.set("split.tensors.count", len(opened.tensors), ValueType.INT32)
-        path = prefix.with_name(f"{prefix.name}-{number + 1:05d}-of-{len(groups):05d}.gguf")
-        layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
+    metadata, count = without_split_keys(opened.metadata), len(groups)
+    paths = shard_paths(prefix, prefix.name.removesuffix(".gguf"), count)
+    for number, (path, infos) in enumerate(zip(paths, groups, strict=True)):
+        own = shard_metadata(metadata, number, count, len(opened.tensors))
+        layout = plan_file(own, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
         offsets = dict(zip((info.name for info in infos), layout.offsets, strict=True))
-        moves, total = _moves(opened, layout, offsets, number == len(groups) - 1)
-        outputs.append(_Output(path, layout, moves, total))
+        moves, total = _moves(opened, layout, offsets, number == count - 1)
+        outputs.append((path, replace(layout, total=total), [(opened.path, moves)]))
     return outputs
-
-
-def _without_split_keys(metadata: Metadata) -> Metadata:
-    new = metadata.copy()
-    for key in [key for key in new if key.startswith("split.")]:
-        del new[key]
-    return new
 
 
 def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end: bool) -> tuple[list[Move], int]:
@@ -191,7 +158,7 @@ def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end:
 
 def _why_not_exact(opened: GgufFile) -> Iterator[str]:
     """Why `merge` would give another file than the one that was split."""
-    infos = _infos(opened)
+    infos = tensor_infos(opened)
     if any(key.startswith("split.") for key in opened.metadata):
         yield "the file has split.* keys left over from a merge; merging will not bring them back"
         return
@@ -203,40 +170,19 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file's header is not as we write it; merging will give an equal one"
 
 
-def _write_copies(
-    outputs: Sequence[_Output], sources: Sequence[Sequence[tuple[Path, list[Move]]]], reads: Reads, overwrite: bool,
-    progress: Progress | None,
-) -> None:  # fmt: skip
-    """Fill files with what is copied from others. They get their names when all are complete, the first last.
-
-    Until that is there, no one can take the others for a whole set.
-    """
-    total, done = sum(output.total for output in outputs), 0
-    with explained(outputs[0].path, total), ExitStack() as stack:
-        files: list[Unnamed] = []
-        for output in outputs:
-            files.append(create_unnamed(output.path, output.total, reads=reads, overwrite=overwrite))
-            stack.callback(discard, files[-1])
-        for output, file, parts in zip(outputs, files, sources, strict=True):
-            os.ftruncate(file.fd, output.total)
-            write_at(file.fd, memoryview(output.layout.header), 0)
-            for source, moves in parts:
-                _copy(source, file.fd, moves, progress, done, total, output.path.name)
+def _write(outputs: Sequence[Output], reads: Reads, overwrite: bool, progress: Progress | None) -> None:
+    """Fill files with what is copied from others."""
+    total, done = sum(layout.total for _, layout, _ in outputs), 0
+    with create_ggufs([(path, layout) for path, layout, _ in outputs], overwrite, reads) as files:
+        for (path, _, sources), file in zip(outputs, files, strict=True):
+            for source, moves in sources:
+                file.copy(source, moves, _going_on(progress, done, total, path.name))
                 done += sum(size for _, _, size in moves)
-        publish(*files)
 
 
-def _copy(
-    source: Path, target: int, moves: Sequence[Move], progress: Progress | None, done: int, total: int, label: str
-) -> None:
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise FileError(f"{source} cannot be read: {error.strerror}") from error
-    try:
-        copy_ranges(fd, target, moves, None if progress is None else lambda now, _: progress(done + now, total, label))
-    finally:
-        os.close(fd)
+def _going_on(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
+    """Progress of one copy as a part of the whole."""
+    return None if progress is None else lambda now, _: progress(done + now, total, label)
 
 
 def merge(
@@ -255,9 +201,7 @@ def merge(
     Raises FileError, OptionError.
     """
     path = Path(path)
-    match = SHARD_NAME.fullmatch(path.name)
-    name = f"{match['prefix'] if match else path.stem}.gguf"
-    target = output_path(path.parent if output is None else output, name)
+    target = output_path(path.parent if output is None else output, f"{set_name(path)}.gguf")
     if os.path.lexists(_Freeing.state_path(target)):
         if not free:
             raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
@@ -265,21 +209,18 @@ def merge(
         if resumed is not None:
             return resumed
     opened = _open_set(path)
-    whole = _plan_whole(opened, target)
+    layout = _plan_whole(opened)
     shards = [Shard(part.path, len(part.tensors), part.file_size) for part in opened.parts]
     reads = Reads(states=opened.states)
     check_target(target, reads, overwrite)
-    report = ShardsReport(target, whole.total, shards, dry_run)
-    if dry_run:
-        return report
-    if free:
-        _free(opened, whole, reads, overwrite, progress)
-    else:
-        offsets = dict(zip(opened.tensors, whole.layout.offsets, strict=True))
+    if free and not dry_run:
+        _free(opened, layout, target, reads, overwrite, progress)
+    elif not dry_run:
+        offsets = dict(zip(opened.tensors, layout.offsets, strict=True))
         last = opened.parts[-1]
-        sources = [(part.path, _moves(part, whole.layout, offsets, part is last)[0]) for part in opened.parts]
-        _write_copies([whole], [sources], reads, overwrite, progress)
-    return report
+        sources = [(part.path, _moves(part, layout, offsets, part is last)[0]) for part in opened.parts]
+        _write([(target, layout, sources)], reads, overwrite, progress)
+    return ShardsReport(target, layout.total, shards, dry_run)
 
 
 def _open_set(path: Path) -> GgufFile:
@@ -289,24 +230,24 @@ def _open_set(path: Path) -> GgufFile:
     return opened
 
 
-def _plan_whole(opened: GgufFile, target: Path) -> _Output:
-    metadata = _without_split_keys(opened.metadata)
-    first = opened.parts[0]
-    layout = plan_file(metadata, _infos(opened), DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
+def _plan_whole(opened: GgufFile) -> Layout:
+    metadata, infos, first = without_split_keys(opened.metadata), tensor_infos(opened), opened.parts[0]
+    layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
     offsets = dict(zip(opened.tensors, layout.offsets, strict=True))
-    _, total = _moves(opened.parts[-1], layout, offsets, True)
-    return _Output(target, layout, [], total)
+    return replace(layout, total=_moves(opened.parts[-1], layout, offsets, True)[1])
 
 
-def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progress: Progress | None) -> None:
+def _free(
+    opened: GgufFile, layout: Layout, target: Path, reads: Reads, overwrite: bool, progress: Progress | None
+) -> None:
     """Begin a merge that deletes shards, and do it."""
-    target, partial, state = whole.path, _Freeing.partial_path(whole.path), _Freeing.state_path(whole.path)
+    partial, state = _Freeing.partial_path(target), _Freeing.state_path(target)
     check_target(partial, reads)
     check_target(state, reads)
-    check_space(partial, len(whole.layout.header) + max(part.file_size for part in opened.parts))
+    check_space(partial, len(layout.header) + max(part.file_size for part in opened.parts))
     head = {
         "shards": [[part.path.name, *_fingerprint(part)] for part in opened.parts],
-        "whole": [whole.total, hashlib.sha256(whole.layout.header).hexdigest()],
+        "whole": [layout.total, hashlib.sha256(layout.header).hexdigest()],
     }
     with ExitStack() as stack:
         stack.enter_context(held(opened.parts[0].path))
@@ -318,11 +259,11 @@ def _free(opened: GgufFile, whole: _Output, reads: Reads, overwrite: bool, progr
         fd = -1
         try:
             reads.check_unchanged()
-            with explained(target, whole.total):
+            with explained(target, layout.total):
                 fd = open_own(partial, False, ())
                 stack.callback(os.close, fd)
-                os.ftruncate(fd, whole.total)
-                write_at(fd, memoryview(whole.layout.header), 0)
+                os.ftruncate(fd, layout.total)
+                write_at(fd, memoryview(layout.header), 0)
                 os.fsync(fd)
         except BaseException:
             if fd >= 0:
@@ -453,12 +394,13 @@ class _Freeing:
         partial, last = self.partial_path(self.target), self.head["shards"][-1][0]
         whole = open_gguf(partial)
         header = map_file(partial, "GGUF file")[: whole.data_offset].tobytes()
-        layout = Layout(header, list(whole.offsets.values()), whole.file_size, tuple(_infos(whole)), whole.alignment)
+        offsets, infos = list(whole.offsets.values()), tuple(tensor_infos(whole))
+        layout = Layout(header, offsets, whole.file_size, infos, whole.alignment)
         total, done = sum(part.file_size for part in parts), 0
         for part in reversed(parts):
             moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
             with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
-                _copy(part.path, self.fd, moves, progress, done, total, part.path.name)
+                copy_ranges(part.path, self.fd, moves, _going_on(progress, done, total, part.path.name))
                 os.fsync(self.fd)
                 if state_of(part.path) != part.state:
                     raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)

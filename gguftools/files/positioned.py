@@ -7,9 +7,11 @@ and a call copies faster than pages are mapped one by one.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,13 @@ from quants.errors import FileError
 from .atomic import write_at
 
 STORE_BYTES = 64 << 20  # written between two requests to store it
+COPY_STEP = 1 << 28
+CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
+CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+
+Move = tuple[int, int, int]  # from, to, bytes
+CopyProgress = Callable[[int, int], None]
+
 
 class PositionedInput:
     """An open file that any thread reads from; closed when nothing refers to it any more.
@@ -82,3 +91,42 @@ class PositionedOutput:
             begin, end, self._pending = self._begin, self._end, 0
         if hasattr(os, "posix_fadvise"):  # starts writing what is dirty, and drops nothing but what is stored already
             os.posix_fadvise(self._fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
+
+
+def copy_ranges(source: Path, target: int, moves: Sequence[Move], progress: CopyProgress | None = None) -> None:
+    """Copy ranges (from, to, bytes) of a file into an open one; progress(done, total) in bytes.
+
+    Raises FileError where the source cannot be opened, else OSError.
+    """
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileError(f"{source} cannot be read: {error.strerror}") from error
+    total, done = sum(size for _, _, size in moves), 0
+    try:
+        for begin, to, size in moves:
+            left = size
+            while left:
+                moved = _copy_some(fd, target, begin, to, min(left, -begin % CLONE_BLOCK or COPY_STEP))
+                begin, to, left, done = begin + moved, to + moved, left - moved, done + moved
+                if progress is not None:
+                    progress(done, total)
+    finally:
+        os.close(fd)
+
+
+def _copy_some(source: int, target: int, begin: int, to: int, size: int) -> int:
+    """Copy up to `size` bytes, within the kernel or by sharing blocks where that is possible."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            moved = os.copy_file_range(source, target, size, begin, to)
+            if moved:
+                return moved
+        except OSError as error:
+            if error.errno not in CANNOT_COPY_INSIDE:
+                raise
+    data = os.pread(source, min(size, 1 << 23), begin)
+    if not data:
+        raise OSError(errno.EIO, "the source ends before its data does")
+    write_at(target, memoryview(data), to)
+    return len(data)

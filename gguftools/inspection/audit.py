@@ -17,7 +17,7 @@ from archs.vocab.files import TokenizerFiles
 from ..files.gguf.reader import open_gguf
 from ..inputs import PathLike, read_by_calls
 from ..opened import OpenFile, open
-from ..writing.pipeline import Progress
+from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates
 from .audits.tensors import audit_errors, audit_statistics, measure

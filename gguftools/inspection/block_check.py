@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from quants import Format, Tensor
 from quants.format import has_codec
 
-from ..writing.pipeline import EXPONENTS, Progress
-from ..writing.row_blocks import over_rows
+from ..writing.pipeline import EXPONENTS
+from ..writing.row_blocks import Progress, over_rows
 
 HALF_EXPONENT = np.uint16(0x7C00)
 NOT_A_NUMBER_E8M0 = 255

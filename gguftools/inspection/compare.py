@@ -19,8 +19,7 @@ from quants import Tensor
 from ..files.gguf.writer import RESERVE_KEY
 from ..inputs import PathLike, open_input
 from ..metadata.difference import KeyDifference, compare_metadata
-from ..writing.pipeline import Progress
-from ..writing.row_blocks import over_rows
+from ..writing.row_blocks import Progress, over_rows
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
 OF_THE_OUTPUT = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)

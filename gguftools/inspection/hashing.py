@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+import xxhash
+
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
@@ -35,7 +37,7 @@ LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
 
 class Hasher(Protocol):
-    """What hashlib's objects and ours have in common."""
+    """What hashlib's objects and xxhash's have in common."""
 
     def update(self, data: Any, /) -> None: ...
     def hexdigest(self) -> str: ...
@@ -85,9 +87,7 @@ def _known(algorithms: Iterable[str]) -> list[str]:
 
 def _start(algorithm: str) -> Hasher:
     if algorithm == "xxh64":
-        from ..files.xxh64 import XXH64
-
-        return XXH64()
+        return xxhash.xxh64()
     if algorithm == "uuid":
         return hashlib.sha1(UUID_NAMESPACE.bytes)
     return hashlib.new(algorithm)

@@ -23,7 +23,8 @@ from ..files.atomic import Reads, check_target, output_path
 from ..files.gguf.edit import edit_metadata, open_locked, planned_in_place
 from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
-from ..files.gguf.reader import SHARD_NAME, open_gguf
+from ..files.gguf.reader import open_gguf
+from ..files.gguf.shards import SHARD_NAME, shard_name
 from ..files.gguf.strings import quote
 from .known_keys import (
     SPECIAL_TOKENS,
@@ -226,7 +227,7 @@ def recover_edit(path: Path, roll_back: bool = False) -> str:
     match = SHARD_NAME.fullmatch(path.name)
     candidates = [path]
     if match is not None:
-        candidates.append(path.with_name(f"{match['prefix']}-00001-of-{match['count']}.gguf"))
+        candidates.append(path.with_name(shard_name(match["prefix"], 1, int(match["count"]))))
     for candidate in candidates:
         if journal_path(candidate).exists():
             return recover_file(candidate, roll_back)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata, ValueType
 from archs.small_files import check_not_pointer
 from gguftools.quantization.recipes import layer_of
-from quants import Tensor, format_named, from_array
+from quants import Tensor, from_array
 from quants.errors import FileError, OptionError
 from quants.spelling import did_you_mean
 
 from ..files.atomic import NOTHING, PathLike, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
-from ..files.gguf.writer import TensorInfo, create_gguf, plan_file
+from ..writing.pipeline import FilePlan, Item, write_files
 
 Floats = NDArray[np.float32]
 
@@ -207,10 +207,8 @@ def write_imatrix(
     tensors = []
     for name, entry in sorted(matrix.entries.items()):
         tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]
-    layout = plan_file(metadata, [TensorInfo(t.name, t.shape, format_named("F32")) for t in tensors])
-    with create_gguf(path, layout, overwrite, read) as output:
-        for index, tensor in enumerate(tensors):
-            output.write(index, 0, tensor.raw())
+    items = tuple(Item(tensor, tensor.format) for tensor in tensors)
+    write_files([FilePlan(path, metadata, items)], overwrite=overwrite, reads=read, finite=False)
 
 
 def _dat_pieces(matrix: ImportanceMatrix) -> Iterable[bytes]:

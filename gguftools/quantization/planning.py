@@ -24,6 +24,7 @@ from quants import Tensor
 from quants.errors import FormatError, OptionError
 
 from ..files.gguf.reader import INTEGERS
+from ..files.gguf.shards import filled, shard_metadata, shard_paths
 from ..inputs import Input
 from ..metadata.known_keys import architecture_of, check_new_keys, problems, strange_choice
 from ..writing.pipeline import FilePlan, Floats, Item
@@ -316,7 +317,9 @@ def shard(items: Sequence[Item], source: Input, layers: Layers, splitting: Split
         raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
     if splitting.keep and not source.shards:
         raise OptionError(f"{source.path} has no GGUF shards to keep", "--split-max-size splits the output")
-    return _shards_of_source(items, source, layers) if splitting.keep else _filled_shards(items, splitting)
+    if splitting.keep:
+        return _shards_of_source(items, source, layers)
+    return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
 
 
 def _shards_of_source(items: Sequence[Item], source: Input, layers: Layers) -> list[list[Item]]:
@@ -330,33 +333,15 @@ def _shards_of_source(items: Sequence[Item], source: Input, layers: Layers) -> l
     return [[item for _, item in sorted(group, key=lambda entry: entry[0])] for _, group in sorted(groups.items())]
 
 
-def _filled_shards(items: Sequence[Item], splitting: Splitting) -> list[list[Item]]:
-    """One shard after the other, each as full as it may be."""
-    found: list[list[Item]] = [[]]
-    filled = 0
-    for item in items:
-        too_large = splitting.max_bytes is not None and filled + item.nbytes > splitting.max_bytes
-        if found[-1] and (too_large or len(found[-1]) == splitting.max_tensors):
-            found.append([])
-            filled = 0
-        found[-1].append(item)
-        filled += item.nbytes
-    return found
-
-
 def _files(
     path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], source: Input, reserve: int
 ) -> tuple[FilePlan, ...]:
     if len(groups) == 1:
         return (FilePlan(path, metadata, tuple(groups[0]), source.alignment, reserve, source.magic),)
-    found = []
-    total = sum(map(len, groups))
-    for number, items in enumerate(groups):
-        own = metadata.copy() if number == 0 else Metadata()
-        own.set("split.no", number, ValueType.UINT16)
-        own.set("split.count", len(groups), ValueType.UINT16)
-        own.set("split.tensors.count", total, ValueType.INT32)
-        name = f"{path.name.removesuffix('.gguf')}-{number + 1:05d}-of-{len(groups):05d}.gguf"
-        slack = reserve if number == 0 else 0
-        found.append(FilePlan(path.with_name(name), own, tuple(items), source.alignment, slack, source.magic))
-    return tuple(found)
+    count, total = len(groups), sum(map(len, groups))
+    paths = shard_paths(path, path.name.removesuffix(".gguf"), count)
+    return tuple(
+        FilePlan(each, shard_metadata(metadata, number, count, total), tuple(items), source.alignment,
+                 0 if number else reserve, source.magic)
+        for number, (each, items) in enumerate(zip(paths, groups, strict=True))
+    )  # fmt: skip

@@ -11,15 +11,14 @@ import hashlib
 import itertools
 import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +26,21 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata
 from quants import Format, Tensor
 from quants.compilation import Codec, compile_codecs
-from quants.errors import FileError, FormatError, OptionError
+from quants.errors import FileError, FormatError
 
 from ..files.atomic import NOTHING, Reads
+from ..files.gguf.endian import swap_rows
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
-from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
-from .resume import Figures, resumable_gguf
+from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from .resume import resumable_gguf
+from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_blocks, thread_count
 
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
-BLOCK_VALUES = 1 << 20  # values of a task: 4 MB of float32, which fits in a core's cache
 # Bits of infinity, for formats whose values have bytes of their own; NaN has these too.
 EXPONENTS = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F64": ("<u8", 0x7FF << 52)}
 
 Floats = NDArray[np.float32]
-Progress = Callable[[int, int, str], None]
-
-
-class Source(Protocol):
-    """Anything that has metadata and named tensors: a GGUF file, the plan of a conversion."""
-
-    @property
-    def metadata(self) -> Metadata: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class Item:
 
 @dataclass(frozen=True)
 class FilePlan:
-    """A GGUF file to be written. Items appear in it in the order given."""
+    """A GGUF file to be written. Items appear in it in the order given; byte_order is little or big."""
 
     path: Path
     metadata: Metadata
@@ -85,11 +74,15 @@ class FilePlan:
     alignment: int = DEFAULT_ALIGNMENT
     reserve: int = 0
     magic: bytes = b"GGUF"
+    version: int = VERSION
+    byte_order: str = "little"
 
     @cached_property
     def layout(self) -> Layout:
         infos = [TensorInfo(item.tensor.name, item.tensor.shape, item.format) for item in self.items]
-        return plan_file(self.metadata, infos, self.alignment, self.reserve, self.magic)
+        return plan_file(
+            self.metadata, infos, self.alignment, self.reserve, self.magic, self.version, self.byte_order
+        )
 
     def digest(self) -> str:
         """What decides the bytes, but for the source's values."""
@@ -134,50 +127,13 @@ class Outcome:
     resumed_bytes: int = 0
 
 
-class Sink(Protocol):
-    """An open file: rows of any tensor may be written in any order, from any thread."""
-
-    def covered(self, index: int, start: int, stop: int) -> Figures | None: ...
-
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures) -> None: ...
-
-
-@dataclass(frozen=True)
-class _OneSitting:
-    """A file that is written from start to end."""
-
-    file: OpenGguf
-
-    def covered(self, index: int, start: int, stop: int) -> Figures | None:
-        return None
-
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures) -> None:
-        self.file.write(index, first_row, raw)
-
-
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """Rows `start` … `stop` of a tensor, for (file, index of the tensor in it, item)."""
 
     tensor: Tensor
     start: int
     stop: int
     wanted: tuple[tuple[int, int, Item], ...]
-
-    @property
-    def source_bytes(self) -> int:
-        return (self.stop - self.start) * self.tensor.row_bytes
-
-
-def default_threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def thread_count(threads: int | None) -> int:
-    """How many threads there shall be; None: as many as processors. Raises OptionError."""
-    if threads is not None and threads < 1:
-        raise OptionError(f"{threads} threads cannot work; 1 or more are needed")
-    return threads or default_threads()
 
 
 def write_files(
@@ -191,6 +147,7 @@ def write_files(
     resumable: Resumable | None = None,
     overwrite: bool = False,
     reads: Reads = NOTHING,
+    finite: bool = True,
 ) -> Outcome:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
@@ -199,46 +156,49 @@ def write_files(
     hold together. statistics: measure errors, which costs decoding what was encoded.
     progress(source bytes done, of how many, tensor or what is being compiled): called in this thread.
     resumable: leave half-done files behind. overwrite: replace files that exist, but for those of `reads`.
-    Raises FileError or FormatError, naming tensor, row and column for NaN and infinities in a source.
+    finite: refuse NaN and infinities. Raises FileError or FormatError, naming tensor, row and column for these.
     """
     started = time.perf_counter()
     threads = thread_count(threads)
     tasks = [
-        task
+        Task(tensor, start, stop, tuple(wanted))
         for tensor, wanted in _by_tensor(files)
-        for task in _split(tensor, wanted, _block_rows(tensor, wanted, threads, memory, statistics))
+        for start, stop in row_ranges(tensor, _block_rows(tensor, wanted, threads, memory, statistics))
     ]
-    total = sum(task.source_bytes for task in tasks)
+    total = sum(tensor.nbytes for tensor, _ in _by_tensor(files))
     outcome = Outcome([[Written(item.tensor.name) for item in file.items] for file in files], source_bytes=total)
-    report = progress or _silent
+    report = progress or (lambda *_: None)
     outcome.compile_seconds = compile_codecs(
         _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
     )
     log.info("kernels are there after %.3f s; %d blocks of rows for %d threads",
              outcome.compile_seconds, len(tasks), threads)  # fmt: skip
+    figures: dict[tuple[int, int], list[tuple[int, Figures]]] = {}
     with _open_sinks(files, resumable, overwrite, reads) as sinks:
-        run = _Run(sinks, tasks, statistics, threads, report)
-        figures = run.in_executor(executor) if executor else run.in_threads()
+        writer = _Writer(files, sinks, statistics, finite)
+        outcome.resumed_bytes = sum(
+            (task.stop - task.start) * task.tensor.row_bytes for task in tasks if None not in writer.known(task)
+        )
+        run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
+        with closing(run) as results:
+            for task, each in results:
+                for (number, index, _), spent in zip(task.wanted, each, strict=True):
+                    figures.setdefault((number, index), []).append((task.start, spent))
         reads.check_unchanged()
     for number, file in enumerate(files):
         for index, written in enumerate(outcome.files[number]):
             _sum_up(written, file.items[index], figures.get((number, index), []), statistics)
-    outcome.resumed_bytes = run.resumed
     outcome.seconds = time.perf_counter() - started
     return outcome
-
-
-def _silent(*_: Any) -> None:
-    pass
 
 
 @contextmanager
 def _open_sinks(
     files: Sequence[FilePlan], resumable: Resumable | None, overwrite: bool, reads: Reads
-) -> Iterator[Sequence[Sink]]:
+) -> Iterator[Sequence[OpenGguf]]:
     if resumable is None:
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
-            yield [_OneSitting(output) for output in outputs]
+            yield outputs
         return
     sources, take_up = resumable.identity, resumable.take_up
     with ExitStack() as stack:
@@ -269,11 +229,6 @@ def _block_rows(
     return max(1, min(BLOCK_VALUES // max(1, tensor.width), memory // threads // max(1, row_bytes)))
 
 
-def _split(tensor: Tensor, wanted: Sequence[tuple[int, int, Item]], rows: int) -> Iterator[Task]:
-    for start in range(0, tensor.rows, rows):
-        yield Task(tensor, start, min(start + rows, tensor.rows), tuple(wanted))
-
-
 def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
     """What will encode and decode, so that nothing is compiled within a task."""
     for item in itertools.chain.from_iterable(file.items for file in files):
@@ -294,128 +249,82 @@ def _sum_up(written: Written, item: Item, figures: Iterable[tuple[int, Figures]]
         written.max_error = max((f.largest or 0.0 for f in ordered), default=0.0)
 
 
-@dataclass
-class _Run:
-    """Tasks on their way through threads, never more than a few ahead."""
+@dataclass(frozen=True)
+class _Writer:
+    """What is done with a block of rows: read once, encoded and written for each file that wants it."""
 
-    sinks: Sequence[Sink]
-    tasks: Sequence[Task]
+    files: Sequence[FilePlan]
+    sinks: Sequence[OpenGguf]
     statistics: bool
-    threads: int
-    progress: Progress
-    resumed: int = 0
-    figures: dict[tuple[int, int], list[tuple[int, Figures]]] = field(default_factory=dict)
-
-    def in_threads(self) -> dict[tuple[int, int], list[tuple[int, Figures]]]:
-        with ThreadPoolExecutor(self.threads) as pool:
-            return self.in_executor(pool)
-
-    def in_executor(self, executor: Executor) -> dict[tuple[int, int], list[tuple[int, Figures]]]:
-        total, done = sum(task.source_bytes for task in self.tasks), 0
-        queue = iter(self.tasks)
-        running: dict[Future[list[Figures]], Task] = {}
-        try:
-            while True:
-                for task in itertools.islice(queue, 2 * self.threads - len(running)):
-                    running[executor.submit(self.perform, task, self.known(task))] = task
-                if not running:
-                    return self.figures
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    task = running.pop(future)
-                    for (number, index, _), figures in zip(task.wanted, future.result(), strict=True):
-                        self.figures.setdefault((number, index), []).append((task.start, figures))
-                    done += task.source_bytes
-                    self.progress(done, total, task.tensor.name)
-        finally:
-            for future in running:
-                future.cancel()
-            wait(running)
+    finite: bool
 
     def known(self, task: Task) -> list[Figures | None]:
         """The figures of each item whose rows an earlier run wrote."""
-        found = [self.sinks[number].covered(index, task.start, task.stop) for number, index, _ in task.wanted]
+        known = [self.sinks[number].covered(index, task.start, task.stop) for number, index, _ in task.wanted]
         if self.statistics:
-            found = [None if figures is None or figures.squares is None else figures for figures in found]
-        if found and None not in found:
-            self.resumed += task.source_bytes
-        return found
+            known = [None if figures is None or figures.squares is None else figures for figures in known]
+        return known
 
-    def perform(self, task: Task, known: Sequence[Figures | None]) -> list[Figures]:
+    def perform(self, task: Task) -> list[Figures]:
         """Read, encode and write a task's rows where they are not known. Returns the figures of each item."""
-        values = _Rows(task.tensor, task.start, task.stop)
-        return [
-            figures or self.write(number, index, item, values)
-            for (number, index, item), figures in zip(task.wanted, known, strict=True)
-        ]
-
-    def write(self, number: int, index: int, item: Item, values: _Rows) -> Figures:
+        known = self.known(task)
+        done = [figures for figures in known if figures is not None]
+        if len(done) == len(known):
+            return done
         started = time.perf_counter()
-        encoded = values.raw if item.is_copy else encode_rows(item, values.float32, values.start)
-        if item.format.name == "F16" and not item.is_copy:
-            _check_range(item, encoded, values.start)
-        seconds = time.perf_counter() - started
-        squares, largest = values.errors(item, encoded) if self.statistics else (None, None)
-        figures = Figures(squares, largest, seconds)
-        self.sinks[number].write(index, values.start, encoded, figures)
-        return figures
+        raw = read_rows(task.tensor, task.start, task.stop, self.finite)
+        is_copied = all(item.is_copy for _, _, item in task.wanted)
+        values: NDArray[Any] = raw if is_copied else decode_rows(task.tensor, raw, task.start)
+        done = []
+        for (number, index, item), figures in zip(task.wanted, known, strict=True):
+            if figures is None:
+                encoded = raw if item.is_copy else encode_rows(item, values, task.start)
+                figures = self.measure(item, values, encoded, time.perf_counter() - started)
+                if self.files[number].byte_order == "big":
+                    encoded = swap_rows(item.format, encoded)
+                self.sinks[number].write(index, task.start, encoded, figures)
+                started = time.perf_counter()
+            done.append(figures)
+        return done
 
-
-class _Rows:
-    """Rows of a tensor: read once, checked and decoded when first asked for.
-
-    Without cached_property, which before Python 3.12 lets only one thread at a time compute any object's value.
-    """
-
-    def __init__(self, tensor: Tensor, start: int, stop: int) -> None:
-        self.tensor = tensor
-        self.start = start
-        self.stop = stop
-        self._raw: NDArray[np.uint8] | None = None
-        self._float32: Floats | None = None
-
-    @property
-    def raw(self) -> NDArray[np.uint8]:
-        if self._raw is None:
-            self._raw = self._read()
-        return self._raw
-
-    @property
-    def float32(self) -> Floats:
-        if self._float32 is None:
-            self._float32 = self._decode()
-        return self._float32
-
-    def _read(self) -> NDArray[np.uint8]:
-        try:
-            raw = self.tensor.raw(self.start, self.stop)
-        except OSError as error:
-            origin = self.tensor.origin or self.tensor.name
-            raise FileError(f"{origin} cannot be read: {error.strerror or error}") from error
-        check_finite(self.tensor, raw, self.start)
-        return raw
-
-    def _decode(self) -> Floats:
-        form = self.tensor.format
-        values = form.decode(np.ascontiguousarray(self.raw))
-        if form.is_quantized:
-            check_finite_values(self.tensor, values, self.start)
-        return values
-
-    def errors(self, item: Item, encoded: NDArray[np.uint8]) -> tuple[float, float]:
-        """Sum of squared errors and largest error of what was encoded."""
-        if item.is_copy:
-            return 0.0, 0.0
+    def measure(self, item: Item, values: Floats, encoded: NDArray[np.uint8], seconds: float) -> Figures:
+        """What encoding cost: the errors, where they are asked for."""
+        if not self.statistics or item.is_copy:
+            return Figures(0.0, 0.0, seconds) if self.statistics else Figures(seconds=seconds)
         from quants.kernels.deviation import deviation
 
-        return deviation(item.format.decode(encoded), self.float32)
+        return Figures(*deviation(item.format.decode(encoded), values), seconds)
+
+
+def read_rows(tensor: Tensor, start: int, stop: int, finite: bool = True) -> NDArray[np.uint8]:
+    """Stored bytes of rows. Raises FileError; FormatError for a NaN or infinity, if all are to be finite."""
+    try:
+        raw = tensor.raw(start, stop)
+    except OSError as error:
+        raise FileError(f"{tensor.origin or tensor.name} cannot be read: {error.strerror or error}") from error
+    if finite:
+        check_finite(tensor, raw, start)
+    return raw
+
+
+def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
+    """Values of rows from `start` on. Raises FormatError for a NaN or infinity that decoding a block format gives."""
+    values = tensor.format.decode(np.ascontiguousarray(raw))
+    if tensor.format.is_quantized:
+        check_finite_values(tensor, values, start)
+    return values
 
 
 def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:
-    """Encode rows `first_row` … of an item's tensor, each with the importance of its group."""
-    if item.importance is None:
-        return item.format.encode(values, None)
-    if len(item.importance) == 1:
-        return item.format.encode(values, item.importance[0])
+    """Encode rows `first_row` … of an item's tensor, each with the importance of its group.
+
+    Raises FormatError for values beyond the range of F16.
+    """
+    if item.importance is None or len(item.importance) == 1:
+        encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
+        if item.format.name == "F16":
+            _check_range(item, encoded, first_row)
+        return encoded
     share = item.tensor.rows // len(item.importance)
     pieces, start = [], 0
     while start < len(values):
@@ -471,26 +380,13 @@ def _check_range(item: Item, encoded: NDArray[np.uint8], first_row: int) -> None
         )
 
 
-def scan(
-    tensors: Iterable[Tensor],
-    *,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> None:
+def scan(tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None) -> None:
     """Read and decode every value of every tensor. Raises FormatError for the first NaN or infinity."""
-    threads = thread_count(threads)
-    tasks = [
-        Task(tensor, start, min(start + rows, tensor.rows), ())
-        for tensor in tensors
-        for rows in [max(1, BLOCK_VALUES // max(1, tensor.width))]
-        for start in range(0, tensor.rows, rows)
-    ]
-    run = _Scan([], tasks, False, threads, progress or _silent)
-    run.in_threads()
 
+    def look(tensor: Tensor, start: int, stop: int) -> None:
+        raw = read_rows(tensor, start, stop)
+        if tensor.format.is_quantized:
+            decode_rows(tensor, raw, start)
 
-class _Scan(_Run):
-    def perform(self, task: Task, known: Sequence[Figures | None]) -> list[Figures]:
-        rows = _Rows(task.tensor, task.start, task.stop)
-        _ = rows.float32 if task.tensor.format.is_quantized else rows.raw
-        return []
+    for _ in over_rows(tensors, look, threads=threads, progress=progress):
+        pass

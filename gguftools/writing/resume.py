@@ -16,7 +16,6 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,10 @@ from ..files.atomic import (
     remove_own,
     write_at,
 )
-from ..files.gguf.writer import Layout
+from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
 from ..files.locks import held, is_held
-from ..files.positioned import PositionedOutput
 
 READ_BACK = 1 << 24  # bytes verified at a time
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What writing a row range cost: sum of squared errors and largest error, None if not measured; seconds."""
-
-    squares: float | None = None
-    largest: float | None = None
-    seconds: float = 0.0
 
 
 def identity(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
@@ -91,36 +80,30 @@ def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
     return found
 
 
-class PartialGguf:
-    """A GGUF file while it is written: like `files.OpenGguf`, and it knows which rows it has already.
+class PartialGguf(OpenGguf):
+    """A GGUF file that knows which rows it has already.
 
     fd, journal: the unfinished file and its journal, both open and this run's own.
     """
 
-    def __init__(self, target: Path, layout: Layout, fd: int, journal: int) -> None:
-        self.target = target
-        self.layout = layout
+    def __init__(self, fd: int, layout: Layout, target: Path, journal: int) -> None:
+        super().__init__(fd, layout, target)
         self._ranges: dict[tuple[int, int, int], Figures] = {}
-        self._fd = fd
-        self._output = PositionedOutput(fd)
         self._journal = journal
         self._lock = threading.Lock()
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
-        """The figures of rows start … stop of tensor `index` if exactly they are there already."""
         return self._ranges.get((index, start, stop))
 
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures) -> None:
-        """Write rows of tensor `index`, uint8 (rows, bytes of a row), and note them. Raises FileError."""
-        data = np.ascontiguousarray(raw).reshape(-1).data
-        try:
-            self._output.write(data, self.layout.row_offset(index, first_row))
-            self._note(index, first_row, first_row + len(raw), zlib.crc32(data), figures)
-        except OSError as error:
-            raise explain_write_error(error, self.target, self.layout.total) from error
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED) -> None:
+        """Write rows, and note them."""
+        raw = np.ascontiguousarray(raw)
+        super().write(index, first_row, raw, figures)
+        with explained(self._target, self._layout.total):
+            self._note(index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), figures)
 
     def _note(self, index: int, start: int, stop: int, crc: int, figures: Figures) -> None:
-        line = json.dumps([index, start, stop, crc, figures.squares, figures.largest, figures.seconds]) + "\n"
+        line = json.dumps([index, start, stop, crc, *figures]) + "\n"
         with self._lock:
             os.write(self._journal, line.encode())
 
@@ -131,22 +114,23 @@ class PartialGguf:
         write_at(self._journal, memoryview(head), 0)
         os.ftruncate(self._journal, len(head))
         os.lseek(self._journal, 0, os.SEEK_END)
-        os.ftruncate(self._fd, self.layout.total)
-        write_at(self._fd, memoryview(self.layout.header), 0)
+        os.ftruncate(self._fd, self._layout.total)
+        write_at(self._fd, memoryview(self._layout.header), 0)
 
     def take_up(self, lines: Sequence[Any]) -> None:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
         for index, start, stop, crc, *numbers in lines:
             if self._crc(index, start, stop) == crc:
                 self._ranges[index, start, stop] = Figures(*numbers)
-        os.ftruncate(self._fd, self.layout.total)
-        write_at(self._fd, memoryview(self.layout.header), 0)
+                self._written[index] += stop - start
+        os.ftruncate(self._fd, self._layout.total)
+        write_at(self._fd, memoryview(self._layout.header), 0)
         size = os.lseek(self._journal, 0, os.SEEK_END)
         if size and os.pread(self._journal, 1, size - 1) != b"\n":
             os.write(self._journal, b"\n")  # ends a line that was cut off
 
     def _crc(self, index: int, start: int, stop: int) -> int:
-        position, end = self.layout.row_offset(index, start), self.layout.row_offset(index, stop)
+        position, end = self._layout.row_offset(index, start), self._layout.row_offset(index, stop)
         crc = 0
         while position < end:
             data = os.pread(self._fd, min(READ_BACK, end - position), position)
@@ -189,13 +173,16 @@ def resumable_gguf(
                 remove_own(log, journal)
             raise
         stack.callback(os.close, fd)
-        output = PartialGguf(target, layout, fd, log)
+        output = PartialGguf(fd, layout, target, log)
+        stack.callback(output.close)
         try:
             if earlier is None:
                 output.begin(contents)
             else:
                 output.take_up(earlier)
             yield output
+            output.close()
+            output.check_complete()
             publish(Unnamed(fd, partial, target, replaced))
             remove_own(log, journal)
         except OSError as error:

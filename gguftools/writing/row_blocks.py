@@ -1,18 +1,54 @@
-"""Looking at every row of many tensors: blocks of rows, in threads, never more than a few blocks in memory."""
+"""Work on the rows of many tensors: blocks of rows, in threads, never more than a few blocks in memory."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 from quants import Tensor
+from quants.errors import OptionError
 
-from .pipeline import BLOCK_VALUES, Progress, thread_count
+BLOCK_VALUES = 1 << 20  # values of a block: 4 MB of float32, which fits in a core's cache
 
+Progress = Callable[[int, int, str], None]
+
+
+class Rows(Protocol):
+    """Rows `start` … `stop` of a tensor."""
+
+    @property
+    def tensor(self) -> Tensor: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+class RowBlock(NamedTuple):
+    """Rows `start` … `stop` of a tensor."""
+
+    tensor: Tensor
+    start: int
+    stop: int
+
+
+R = TypeVar("R", bound=Rows)
 T = TypeVar("T")
-Block = tuple[Tensor, int, int]  # rows start … stop of a tensor
+
+
+def default_threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_count(threads: int | None) -> int:
+    """How many threads there shall be; None: as many as processors. Raises OptionError."""
+    if threads is not None and threads < 1:
+        raise OptionError(f"{threads} threads cannot work; 1 or more are needed")
+    return threads or default_threads()
 
 
 def over_rows(
@@ -27,49 +63,73 @@ def over_rows(
     progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
     """
     tensors = list(tensors)
-    threads = thread_count(threads)
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-    running: deque[tuple[list[Block], Future[list[T]]]] = deque()
+    threads, total = thread_count(threads), sum(tensor.nbytes for tensor in tensors)
+    blocks = (RowBlock(tensor, *rows) for tensor in tensors for rows in row_ranges(tensor))
+    results = run_blocks(blocks, lambda block: look(*block), total, threads=threads, progress=progress, in_order=True)
+    for (tensor, start, _), result in results:
+        yield tensor, start, result
 
-    def look_at(batch: list[Block]) -> list[T]:
-        return [look(*block) for block in batch]
 
-    with ThreadPoolExecutor(threads) as pool:
+def row_ranges(tensor: Tensor, step: int | None = None) -> Iterator[tuple[int, int]]:
+    """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given."""
+    rows = tensor.rows
+    step = step or max(1, BLOCK_VALUES // max(1, tensor.width))
+    return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def run_blocks(
+    blocks: Iterable[R],
+    perform: Callable[[R], T],
+    total: int,
+    *,
+    threads: int,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    in_order: bool = False,
+) -> Generator[tuple[R, T], None, None]:
+    """Call `perform(block)` for every block, in threads; yields (block, result) as they are done, or in_order.
+
+    Small tensors go to a thread together; two such batches a thread are under way at most, those included whose results
+    nobody has taken yet. When this generator is closed, nothing is under way any more.
+    total: bytes of all blocks. executor: what runs the batches instead of threads of its own.
+    progress(bytes done, total, tensor): called in this thread. What `perform` raises is raised here.
+    """
+
+    def perform_all(batch: list[R]) -> list[T]:
+        return [perform(block) for block in batch]
+
+    queue, done = _batches(blocks), 0
+    running: dict[Future[list[T]], list[R]] = {}  # in the order of the blocks
+    with nullcontext(executor) if executor else ThreadPoolExecutor(threads) as pool:
         try:
-            queue = _batches(tensors)
             while True:
-                while len(running) < 2 * threads and (waiting := next(queue, None)):
-                    running.append((waiting, pool.submit(look_at, waiting)))
+                for batch in islice(queue, 2 * threads - len(running)):
+                    running[pool.submit(perform_all, batch)] = batch
                 if not running:
                     return
-                batch, future = running.popleft()
-                for (tensor, start, stop), result in zip(batch, future.result(), strict=True):
-                    yield tensor, start, result
-                    done += (stop - start) * tensor.row_bytes
-                if progress:
-                    progress(done, total, batch[-1][0].name)
+                ended = [next(iter(running))] if in_order else wait(running, return_when=FIRST_COMPLETED).done
+                for future in ended:
+                    batch = running.pop(future)
+                    yield from zip(batch, future.result(), strict=True)
+                    if progress is not None:
+                        done += sum((block.stop - block.start) * block.tensor.row_bytes for block in batch)
+                        progress(done, total, batch[-1].tensor.name)
         finally:
-            for _, future in running:
+            for future in running:
                 future.cancel()
+            wait(running)
 
 
-def _batches(tensors: Iterable[Tensor]) -> Iterator[list[Block]]:
-    """Blocks, small ones together, so that a thread is asked once for many small tensors."""
-    batch: list[Block] = []
+def _batches(blocks: Iterable[R]) -> Iterator[list[R]]:
+    """Blocks, those of small tensors together, so that a thread is asked once for many of them."""
+    batch: list[R] = []
     values = 0
-    for tensor, start, stop in _blocks(tensors):
-        more = (stop - start) * tensor.width
-        if batch and values + more > BLOCK_VALUES:
+    for block in blocks:
+        more = (block.stop - block.start) * block.tensor.width
+        if batch and (values + more > BLOCK_VALUES or block.tensor is batch[-1].tensor):
             yield batch
             batch, values = [], 0
-        batch.append((tensor, start, stop))
+        batch.append(block)
         values += more
     if batch:
         yield batch
-
-
-def _blocks(tensors: Iterable[Tensor]) -> Iterator[Block]:
-    for tensor in tensors:
-        step = max(1, BLOCK_VALUES // max(1, tensor.width))
-        for start in range(0, tensor.rows, step):
-            yield tensor, start, min(start + step, tensor.rows)

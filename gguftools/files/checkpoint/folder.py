@@ -15,6 +15,7 @@ from quants import Tensor
 from quants.errors import FileError
 
 from ..gguf.reader import MAGICS
+from ..gguf.shards import shard_paths
 from ..naming import hint_for_absent
 from .safetensors import open_safetensors
 from .torch_pickle import open_torch
@@ -148,7 +149,7 @@ def _check_shards(shards: list[Path]) -> None:
         if match is None:
             continue
         prefix, _, count, suffix = match.groups()
-        wanted = [path.with_name(f"{prefix}-{i + 1:05d}-of-{count}{suffix}") for i in range(int(count))]
+        wanted = shard_paths(path, prefix, int(count), suffix)
         missing = [shard.name for shard in wanted if shard not in shards]
         if missing:
             raise FileError(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +13,22 @@ import numpy as np
 from archs.metadata import Metadata, Value, ValueType
 from quants.errors import FileError
 
-from ..atomic import NOTHING, Reads, create_unnamed, discard, explain_write_error, publish, write_at
+from ..atomic import NOTHING, Reads
 from ..locks import held, state_of
+from ..positioned import CLONE_BLOCK, CopyProgress, Move
 from .journal import overwrite
-from .reader import SHARD_NAME, GgufFile, align, map_file, open_gguf, refuse_interrupted, shard_paths
-from .writer import RESERVE_KEY, RESERVE_OVERHEAD, TensorInfo, encode_header, plan_file, with_reserve
-
-COPY_STEP = 1 << 28
-CLONE_BLOCK = 1 << 12  # ranges that begin at multiples of this can share blocks on disk
-CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-Progress = Callable[[int, int], None]
+from .reader import GgufFile, align, map_file, open_gguf, paths_of_set, refuse_interrupted
+from .shards import SHARD_NAME
+from .writer import (
+    RESERVE_KEY,
+    RESERVE_OVERHEAD,
+    Layout,
+    create_ggufs,
+    encode_header,
+    plan_file,
+    tensor_infos,
+    with_reserve,
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def edit_metadata(
     output: Path | None = None,
     reserve: int = 0,
     overwrite_output: bool = False,
-    progress: Progress | None = None,
+    progress: CopyProgress | None = None,
     reads: Reads = NOTHING,
     lock: int | None = None,
 ) -> Edit:
@@ -109,7 +113,7 @@ def _open_holder(path: Path | GgufFile) -> GgufFile:
     opened = open_gguf(path, join=False)
     if _split_count(opened) <= 1:
         return opened
-    first = shard_paths(opened)[0]
+    first = paths_of_set(opened)[0]
     return opened if first == path else open_gguf(first, join=False)
 
 
@@ -123,14 +127,10 @@ def _keep_split_keys(metadata: Metadata, opened: GgufFile) -> Metadata:
     return kept
 
 
-def _infos(opened: GgufFile) -> list[TensorInfo]:
-    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
-
-
 def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
     """The header with the tensors where they are."""
     offsets = [offset - opened.data_offset for offset in opened.offsets.values()]
-    return encode_header(metadata, _infos(opened), offsets, opened.magic, opened.version, opened.byte_order)
+    return encode_header(metadata, tensor_infos(opened), offsets, opened.magic, opened.version, opened.byte_order)
 
 
 def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
@@ -181,42 +181,28 @@ def _write_in_place(opened: GgufFile, header: bytes, lock: int) -> Edit:
 
 def _write_copy(
     opened: GgufFile, metadata: Metadata, target: Path, reserve: int, reads: Reads, overwrite_target: bool,
-    progress: Progress | None, lock: int | None = None,
+    progress: CopyProgress | None, lock: int | None = None,
 ) -> Edit:  # fmt: skip
     """lock: the target, where it is the file itself."""
-    header, moves = _plan_copy(opened, metadata, reserve)
-    total = max([len(header), *(to + size for _, to, size in moves)])
+    layout, moves = _plan_copy(opened, metadata, reserve)
     try:
-        source = os.open(opened.path, os.O_RDONLY | os.O_CLOEXEC)
+        mode = stat.S_IMODE(opened.path.stat().st_mode)
     except OSError as error:
         raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
-    try:
-        unnamed = create_unnamed(target, total, reads=reads, overwrite=overwrite_target, held=lock)
-        try:
-            os.fchmod(unnamed.fd, stat.S_IMODE(os.fstat(source).st_mode))
-            os.ftruncate(unnamed.fd, total)
-            write_at(unnamed.fd, memoryview(header), 0)
-            copy_ranges(source, unnamed.fd, moves, progress)
-            publish(unnamed)
-        except OSError as error:
-            raise explain_write_error(error, target, total) from error
-        finally:
-            discard(unnamed)
-    finally:
-        os.close(source)
-    return Edit(opened.path if lock is not None else target, False, total)
+    with create_ggufs([(target, layout)], overwrite_target, reads, mode, lock) as (output,):
+        output.copy(opened.path, moves, progress)
+    return Edit(opened.path if lock is not None else target, False, layout.total)
 
 
-def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """The new header with padding, and what to copy: from, to, bytes."""
+def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[Layout, list[Move]]:
+    """The new file, and what to copy into it."""
     if reserve:
         metadata = _with_slack(metadata, reserve + RESERVE_OVERHEAD)
-    alignment = metadata.get("general.alignment", 32)
+    infos, alignment = tensor_infos(opened), metadata.get("general.alignment", 32)
     if alignment != opened.alignment:
-        infos = _infos(opened)
         layout = plan_file(metadata, infos, 32, 0, opened.magic, opened.version, opened.byte_order)
         moves = [(a, b, i.nbytes) for a, b, i in zip(opened.offsets.values(), layout.offsets, infos, strict=True)]
-        return layout.header.ljust(layout.total, b"\0") if not moves else layout.header, moves
+        return replace(layout, total=max([len(layout.header), *(to + size for _, to, size in moves)])), moves
     header = _encode(opened, metadata)
     if reserve and opened.tensors:  # data that moves by whole blocks can share them with the old file
         distance = align(len(header), alignment) - opened.data_offset
@@ -224,35 +210,8 @@ def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[byte
         header = _encode(opened, _with_slack(metadata, _slack(metadata) + RESERVE_OVERHEAD + more))
     if opened.tensors or opened.file_size > opened.header_bytes or opened.header_bytes == opened.data_offset:
         header = header.ljust(align(len(header), alignment), b"\0")
-    size = opened.file_size - opened.data_offset
-    return header, [(opened.data_offset, len(header), size)] if size > 0 else []
-
-
-def copy_ranges(source: int, target: int, moves: Sequence[tuple[int, int, int]], progress: Progress | None) -> None:
-    """Copy ranges (from, to, bytes) between open files; progress(done, total) in bytes. Raises OSError."""
-    total, done = sum(size for _, _, size in moves), 0
-    for begin, to, size in moves:
-        left = size
-        while left:
-            step = min(left, -begin % CLONE_BLOCK or COPY_STEP)
-            moved = _copy_some(source, target, begin, to, step)
-            begin, to, left, done = begin + moved, to + moved, left - moved, done + moved
-            if progress is not None:
-                progress(done, total)
-
-
-def _copy_some(source: int, target: int, begin: int, to: int, size: int) -> int:
-    """Copy up to `size` bytes, within the kernel or by sharing blocks where that is possible."""
-    if hasattr(os, "copy_file_range"):
-        try:
-            moved = os.copy_file_range(source, target, size, begin, to)
-            if moved:
-                return moved
-        except OSError as error:
-            if error.errno not in CANNOT_COPY_INSIDE:
-                raise
-    data = os.pread(source, min(size, 1 << 23), begin)
-    if not data:
-        raise OSError(errno.EIO, "the source ends before its data does")
-    write_at(target, memoryview(data), to)
-    return len(data)
+    size = max(opened.file_size - opened.data_offset, 0)
+    distance = len(header) - opened.data_offset
+    offsets = [offset + distance for offset in opened.offsets.values()]
+    layout = Layout(header, offsets, len(header) + size, tuple(infos), alignment)
+    return layout, [(opened.data_offset, len(header), size)] if size else []

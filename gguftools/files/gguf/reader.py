@@ -15,7 +15,6 @@ import logging
 import math
 import mmap
 import os
-import re
 import resource
 import stat
 import struct
@@ -39,6 +38,7 @@ from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import hint_for_absent, hint_for_folder
 from .endian import swap_rows
 from .journal import journal_path
+from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
 from .strings import ORDER_SIGN, find_strings, quote
 
 MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
@@ -54,7 +54,6 @@ MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
 OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
 PATIENCE = 10.0  # seconds that others get to end an edit
-SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 SCALARS = {
     ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
@@ -444,7 +443,7 @@ def _split_count(opened: GgufFile) -> int:
 
 def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
     """The whole split set that `named` is a shard of. Raises FileError if it is incomplete or inconsistent."""
-    paths = shard_paths(named)
+    paths = paths_of_set(named)
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise FileError(
@@ -464,12 +463,9 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
     total = parts[0].metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
         raise FileError(f"{parts[0].path} claims {total} tensors in all shards, which hold {len(tensors)}")
-    metadata = parts[0].metadata.copy()
-    for key in [key for key in metadata if key.startswith("split.")]:
-        del metadata[key]
     return replace(
-        parts[0], path=named.path, metadata=metadata, tensors=tensors, shards=paths, parts=parts,
-        offsets={name: offset for part in parts for name, offset in part.offsets.items()},
+        parts[0], path=named.path, metadata=without_split_keys(parts[0].metadata), tensors=tensors,
+        shards=paths, parts=parts, offsets={name: offset for part in parts for name, offset in part.offsets.items()},
         file_size=sum(part.file_size for part in parts),
     )  # fmt: skip
 
@@ -488,17 +484,17 @@ def _check_open_files(path: Path, shards: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def shard_paths(named: GgufFile) -> list[Path]:
+def paths_of_set(named: GgufFile) -> list[Path]:
     """Where the shards of a set are, by the name of one of them: always beside it."""
     count = _split_count(named)
     match = SHARD_NAME.fullmatch(named.path.name)
     if match is None or int(match["count"]) != count:
         raise FileError(
             f"{named.path} is a shard of a set of {count}, but its name does not end in "
-            f"-{named.metadata.get('split.no', 0) + 1:05d}-of-{count:05d}.gguf",
+            f"{shard_name('', named.metadata.get('split.no', 0) + 1, count)}",
             hint="give all shards the names they were published under",
         )
-    return [named.path.with_name(f"{match['prefix']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+    return shard_paths(named.path, match["prefix"], count)
 
 
 def _check_shard(part: GgufFile, number: int, count: int, first: GgufFile) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from quants import Format
 from quants.errors import FileError
 
 from ..atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
-from ..positioned import PositionedOutput
+from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
 from .reader import (
     ARRAY_TYPES,
     DEFAULT_ALIGNMENT,
@@ -30,6 +30,7 @@ from .reader import (
     MAX_NAME_BYTES,
     SCALARS,
     STRUCTURAL_KEYS,
+    GgufFile,
     align,
 )
 from .strings import ORDER_SIGN, StringArray
@@ -60,6 +61,11 @@ class TensorInfo:
     @property
     def nbytes(self) -> int:
         return self.rows * self.row_bytes
+
+
+def tensor_infos(opened: GgufFile) -> list[TensorInfo]:
+    """The tensors of an open file as a new header lists them."""
+    return [TensorInfo(tensor.name, tensor.shape, tensor.format) for tensor in opened.tensors.values()]
 
 
 @dataclass(frozen=True)
@@ -253,20 +259,36 @@ def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
         raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
 
 
-class OpenGguf:
-    """A GGUF file while it is written: rows of any tensor, in any order, from any thread."""
+class Figures(NamedTuple):
+    """What writing a row range cost: sum of squared errors and largest error, None if not measured; seconds."""
 
-    def __init__(self, file: Unnamed, layout: Layout, target: Path) -> None:
+    squares: float | None = None
+    largest: float | None = None
+    seconds: float = 0.0
+
+
+NOT_MEASURED = Figures()
+
+
+class OpenGguf:
+    """A GGUF file while it is written: rows of any tensor, in any order, from any thread. fd: the open file."""
+
+    def __init__(self, fd: int, layout: Layout, target: Path) -> None:
+        self._fd = fd
         self._layout = layout
         self._target = target
         self._written = [0] * len(layout.tensors)
         self._busy = 0
         self._closed = False
         self._state = threading.Condition()
-        self._output = PositionedOutput(file.fd)
+        self._output = PositionedOutput(fd)
 
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8]) -> None:
-        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row).
+    def covered(self, index: int, start: int, stop: int) -> Figures | None:
+        """The figures of rows start … stop of tensor `index` if an earlier run wrote exactly them."""
+        return None
+
+    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED) -> None:
+        """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row). figures: what they cost.
 
         Raises FileError where the disk is full or the file was abandoned, ValueError for rows the tensor hasn't.
         """
@@ -289,6 +311,12 @@ class OpenGguf:
                 self._busy -= 1
                 self._written[index] += len(raw)
                 self._state.notify_all()
+
+    def copy(self, source: Path, moves: Sequence[Move], progress: CopyProgress | None = None) -> None:
+        """Fill the file with ranges of bytes of another one, within the kernel where it can. Raises FileError."""
+        with explained(self._target, self._layout.total):
+            copy_ranges(source, self._fd, moves, progress)
+        self._written = [tensor.rows for tensor in self._layout.tensors]  # a plan of ranges has them all
 
     def close(self) -> None:
         """Let writes that have begun end, and refuse new ones."""
@@ -317,11 +345,16 @@ def create_gguf(
 
 @contextmanager
 def create_ggufs(
-    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING
-) -> Iterator[list[OpenGguf]]:
-    """Create several GGUF files, which appear when all are complete."""
+    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
+    mode: int | None = None, held: int | None = None,
+) -> Iterator[list[OpenGguf]]:  # fmt: skip
+    """Create several GGUF files, which appear when all are complete, the first last.
+
+    Until that is there, no one can take the others for a whole set. mode: their permissions. held: the target, where
+    the caller has it open and locked.
+    """
     with ExitStack() as stack:
-        files = [stack.enter_context(_open_new(path, layout, overwrite, reads)) for path, layout in plans]
+        files = [stack.enter_context(_open_new(path, layout, overwrite, reads, mode, held)) for path, layout in plans]
         outputs = [output for output, _ in files]
         yield outputs
         for output in outputs:
@@ -332,11 +365,15 @@ def create_ggufs(
 
 
 @contextmanager
-def _open_new(path: Path, layout: Layout, overwrite: bool, reads: Reads) -> Iterator[tuple[OpenGguf, Unnamed]]:
-    unnamed = create_unnamed(path, layout.total, reads=reads, overwrite=overwrite)
-    output = OpenGguf(unnamed, layout, path)
+def _open_new(
+    path: Path, layout: Layout, overwrite: bool, reads: Reads, mode: int | None, held: int | None
+) -> Iterator[tuple[OpenGguf, Unnamed]]:
+    unnamed = create_unnamed(path, layout.total, reads=reads, overwrite=overwrite, held=held)
+    output = OpenGguf(unnamed.fd, layout, path)
     try:
         with explained(path, layout.total):
+            if mode is not None:
+                os.fchmod(unnamed.fd, mode)
             os.ftruncate(unnamed.fd, layout.total)  # padding between tensors is what nobody writes
             write_at(unnamed.fd, memoryview(layout.header), 0)
         yield output, unnamed

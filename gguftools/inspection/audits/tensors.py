@@ -16,8 +16,7 @@ import numpy as np
 
 from quants import Tensor, format_named
 
-from ...writing.pipeline import Progress
-from ...writing.row_blocks import over_rows
+from ...writing.row_blocks import Progress, over_rows
 from .finding import Finding
 
 FEWEST = 6  # tensors of a role that can be compared with each other

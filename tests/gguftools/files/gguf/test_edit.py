@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from archs.metadata import Metadata, ValueType
-from gguftools.files.gguf import edit as gguf_edit
+from gguftools.files import positioned
 from gguftools.files.gguf import journal
 from gguftools.files.gguf.edit import edit_metadata, planned_in_place
 from gguftools.files.gguf.journal import journal_path, recover
@@ -168,7 +168,7 @@ def test_other_alignment_moves_the_tensors(tmp_path):
 
 
 def test_without_copy_file_range(tmp_path, monkeypatch):
-    monkeypatch.setattr(gguf_edit.os, "copy_file_range", _cannot, raising=False)
+    monkeypatch.setattr(positioned.os, "copy_file_range", _cannot, raising=False)
     path = make(tmp_path / "t.gguf")
     old = tensor_hashes(path)
     change(path, keys={"general.name": "n" * 500})
@@ -307,7 +307,7 @@ def test_two_edits_at_once(tmp_path):
 def test_interrupted_copy_leaves_nothing(tmp_path, monkeypatch):
     path = make(tmp_path / "t.gguf")
     before = path.read_bytes()
-    monkeypatch.setattr(gguf_edit, "_copy_some", _crash)
+    monkeypatch.setattr(positioned, "_copy_some", _crash)
     with pytest.raises(Crash):
         change(path, keys={"general.name": "n" * 500})
     assert path.read_bytes() == before
