@@ -111,7 +111,7 @@ def plan(
     generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
     words = vocabulary(
         folder, architecture.vocab, full, embedding.shape[0], pre, generation_config,
-        extra=architecture.vocab_keys, embed=embed_tokenizer,
+        extra=architecture.vocab_keys, user_defined=architecture.vocab_user_defined, embed=embed_tokenizer,
     )  # fmt: skip
     for key in words:
         metadata[key] = words.value(key)

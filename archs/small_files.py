@@ -57,9 +57,12 @@ def read_json(path: Path) -> Any:
         raise FileError(f"{path} is not valid JSON: {error}") from error
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else."""
-    content = read_json(path)
+def read_json_object(path: Path, optional: bool = False) -> dict[str, Any]:
+    """A JSON file that holds an object. Raises FileError if it is missing, or holds anything else.
+
+    optional: nothing where there is no file.
+    """
+    content = {} if optional and not path.is_file() else read_json(path)
     if not isinstance(content, dict):
         raise FileError(f"{path} holds {type(content).__name__}, not a JSON object")
     return content

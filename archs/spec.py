@@ -143,7 +143,8 @@ class Architecture:
     name: GGUF's `general.architecture`. hf_classes: entries of config.json's `architectures`.
     vocab: vocabulary kinds, tried in this order (see `archs.vocab`).
     vocab_keys: keys of the vocabulary that the family sets where the tokenizer's files don't say, without
-        "tokenizer.ggml."; an id may be given as the token's text.
+        "tokenizer.ggml."; an id may be given as the token's text. vocab_user_defined: tokens of BPE of plain text that
+        are not control tokens, though the tokenizer's files call them special.
     metadata: GGUF key without "NAME." → a config key ("a|b.c": the first that is there), or a function of the config.
     defaults: what the model type means by a key that config.json omits; a function of the config where the default
         depends on others (then null means absent too). "model_type" where it is not the first class in lower case
@@ -178,6 +179,7 @@ class Architecture:
     hf_classes: tuple[str, ...]
     vocab: tuple[str, ...] = ("bpe",)
     vocab_keys: Mapping[str, Any] = field(default_factory=dict)
+    vocab_user_defined: tuple[str, ...] = ()
     metadata: Mapping[str, str | Computed | None] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Target] = field(default_factory=dict)

@@ -81,10 +81,17 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     return usual.with_layers(lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))})
 
 
+# Tokens that whoever reads a chat wants to see.
+CHANNELS = (
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+)  # fmt: skip
+
+
 GEMMA4 = GEMMA3.derive(
     name="gemma4",
     hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
-    vocab=("gemma4",),
+    vocab=("plain_bpe",),
+    vocab_user_defined=CHANNELS,
     metadata={**dict.fromkeys(SCALING), **KEYS},
     defaults={
         "num_hidden_layers": 30, "global_head_dim": 512, "sliding_window": 512,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,20 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
-from .byte_bpe import is_bpe, write_bpe, write_gemma4, write_lost_structure
+from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
-from .tokens import missing_bytes, plain_text
-from .wordpiece import is_wordpiece, write_normalizer, write_token_types, write_wordpiece
+from .tokens import ADDED_TOKENS, missing_bytes, plain_text
+from .wordpiece import write_normalizer, write_wordpiece
 
-__all__ = ["vocabulary"]
+__all__ = ["ADDED_TOKENS", "vocabulary"]
 
-KINDS = {
-    "sentencepiece": is_sentencepiece,
-    "unigram": is_sentencepiece,
-    "fairseq": is_sentencepiece,
-    "gemma4": is_bpe,
-    "bpe": is_bpe,
-    "wordpiece": is_wordpiece,
-}
+MODEL_TYPES = {"plain_bpe": "BPE", "bpe": "BPE", "wordpiece": "WordPiece"}  # in tokenizer.json; others: SentencePiece
 Extra = Mapping[str, bool | int | str]
-ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
+LISTED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 
 
 def vocabulary(
@@ -45,25 +39,61 @@ def vocabulary(
     generation_config: Mapping[str, Any] | None = None,
     *,
     extra: Extra | None = None,
+    user_defined: Iterable[str] = (),
     embed: bool = False,
 ) -> Metadata:
     """The `tokenizer.*` keys of a folder's vocabulary.
 
-    kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram", "bpe", "wordpiece". One that
-    takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as the reference's Llama
-    family does; "unigram" is SentencePiece as the reference writes it for T5,
-        "fairseq" the same with XLM-RoBERTa's ids; "gemma4" is BPE of plain text with byte tokens.
+    kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram", "fairseq", "bpe", "plain_bpe",
+    "wordpiece". One that takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as
+    llama.cpp's Llama family does; "unigram" is SentencePiece as llama.cpp writes it for T5, "fairseq" the same with
+    XLM-RoBERTa's ids; "plain_bpe" is BPE of plain text with byte tokens.
     config: config.json. rows: of the embedding; rows past the vocabulary become `[PAD{id}]`, unused.
     pre: the pre-tokenizer's GGUF name; None: found from the structure of tokenizer.json.
     extra: what an architecture sets by itself, without "tokenizer.ggml.": a flag, an id, or a token's text for its id
     (`{"eot_token_id": "<|user|>"}`); what the folder says wins, and a text that is no token is left out.
+    user_defined: of "plain_bpe", tokens that whoever reads a text wants to see.
     embed: keep the whole of tokenizer.json in `tokenizer.huggingface.json`.
 
     Raises VocabularyError where there is no tokenizer of these kinds, it does not fit the embedding, its pre-tokenizer
     has no name, or its files are not what such files are.
     """
+    with _understood(folder):
+        files, kind = _files(folder, kinds)
+        if pre is not None and pre_tokenizer(pre).name != "default" and kind not in ("wordpiece", "bpe"):
+            raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
+        metadata = Metadata()
+        prefix = files.config.get("add_prefix_space")
+        configured = kinds[0] == "sentencepiece" if kind == "bpe" else kind not in MODEL_TYPES and "bpe" in kinds
+        if configured and isinstance(prefix, bool):
+            metadata[Keys.Tokenizer.ADD_PREFIX] = prefix
+        if kind == "wordpiece":
+            metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
+            write_wordpiece(metadata, files, rows, pre)
+        elif kind == "plain_bpe":
+            write_plain_bpe(metadata, files, rows, user_defined)
+        elif kind == "bpe":
+            write_bpe(metadata, files, rows, pre)
+        else:
+            write_sentencepiece(metadata, files, rows, keep_added=kind == "sentencepiece", fairseq=kind == "fairseq")
+        _check_usable(metadata, folder)
+        write_special(metadata, files, config, generation_config or {}, rows)
+        write_templates(metadata, files)
+        _write_rest(metadata, files, config, kind, extra or {})
+        _write_lost_tokens(metadata, files)
+        if embed and not files.tokenizer:
+            raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
+        if embed:
+            metadata[Keys.Tokenizer.HF_JSON] = json.dumps(files.tokenizer, ensure_ascii=False)
+        _check_unicode(metadata, folder)
+        return metadata
+
+
+@contextmanager
+def _understood(folder: Path) -> Iterator[None]:
+    """Whatever reading raises on files of another structure, as an error of ours."""
     try:
-        return _vocabulary(folder, kinds, config, rows, pre, generation_config or {}, extra or {}, embed)
+        yield
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise VocabularyError(
             f"the tokenizer files in {folder} have a structure that such files do not have: "
@@ -72,60 +102,23 @@ def vocabulary(
         ) from error
 
 
-def _vocabulary(
-    folder: Path,
-    kinds: Sequence[str],
-    config: Mapping[str, Any],
-    rows: int,
-    pre: str | None,
-    generation_config: Mapping[str, Any],
-    extra: Extra,
-    embed: bool,
-) -> Metadata:
-    files, kind = _files(folder, kinds)
-    metadata = Metadata()
-    if pre is not None and pre_tokenizer(pre).name != "default" and kind not in ("wordpiece", "bpe"):
-        raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
-    if kind == "wordpiece":
-        write_token_types(metadata, config.get("type_vocab_size") or 1)
-        write_wordpiece(metadata, files, rows, pre)
-    elif kind == "gemma4":
-        write_gemma4(metadata, files, rows)
-    elif kind == "bpe":
-        if kinds[0] == "sentencepiece":
-            _write_configured_prefix(metadata, files)
-        write_bpe(metadata, files, rows, pre)
-    else:
-        if "bpe" in kinds:
-            _write_configured_prefix(metadata, files)
-        write_sentencepiece(metadata, files, rows, keep_added=kind == "sentencepiece", fairseq=kind == "fairseq")
-    _check_usable(metadata, folder)
-    write_special(metadata, files, config, generation_config, rows)
-    write_templates(metadata, files)
-    _write_rest(metadata, files, config, kind, extra)
-    _write_lost_tokens(metadata, files)
-    if embed and not files.tokenizer:
-        raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")
-    if embed:
-        metadata.set(Keys.Tokenizer.HF_JSON, json.dumps(files.tokenizer, ensure_ascii=False), ValueType.STRING)
-    _check_unicode(metadata, folder)
-    return metadata
-
-
 def _files(folder: Path, kinds: Sequence[str]) -> tuple[TokenizerFiles, str]:
     """The folder's files and the first kind that they are."""
     files = TokenizerFiles.read(folder)
-    kind = next((kind for kind in kinds if KINDS[kind](files)), None)
+    kind = next((kind for kind in kinds if _fits(kind, files)), None)
     if kind is None and not files.tokenizer:
         files = files.converted()
-        kind = next((kind for kind in kinds if KINDS[kind](files)), None)
+        kind = next((kind for kind in kinds if _fits(kind, files)), None)
     if kind is not None:
         return files, kind
-    model = files.tokenizer.get("model", {}).get("type", "none")
     raise VocabularyError(
         f"{folder} has no vocabulary of a kind that its architecture takes: "
-        f"tokenizer.json has model {model!r}, the architecture takes {', '.join(kinds)}"
+        f"tokenizer.json has model {files.model_type or 'none'!r}, the architecture takes {', '.join(kinds)}"
     )
+
+
+def _fits(kind: str, files: TokenizerFiles) -> bool:
+    return files.model_type == MODEL_TYPES[kind] if kind in MODEL_TYPES else is_sentencepiece(files)
 
 
 def _check_usable(metadata: Metadata, folder: Path) -> None:
@@ -148,38 +141,26 @@ def _check_unicode(metadata: Metadata, folder: Path) -> None:
                 raise VocabularyError(f"{folder}: {key} would have {text!r}, half a pair of UTF-16") from error
 
 
-def _write_configured_prefix(metadata: Metadata, files: TokenizerFiles) -> None:
-    if isinstance(prefix := files.config.get("add_prefix_space"), bool):
-        metadata.set(Keys.Tokenizer.ADD_PREFIX, prefix, ValueType.BOOL)
-
-
 def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, Any], kind: str, extra: Extra) -> None:
     """What comes after special tokens and templates."""
     if kind == "wordpiece":
         write_normalizer(metadata, files)
     elif kind == "fairseq":
-        write_token_types(metadata, config.get("type_vocab_size") or 1)
+        metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config.get("type_vocab_size") or 1
     elif kind == "bpe":
         if files.tokenizer and Keys.Tokenizer.ADD_BOS not in metadata:
             # Nothing in the folder puts a token in front, though the pre-tokenizer's name may imply one.
-            metadata.set(Keys.Tokenizer.ADD_BOS, False, ValueType.BOOL)
+            metadata[Keys.Tokenizer.ADD_BOS] = False
         if "type_vocab_size" in config:
-            write_token_types(metadata, config["type_vocab_size"])
+            metadata[Keys.Tokenizer.TOKEN_TYPE_COUNT] = config["type_vocab_size"]
         write_lost_structure(metadata, files)
     elif Keys.Tokenizer.ADD_PREFIX not in metadata and not puts_space_in_front(files):
-        metadata.set(Keys.Tokenizer.ADD_PREFIX, False, ValueType.BOOL)
+        metadata[Keys.Tokenizer.ADD_PREFIX] = False
+    tokens = metadata[Keys.Tokenizer.LIST]
     for name, value in extra.items():
-        _write_extra(metadata, f"tokenizer.ggml.{name}", value)
-
-
-def _write_extra(metadata: Metadata, key: str, value: bool | int | str) -> None:
-    if key in metadata:
-        return
-    if isinstance(value, str):
-        if value not in (tokens := metadata[Keys.Tokenizer.LIST]):
-            return
-        value = int(tokens.index(value))
-    metadata.set(key, value, ValueType.BOOL if isinstance(value, bool) else ValueType.UINT32)
+        key = f"tokenizer.ggml.{name}"
+        if key not in metadata and (not isinstance(value, str) or value in tokens):
+            metadata[key] = int(tokens.index(value)) if isinstance(value, str) else value
 
 
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
@@ -194,12 +175,8 @@ def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     for row, token in sorted(added.items()):
         if row >= len(tokens):
             continue
-        known = tokens[row] == plain_text(token) and types[row] in (
-            TokenType.CONTROL,
-            TokenType.USER_DEFINED,
-            TokenType.UNKNOWN,
-        )
+        known = tokens[row] == plain_text(token) and types[row] in LISTED_TYPES
         if not known or token.lstrip or token.rstrip or token.single_word:
             lost.append({"id": row, **vars(token)})
     if lost:
-        metadata.set(ADDED_TOKENS, json.dumps(lost, ensure_ascii=False), ValueType.STRING)
+        metadata[ADDED_TOKENS] = json.dumps(lost, ensure_ascii=False)

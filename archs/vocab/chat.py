@@ -9,10 +9,8 @@ from typing import Any
 from gguf.constants import Keys
 
 from ..metadata import Metadata, ValueType
-from ..small_files import read_text
-from .files import TokenizerFiles, read_json
-
-__all__ = ["write_templates"]
+from ..small_files import read_json_object, read_text
+from .files import TokenizerFiles
 
 
 def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
@@ -32,7 +30,7 @@ def _from_files(files: TokenizerFiles) -> Any:
     """chat_template.jinja with the named ones of additional_chat_templates, else chat_template.json."""
     jinja = files.folder / "chat_template.jinja"
     if not jinja.is_file():
-        return read_json(files.folder / "chat_template.json").get("chat_template")
+        return read_json_object(files.folder / "chat_template.json", optional=True).get("chat_template")
     more = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
     paths = {"default": jinja} | {path.stem: path for path in more}
     return [{"name": name, "template": read_text(path)} for name, path in paths.items()]

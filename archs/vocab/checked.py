@@ -10,8 +10,6 @@ from quants.errors import VocabularyError
 
 from ..typed_json import Either, Fields, Flag, Kind, ListOf, MapOf, Text, Whole, read_fields, shown
 
-__all__ = ["ROLES", "check_model", "read_tokenizer", "read_tokenizer_config", "read_tokens"]
-
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 MOST_ID = 2**31 - 1
 FLAG, TEXT, ID = Flag(), Text(), Whole(0, MOST_ID)
@@ -49,11 +47,6 @@ def read_tokenizer_config(content: Mapping[str, Any], file: str) -> dict[str, An
     return read_fields(content, CONFIG, file, VocabularyError)
 
 
-def read_tokens(content: Mapping[str, Any], file: str) -> dict[str, int]:
-    """added_tokens.json, or any other object of tokens and their ids. Raises VocabularyError."""
-    return check_ids(content, file)
-
-
 def read_tokenizer(content: Mapping[str, Any], file: str) -> dict[str, Any]:
     """tokenizer.json. Raises VocabularyError."""
     read = read_fields(content, TOKENIZER, file, VocabularyError)
@@ -87,7 +80,7 @@ def check_model(model: Mapping[str, Any], file: str) -> None:
 
 
 def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) -> dict[str, int]:
-    """Tokens and their ids. unique: no two have one."""
+    """Tokens and their ids, such as added_tokens.json. unique: no two have one. Raises VocabularyError."""
     wrong = next((text for text, number in vocabulary.items() if type(number) is not int), None)
     if wrong is None:
         wrong = next((text for text, number in vocabulary.items() if not 0 <= number <= MOST_ID), None)

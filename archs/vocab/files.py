@@ -7,7 +7,7 @@ imported only then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,10 @@ from typing import Any
 
 from quants.errors import VocabularyError
 
-from .. import small_files
-from .checked import ROLES, check_model, read_tokenizer, read_tokenizer_config, read_tokens
+from ..small_files import read_json_object, read_text
+from .checked import ROLES, check_ids, check_model, read_tokenizer, read_tokenizer_config
 from .ranks import from_ranked_files
 from .slow import tokenizer_by_transformers
-
-__all__ = ["ROLES", "AddedToken", "TokenizerFiles", "read_json", "read_json_list"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class TokenizerFiles:
     @staticmethod
     def read(folder: Path) -> TokenizerFiles:
         """Read a folder's files. Raises FileError for a file that is not JSON, VocabularyError for other content."""
-        kinds = {
-            "tokenizer.json": read_tokenizer, "tokenizer_config.json": read_tokenizer_config,
-            "special_tokens_map.json": read_tokenizer_config, "added_tokens.json": read_tokens,
+        readers: dict[Path, Callable[[Any, str], dict[str, Any]]] = {
+            folder / "tokenizer.json": read_tokenizer, folder / "tokenizer_config.json": read_tokenizer_config,
+            folder / "special_tokens_map.json": read_tokenizer_config, folder / "added_tokens.json": check_ids,
         }  # fmt: skip
-        found = [read(read_json(folder / name), str(folder / name)) for name, read in kinds.items()]
+        found = [read(read_json_object(path, optional=True), str(path)) for path, read in readers.items()]
         files = TokenizerFiles(folder, *found)
         if not files.tokenizer:
             files = replace(files, tokenizer=_from_plain_files(files))
@@ -69,6 +67,12 @@ class TokenizerFiles:
     def converted(self) -> TokenizerFiles:
         """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
         return replace(self, tokenizer=read_tokenizer(tokenizer_by_transformers(self.folder), str(self.folder)))
+
+    @property
+    def model_type(self) -> str | None:
+        """Of tokenizer.json: "BPE", "Unigram", "WordPiece"."""
+        found: str | None = self.tokenizer.get("model", {}).get("type")
+        return found
 
     def role(self, role: str) -> str | None:
         """The text of the token that plays a role ("bos", "eos", …)."""
@@ -112,19 +116,6 @@ class TokenizerFiles:
             yield entry["content"] if isinstance(entry, Mapping) else entry
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """An object from a JSON file, empty where there is no file. Raises FileError for anything else."""
-    return small_files.read_json_object(path) if path.is_file() else {}
-
-
-def read_json_list(path: Path) -> list[dict[str, Any]]:
-    """A list of objects from a JSON file, empty where there is no file. Raises VocabularyError for anything else."""
-    content = small_files.read_json(path) if path.is_file() else []
-    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        raise VocabularyError(f"{path} does not hold a JSON list of objects")
-    return content
-
-
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     """The tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
@@ -132,12 +123,13 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         prefix = bool(files.config.get("add_prefix_space", False))
         byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
-        model = {"type": "BPE", "vocab": read_json(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
+        vocabulary = read_json_object(folder / "vocab.json")
+        model = {"type": "BPE", "vocab": vocabulary, "merges": _merges(folder / "merges.txt")}
         return _tokenizer_json(files, model, None, byte_level, byte_level)
-    if ranked := from_ranked_files(folder, read_json(folder / "tekken.json"), files.config):
+    if ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):
         return ranked
     if kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
-        words = small_files.read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
+        words = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
         normalizer = {
             "type": "BertNormalizer",
@@ -155,7 +147,7 @@ def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
 
 
 def _merges(path: Path) -> list[str]:
-    lines = small_files.read_text(path).split("\n")
+    lines = read_text(path).split("\n")
     if lines == [""]:
         raise VocabularyError(f"{path} is empty", hint="fetch it again")
     return [line for line in lines[lines[0].startswith("#version") :] if line.strip()]

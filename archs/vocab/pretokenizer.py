@@ -17,8 +17,6 @@ from typing import Any
 from quants.errors import VocabularyError
 from quants.spelling import did_you_mean
 
-__all__ = ["PreTokenizer", "Structure", "byte_characters", "name_of", "parts", "pre_tokenizer", "structure"]
-
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
 PUNCTUATION = {"Contiguous": r"[\p{P}\$\+<=>\^~\|`]+", "Isolated": r"[\p{P}!-/:-@\[-`{-~]"}

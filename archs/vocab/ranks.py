@@ -18,8 +18,6 @@ from ..small_files import read_vocabulary
 from ..typed_json import Fields, Flag, Kind, ListOf, Text, Whole, read_fields
 from .pretokenizer import byte_characters, pre_tokenizer
 
-__all__ = ["from_ranked_files"]
-
 # A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
 PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2"}
 TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own

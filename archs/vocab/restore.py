@@ -20,18 +20,10 @@ from quants.errors import VocabularyError
 from ..small_files import parse_json
 from .files import AddedToken
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
-from .tokens import ADDED_SCORE
+from .special import ADD_KEYS, ID_KEYS
+from .tokens import ADDED_SCORE, ADDED_TOKENS
 from .wordpiece import words
 
-__all__ = ["ROLES", "ends", "restored_files"]
-
-ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
-ROLES = {
-    "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
-    "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
-    "cls": "tokenizer.ggml.cls_token_id",
-}  # fmt: skip
-ADDS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
 KNOWN_TYPES = frozenset(TokenType)
 SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
@@ -52,14 +44,14 @@ class _Vocabulary:
     added: Mapping[int, AddedToken]
 
     def text(self, role: str) -> str | None:
-        number = self.metadata.get(ROLES[role])
+        number = self.metadata.get(ID_KEYS[role])
         if number is None or not 0 <= number < len(self.texts):
             return None
         return self.added[number].content if number in self.added else self.texts[number]
 
     def is_special(self, role: str) -> bool:
         """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
-        number = self.metadata.get(ROLES[role])
+        number = self.metadata.get(ID_KEYS[role])
         if number is None or not 0 <= number < len(self.texts):
             return False
         return number in self.added or self.types[number] in (*SPECIAL, TokenType.UNKNOWN)
@@ -99,7 +91,7 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
     """`eos_token_id`: all control tokens that end a text, as far as a file tells, the first of them being `eos` where
     no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones are known of some vocabularies.
     """
-    eos = metadata.get(ROLES["eos"])
+    eos = metadata.get(ID_KEYS["eos"])
     if eos is None or Keys.Tokenizer.LIST not in metadata:
         return None if eos is None else int(eos)
     texts, types = list(metadata[Keys.Tokenizer.LIST]), metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
@@ -147,8 +139,8 @@ def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
 def _config(found: _Vocabulary, kind: str) -> dict[str, Any]:
     """tokenizer_config.json."""
     metadata = found.metadata
-    config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
-    for role, key in ADDS.items():
+    config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ID_KEYS if found.is_special(role)}
+    for role, key in ADD_KEYS.items():
         if key in metadata:
             config[f"add_{role}_token"] = bool(metadata[key])
     if Keys.Tokenizer.ADD_PREFIX in metadata:
@@ -251,11 +243,11 @@ def _around(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict
     """The post-processor: which tokens go around a text."""
     first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
     if first and last and sep:
-        begin, end = [first, found.metadata[ROLES["bos"]]], [last, found.metadata[ROLES["eos"]]]
+        begin, end = [first, found.metadata[ID_KEYS["bos"]]], [last, found.metadata[ID_KEYS["eos"]]]
         return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [found.metadata[ROLES[role]]], "tokens": [text]}
+    special = {text: {"id": text, "ids": [found.metadata[ID_KEYS[role]]], "tokens": [text]}
                for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
     template = _template(first, last)
     return {"type": "TemplateProcessing", **template, "special_tokens": special}
@@ -321,7 +313,7 @@ def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
     trainer.byte_fallback = any(kind == TokenType.BYTE for kind in found.types)
     trainer.vocab_size = count
     for role in ("bos", "eos", "unk", "pad"):
-        number = found.metadata.get(ROLES[role])
+        number = found.metadata.get(ID_KEYS[role])
         setattr(trainer, f"{role}_id", -1 if number is None or number >= count else number)
     charsmap = found.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP)
     spec.name = "identity" if charsmap is None else "nmt_nfkc"

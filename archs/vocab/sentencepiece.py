@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -24,23 +23,16 @@ from ..metadata import Metadata, ValueType
 from ..small_files import check_not_pointer, read_vocabulary
 from .files import TokenizerFiles
 from .pretokenizer import parts
-from .tokens import ADDED_SCORE, Tokens, check_rows, plain_text, type_of_added
-
-__all__ = ["is_sentencepiece", "puts_space_in_front", "user_defined_pieces", "write_sentencepiece"]
+from .tokens import ADDED_SCORE, BYTE, Tokens
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
-BYTE = re.compile("<0x[0-9A-F]{2}>")
 UNIGRAM = 1  # TrainerSpec.ModelType
 USER_DEFINED = 4  # ModelProto.SentencePiece.Type: it has the numbers of gguf.TokenType
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
     """Whether the folder holds SentencePiece's BPE or unigram: a model file, or a tokenizer.json made from one."""
-    return _model_file(files) is not None or _is_unigram(files) or _rebuilt_bpe(files)
-
-
-def _is_unigram(files: TokenizerFiles) -> bool:
-    return bool(files.tokenizer.get("model", {}).get("type") == "Unigram")
+    return _model_file(files) is not None or files.model_type == "Unigram" or _rebuilt_bpe(files)
 
 
 def write_sentencepiece(
@@ -48,14 +40,14 @@ def write_sentencepiece(
 ) -> None:
     """Write tokens, scores, types and what the model's normalizer does to text.
 
-    keep_added: False leaves the added tokens of tokenizer_config.json out of a unigram model's list, as the reference
-    does for T5. fairseq: ids are those of XLM-RoBERTa, one more than the model file's, with other special ones.
+    keep_added: False leaves the added tokens of tokenizer_config.json out of a unigram model's list, as llama.cpp does
+    for T5. fairseq: ids are those of XLM-RoBERTa, one more than the model file's, with other special ones.
     Raises VocabularyError for a damaged model file.
     """
     path = _model_file(files)
     if path is not None:
         _write_model_file(metadata, files, path, rows, keep_added, fairseq)
-    elif _is_unigram(files):
+    elif files.model_type == "Unigram":
         _write_unigram_json(metadata, files, rows)
     else:
         _write_bpe_json(metadata, files, rows)
@@ -75,8 +67,7 @@ def _write_model_file(
     for text, row in files.added_json.items():
         tokens.put(row, text, TokenType.USER_DEFINED, ADDED_SCORE)
     if keep_added or not unigram:
-        for row, token in files.configured.items():
-            tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
+        tokens.put_added(files.configured, ADDED_SCORE)
     if fairseq:
         tokens = _as_fairseq(tokens)
     tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
@@ -120,12 +111,10 @@ def user_defined_pieces(files: TokenizerFiles) -> dict[int, str]:
 
 def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
     model = files.tokenizer["model"]
-    check_rows(files.folder / "tokenizer.json", len(model["vocab"]) - 1, rows)
-    tokens = Tokens.unused(rows)
+    tokens = Tokens.unused(rows, files, len(model["vocab"]) - 1)
     for row, (text, score) in enumerate(model["vocab"]):
         tokens.put(row, text, TokenType.NORMAL, score)
-    for row, token in files.added.items():
-        tokens.put(row, plain_text(token), type_of_added(token), 0.0)
+    tokens.put_added(files.added)
     if model.get("unk_id") is not None:
         tokens.put(model["unk_id"], model["vocab"][model["unk_id"]][0], TokenType.UNKNOWN)
     tokens.write(metadata, "t5", "default", scores=True)
@@ -138,24 +127,22 @@ def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) ->
 def _write_bpe_json(metadata: Metadata, files: TokenizerFiles, rows: int) -> None:
     """A piece's score is minus the rank of the merge that makes it, which orders merges as the model did."""
     model = files.tokenizer["model"]
-    check_rows(files.folder / "tokenizer.json", max(model["vocab"].values()), rows)
-    tokens = Tokens.unused(rows)
+    tokens = Tokens.unused(rows, files, max(model["vocab"].values()))
     for text, row in model["vocab"].items():
         kind = TokenType.BYTE if BYTE.fullmatch(text) else TokenType.NORMAL
         tokens.put(row, text, kind, -float(len(model["merges"])))
     for rank, merge in reversed(list(enumerate(model["merges"]))):
         text = "".join(merge.split(" ") if isinstance(merge, str) else merge)
         tokens.put(model["vocab"][text], text, TokenType.NORMAL, -float(rank))
-    for row, token in files.added.items():
-        tokens.put(row, plain_text(token), type_of_added(token), ADDED_SCORE)
+    tokens.put_added(files.added, ADDED_SCORE)
     if (unknown := model["vocab"].get(model.get("unk_token"))) is not None:
         tokens.put(unknown, model["unk_token"], TokenType.UNKNOWN)
     tokens.write(metadata, "llama", "default", scores=True)
 
 
 def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, charsmap: bytes) -> None:
-    metadata.set(Keys.Tokenizer.ADD_PREFIX, bool(prefix), ValueType.BOOL)
-    metadata.set(Keys.Tokenizer.REMOVE_EXTRA_WS, bool(remove_spaces), ValueType.BOOL)
+    metadata[Keys.Tokenizer.ADD_PREFIX] = bool(prefix)
+    metadata[Keys.Tokenizer.REMOVE_EXTRA_WS] = bool(remove_spaces)
     if charsmap:
         values = np.frombuffer(charsmap, np.uint8)
         metadata.set(Keys.Tokenizer.PRECOMPILED_CHARSMAP, values, ValueType.ARRAY, ValueType.UINT8)
@@ -175,8 +162,7 @@ def _prepends(block: Mapping[str, Any]) -> bool:
 
 def _rebuilt_bpe(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
-    model = files.tokenizer.get("model", {})
-    if model.get("type") != "BPE" or not model.get("byte_fallback"):
+    if files.model_type != "BPE" or not files.tokenizer["model"].get("byte_fallback"):
         return False
     blocks = parts(files.tokenizer.get("pre_tokenizer"), "pretokenizers")
     return not any(block["type"] == "ByteLevel" for block in blocks)

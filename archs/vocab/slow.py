@@ -15,8 +15,6 @@ from quants.errors import VocabularyError
 
 from ..small_files import parse_json
 
-__all__ = ["tokenizer_by_transformers"]
-
 SECONDS, BYTES = 120, 4 << 30
 CHILD = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(sys.argv[2])"
 FILES = ("*vocab*", "*.model", "*.tiktoken", "*merges*", "tokenizer*", "*.bpe*", "*.spm")

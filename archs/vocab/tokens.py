@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,12 +12,12 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
-from .files import AddedToken
+from .files import AddedToken, TokenizerFiles
 
-__all__ = ["Tokens", "check_rows", "missing_bytes", "plain_text", "type_of_added"]
-
+ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 OTHER = "the tokenizer belongs to another checkpoint, or its embedding was not resized"  # a hint
 
 
@@ -29,8 +30,14 @@ class Tokens:
     scores: list[float]
 
     @staticmethod
-    def unused(rows: int) -> Tokens:
-        """Rows that no token of the vocabulary claims yet."""
+    def unused(rows: int, files: TokenizerFiles | None = None, last: int = -1) -> Tokens:
+        """Rows that no token of the vocabulary claims yet.
+
+        Raises VocabularyError where the embedding has no row for the last token of tokenizer.json.
+        """
+        if files is not None and last >= rows:
+            file = files.folder / "tokenizer.json"
+            raise VocabularyError(f"{file} has a token {last}, but the embedding only {rows} rows", OTHER)
         return Tokens([f"[PAD{i}]" for i in range(rows)], [int(TokenType.UNUSED)] * rows, [UNUSED_SCORE] * rows)
 
     def put(self, row: int, text: str, type: int, score: float = 0.0) -> None:
@@ -38,22 +45,20 @@ class Tokens:
         if row < len(self.texts):
             self.texts[row], self.types[row], self.scores[row] = text, int(type), score
 
+    def put_added(self, added: Mapping[int, AddedToken], score: float = 0.0) -> None:
+        for row, token in added.items():
+            self.put(row, plain_text(token), type_of_added(token), score)
+
     def write(self, metadata: Metadata, model: str, pre: str, scores: bool) -> None:
-        metadata.set(Keys.Tokenizer.MODEL, model, ValueType.STRING)
+        metadata[Keys.Tokenizer.MODEL] = model
         if pre:
-            metadata.set(Keys.Tokenizer.PRE, pre, ValueType.STRING)
-        metadata.set(Keys.Tokenizer.LIST, self.texts, ValueType.ARRAY, ValueType.STRING)
+            metadata[Keys.Tokenizer.PRE] = pre
+        metadata[Keys.Tokenizer.LIST] = self.texts
         if scores:
             values = np.array(self.scores, np.float32)
             metadata.set(Keys.Tokenizer.SCORES, values, ValueType.ARRAY, ValueType.FLOAT32)
         types = np.array(self.types, np.int32)
         metadata.set(Keys.Tokenizer.TOKEN_TYPE, types, ValueType.ARRAY, ValueType.INT32)
-
-
-def check_rows(file: object, last: int, rows: int) -> None:
-    """Raises VocabularyError where the embedding has no row for the last token."""
-    if last >= rows:
-        raise VocabularyError(f"{file} has a token {last}, but the embedding only {rows} rows", OTHER)
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:

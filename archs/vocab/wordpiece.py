@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gguf.constants import Keys, TokenType
+from gguf.constants import TokenType
 
 from ..metadata import Metadata, ValueType
 from .byte_bpe import listed_tokens
 from .files import TokenizerFiles
 
-__all__ = ["CONTINUATIONS", "is_wordpiece", "words", "write_wordpiece"]
-
 LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
 CONTINUATIONS = "tokenizer.huggingface.continuations"  # that begin with U+2581, as only words do otherwise
 STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
-
-
-def is_wordpiece(files: TokenizerFiles) -> bool:
-    return bool(files.tokenizer.get("model", {}).get("type") == "WordPiece")
 
 
 def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: str | None) -> None:
@@ -41,11 +35,7 @@ def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:
     normalizer = files.tokenizer.get("normalizer") or {}
     for key, name in ((LOWERCASE, "lowercase"), (STRIP_ACCENTS, "strip_accents")):
         if isinstance(flag := normalizer.get(name), bool):
-            metadata.set(key, flag, ValueType.BOOL)
-
-
-def write_token_types(metadata: Metadata, count: int) -> None:
-    metadata.set(Keys.Tokenizer.TOKEN_TYPE_COUNT, count, ValueType.UINT32)
+            metadata[key] = flag
 
 
 def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]) -> list[str]:

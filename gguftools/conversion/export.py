@@ -16,7 +16,8 @@ from archs.export import ExportPlan, plan_export
 from archs.metadata import Metadata
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
-from archs.vocab.restore import ROLES, ends, restored_files
+from archs.vocab.restore import ends, restored_files
+from archs.vocab.special import ID_KEYS
 from quants import Format, Tensor, format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
@@ -199,7 +200,7 @@ def export_checkpoint(
 
 def _config(rebuilt: ExportPlan, metadata: Metadata, outtype: str | None) -> dict[str, Any]:
     config = dict(rebuilt.config)
-    for role, key in ROLES.items():
+    for role, key in ID_KEYS.items():
         number = metadata.get(key)
         if number is not None and f"{role}_token_id" not in config:
             config[f"{role}_token_id"] = ends(metadata) if role == "eos" else int(number)

@@ -36,7 +36,7 @@ from tests.zoo import ZOO
 
 Json = Any
 Edit = Callable[[Any, random.Random], None]
-ALL_KINDS = ("sentencepiece", "unigram", "fairseq", "gemma4", "bpe", "wordpiece")
+ALL_KINDS = ("sentencepiece", "unigram", "fairseq", "plain_bpe", "bpe", "wordpiece")
 ROWS = 640
 SAMPLE = "Hello, world 123\n naïve 日本語 🙂 ▁ <mask>"
 WRONG = [*wrong_values(), "\ud800", "a b", " ", "▁", "##", "<0x00>", "<0xZZ>", "a" * 5000, [["a", 1]], ["a", "b"]]
