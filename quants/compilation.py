@@ -18,9 +18,6 @@ import numpy as np
 
 from .format import format_named
 
-# Formats that share most of their functions: the second of them is compiled in half the time, in the same process.
-SIBLINGS = {"IQ3_XXS": "IQ3_S", "IQ2_XS": "IQ2_S", "IQ1_S": "IQ1_M", "Q5_K": "Q4_K", "Q6_K": "Q3_K"}
-SLOW = ("IQ3", "IQ2", "IQ1")
 SERVE = "from quants.compilation import serve; serve()"
 
 
@@ -39,7 +36,7 @@ class Codec:
 
             deviation(np.zeros(1, np.float32), np.zeros(1, np.float32))
         elif self.kind == "decode":
-            form.codec.decode(np.zeros((1, form.block_bytes), np.uint8))
+            form.load_codec().decode(form, np.zeros((1, form.block_bytes), np.uint8))
         else:
             values = np.linspace(-1, 1, form.block_size, dtype=np.float32)[None]
             form.encode(values, np.ones(form.block_size, np.float32) if self.kind == "weighted" else None)
@@ -49,23 +46,23 @@ class Codec:
         """Whether it was compiled before, as far as one can tell."""
         from .kernels.jit import is_cached
 
-        kernels = vars(format_named(self.format).codec)
-        kernel = kernels.get("_encode_weighted") if self.kind == "weighted" else None
-        kernel = kernel or kernels.get("_decode" if self.kind == "decode" else "_encode")
+        kernels = vars(format_named(self.format).load_codec())
+        wanted = "_decode" if self.kind == "decode" else "_encode_weighted" if self.kind == "weighted" else "_encode"
+        names = (f"{wanted}_{self.format.lower()}", wanted, "_encode")
+        kernel = next((kernels[name] for name in names if name in kernels), None)
         return kernel is None or is_cached(kernel)
 
     @property
     def family(self) -> str:
-        return SIBLINGS.get(self.format, self.format)
+        """Formats of a family share most of their functions: in one process, the second compiles in half the time."""
+        return format_named(self.format).codec or self.format
 
     @property
     def cost(self) -> int:
         """The greater, the longer it takes to compile."""
         if self.kind in ("decode", "deviation"):
             return 0
-        if self.format.startswith(SLOW):
-            return 4
-        return 1 if not self.format.endswith("_K") else 3 if self.kind == "weighted" else 2
+        return 2 * format_named(self.format).compile_cost + (self.kind == "weighted")
 
 
 def compile_codecs(

@@ -1,57 +1,76 @@
-"""Block formats: their names, ggml numbers and sizes, and the codec behind each.
+"""Block formats: the facts each one states in its file, and the registry that finds them.
 
-Sizes come from the `gguf` package's table, plus the types that are newer than it. The codec of `Q4_K` is the module
-`quants/formats/q4_k.py` with two functions, imported when first used (numba loads only then):
+The file of `Q4_K` is `quants/formats/q4_k.py`; other packages bring formats by entry points (group `gguftools.formats`)
+that name a module. A file holds FORMAT, a `Format`. It is cheap to import: what encodes and decodes is in the module
+that FORMAT names as its codec, which is imported when first used (numba loads only then) and has two functions:
 
-    encode(rows, importance) -> uint8 (n, bytes of a row)   rows: float32 (n, width), C order, width % block_size == 0
-    decode(raw) -> float32 (n, width)                       raw: uint8 (n, bytes of a row), C order
+    encode(form, rows, importance) -> uint8 (n, bytes of a row)    rows: float32 (n, width), C order, whole blocks
+    decode(form, raw) -> float32 (n, width)                        raw: uint8 (n, bytes of a row), C order
 
-`importance` is None or float32 (width,): how much an error in each column matters. Modules of formats whose bytes
-depend on it say `USES_IMPORTANCE = True`.
+`importance` is None or float32 (width,): how much an error in each column matters.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from . import formats as folder
 from .errors import FormatError
 from .spelling import did_you_mean
 
 F32Rows = NDArray[np.float32]
 RawRows = NDArray[np.uint8]
 
-NEWER_THAN_GGUF_PACKAGE = {"Q1_0": (41, 128, 18), "Q2_0": (42, 64, 18)}  # name: ggml type, values, bytes of a block
-# What an array of the type's elements is to numpy; bfloat16 has no numpy type and is kept as its bits.
-ELEMENTS = {
-    "F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
-}  # fmt: skip
+ENTRY_POINTS = "gguftools.formats"
 # Norms are decoded without kernels, which take longer to load than many a model takes to copy.
 SMALL = 1 << 17  # bytes
-DECODERS_OF_SMALL: dict[str, Callable[[RawRows], F32Rows]] = {
-    "F16": lambda raw: raw.view("<f2").astype(np.float32),
-    "BF16": lambda raw: np.left_shift(raw.view("<u2"), 16, dtype=np.uint32).view(np.float32),
-}
-NEED_IMPORTANCE = frozenset({"IQ1_S", "IQ2_XXS", "IQ2_XS"})
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a tensor's bytes mean numbers: `block_size` values in every `block_bytes` bytes of a row."""
+    """How a tensor's bytes mean numbers: `block_size` values in every `block_bytes` bytes of a row.
+
+    name: in upper case. ggml_type: its number in files. block_size: values of a block.
+    block: numpy dtype of a block. Fields of several bytes are what llama.cpp reads as one number: they change with the
+    byte order. Not structured where a value has bytes of its own; bfloat16 has no numpy type and is kept as its bits.
+    codec: name of the module with `encode` and `decode`; None for a format that is only copied.
+    importance: whether importance weights change the encoder's bytes; "needed": it refuses to work without.
+    is_very_low_bits: llama.cpp stores no weights of layers in it without importance weights.
+    fallback: the format to try next where the width of a tensor is no multiple of the block.
+    activations: what llama.cpp rounds the other side of a product to.
+    compile_cost: how long its encoder takes to compile, 1 … 4. Formats of one codec share most of what is compiled.
+    infinity: bits of infinity where a value has bytes of its own; NaN has these too.
+    bad_blocks: tells for each block of an array whether it means NaN or infinity. Without it, a block does whose
+    float16 fields are so.
+    decode_small: as `decode`, for few bytes, without kernels.
+    """
 
     name: str
     ggml_type: int
     block_size: int
-    block_bytes: int
+    block: np.dtype[Any]
+    codec: str | None = None
+    importance: Literal["ignored", "used", "needed"] = "ignored"
+    is_very_low_bits: bool = False
+    fallback: str | None = None
+    activations: str = "F32"
+    compile_cost: int = 1
+    infinity: int | None = None
+    bad_blocks: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+    decode_small: Callable[[RawRows], F32Rows] | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block.itemsize
 
     @property
     def bits_per_weight(self) -> float:
@@ -59,27 +78,33 @@ class Format:
 
     @property
     def is_quantized(self) -> bool:
-        return self.name not in ELEMENTS
+        return self.block.names is not None
 
     @property
     def elements(self) -> np.dtype[Any] | None:
         """numpy dtype of one element where a value has bytes of its own; None for block formats."""
-        return np.dtype(ELEMENTS[self.name]) if self.name in ELEMENTS else None
+        return None if self.is_quantized else self.block
+
+    @property
+    def has_codec(self) -> bool:
+        """Whether we can encode and decode the format, not only copy it."""
+        return self.codec is not None
 
     @property
     def needs_importance(self) -> bool:
         """The encoder refuses to work without importance weights."""
-        return self.name in NEED_IMPORTANCE
+        return self.importance == "needed"
 
     @property
     def uses_importance(self) -> bool:
         """Importance weights change the encoder's bytes."""
-        return bool(getattr(self.codec, "USES_IMPORTANCE", False))
+        return self.importance != "ignored"
 
-    @property
-    def codec(self) -> ModuleType:
+    def load_codec(self) -> ModuleType:
         """The module with `encode` and `decode`. Raises FormatError if we have none."""
-        return _codec(self.name)
+        if self.codec is None:
+            raise FormatError(f"{self.name} tensors can be copied, but neither encoded nor decoded")
+        return importlib.import_module(self.codec)
 
     def row_bytes(self, width: int) -> int:
         """Bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
@@ -89,54 +114,63 @@ class Format:
 
     def encode(self, rows: F32Rows, importance: NDArray[np.float32] | None = None) -> RawRows:
         """float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
-        encoded: RawRows = self.codec.encode(rows, importance)
+        encoded: RawRows = self.load_codec().encode(self, rows, importance)
         return encoded
 
     def decode(self, raw: RawRows) -> F32Rows:
         """uint8 (n, bytes of a row) → float32 (n, width)."""
-        if raw.size <= SMALL and self.name in DECODERS_OF_SMALL:
-            return DECODERS_OF_SMALL[self.name](raw)
-        decoded: F32Rows = self.codec.decode(raw)
+        if self.decode_small and raw.size <= SMALL:
+            return self.decode_small(raw)
+        decoded: F32Rows = self.load_codec().decode(self, raw)
         return decoded
 
+    def swap_byte_order(self, raw: RawRows) -> RawRows:
+        """A copy of rows (n, bytes of a row) in the other byte order."""
+        swapped: RawRows = np.ascontiguousarray(raw).reshape(-1).view(self.block).byteswap().view(np.uint8)
+        return swapped.reshape(raw.shape)
+
 
 @cache
-def has_codec(name: str) -> bool:
-    """Whether we can encode and decode the format, not only copy it."""
-    return importlib.util.find_spec(f"quants.formats.{name.lower()}") is not None
+def _own() -> dict[str, Format]:
+    """The formats of our own folder, by name."""
+    modules = (
+        importlib.import_module(f"{folder.__name__}.{each.name}") for each in pkgutil.iter_modules(folder.__path__)
+    )
+    return {module.FORMAT.name: module.FORMAT for module in modules}
 
 
 @cache
-def _codec(name: str) -> ModuleType:
-    module = f"quants.formats.{name.lower()}"
-    if not has_codec(name):
-        raise FormatError(f"{name} tensors can be copied, but neither encoded nor decoded")
-    return importlib.import_module(module)
+def _own_by_type() -> dict[int, Format]:
+    return {form.ggml_type: form for form in _own().values()}
 
 
 @cache
 def formats() -> dict[str, Format]:
-    """Every format by its upper-case name, ordered by ggml number."""
-    known = {t.name: (int(t), *GGML_QUANT_SIZES[t]) for t in GGMLQuantizationType} | NEWER_THAN_GGUF_PACKAGE
-    return {name: Format(name, *sizes) for name, sizes in sorted(known.items(), key=lambda item: item[1][0])}
+    """Every format by its upper-case name, ordered by ggml number. Raises FormatError where two claim one of either."""
+    from importlib.metadata import entry_points  # slow to import, and only asked for what is not ours
 
-
-@cache
-def _by_type() -> dict[int, Format]:
-    return {f.ggml_type: f for f in formats().values()}
+    known = [*_own().values(), *(entry.load().FORMAT for entry in entry_points(group=ENTRY_POINTS))]
+    owners: dict[str | int, Format] = {}
+    for form in known:
+        for claim in (form.name, form.ggml_type):
+            other = owners.setdefault(claim, form)
+            if other is not form:
+                raise FormatError(f"format {form.name}, ggml type {form.ggml_type}: {claim} is taken by {other.name}")
+    return {form.name: form for form in sorted(known, key=lambda form: form.ggml_type)}
 
 
 def format_named(name: str) -> Format:
     """The format called `name`, in any case. Raises FormatError naming the nearest known ones."""
-    found = formats().get(name.upper())
-    if found is None:
+    form = _own().get(name.upper()) or formats().get(name.upper())
+    if form is None:
         raise FormatError(f"there is no format {name!r}", did_you_mean(name, formats()))
-    return found
+    return form
 
 
 def format_of_type(ggml_type: int) -> Format:
     """The format with ggml's number `ggml_type`. Raises FormatError for a removed or unknown one."""
-    found = _by_type().get(ggml_type)
-    if found is None:
+    form = _own_by_type().get(ggml_type)
+    form = form or next((other for other in formats().values() if other.ggml_type == ggml_type), None)
+    if form is None:
         raise FormatError(f"ggml type {ggml_type} is unknown or was removed from ggml")
-    return found
+    return form

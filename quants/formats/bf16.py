@@ -1,6 +1,6 @@
 """BF16: the upper two bytes of a float32.
 
-Encoder: the nearest value, ties to even, NaN made quiet; the same bytes as ggml's reference.
+Encoder: the nearest value, ties to even, NaN made quiet; the same bytes as llama.cpp's.
 """
 
 from __future__ import annotations
@@ -8,43 +8,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.blocks import filled, flat
-from ..kernels.half import from_bfloat, to_bfloat
-from ..kernels.jit import kernel
-from ..kernels.lane_memory import load, store
-from ..kernels.lanes import LANES
+from ..format import Format
 
 BLOCK = np.dtype("<u2")
 
 
-def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-    """float32 (n, width) → uint8 (n, 2 * width). Importance has no effect."""
-    values = filled(flat(rows))
-    bits = np.empty(values.size, BLOCK)
-    _encode(values, bits)
-    return bits[: rows.size].reshape(rows.shape).view(np.uint8)
-
-
-def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+def decode_small(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, 2 * width) → float32 (n, width)."""
-    shape = raw.view(BLOCK).shape
-    bits = filled(flat(raw.view(BLOCK)))
-    values = np.empty(bits.size, np.float32)
-    _decode(bits, values)
-    return values[: raw.size // 2].reshape(shape)
+    values: NDArray[np.float32] = np.left_shift(raw.view("<u2"), 16, dtype=np.uint32).view(np.float32)
+    return values
 
 
-@kernel
-def _encode(x: NDArray[np.float32], bits: NDArray[np.uint16]) -> None:
-    last = x.size - LANES  # the last sixteen may be some of those before, too
-    for i in range(0, last, LANES):
-        store(bits, i, to_bfloat(load(x, i)))
-    store(bits, last, to_bfloat(load(x, last)))
-
-
-@kernel
-def _decode(bits: NDArray[np.uint16], values: NDArray[np.float32]) -> None:
-    last = bits.size - LANES
-    for i in range(0, last, LANES):
-        store(values, i, from_bfloat(load(bits, i)))
-    store(values, last, from_bfloat(load(bits, last)))
+FORMAT = Format(
+    "BF16", 30, 1, BLOCK, codec="quants.kernels.half_precision", activations="BF16", infinity=0x7F80,
+    decode_small=decode_small,
+)  # fmt: skip

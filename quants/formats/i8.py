@@ -1,20 +1,8 @@
 """I8: signed integers of one byte. Files carry them; weights are never turned into them."""
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import FormatError
+from ..format import Format
 
 BLOCK = np.dtype("i1")
-
-
-def encode(rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-    """Raise FormatError: nothing is quantized to I8."""
-    raise FormatError("I8 tensors can be copied, but nothing can be encoded as I8")
-
-
-def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 (n, width) → float32 (n, width), each value rounded to the nearest float32."""
-    return raw.view(BLOCK).astype(np.float32)
+FORMAT = Format("I8", 24, 1, BLOCK, codec="quants.kernels.numbers")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..format import Format
 from .half import from_half
 from .jit import inlined, inlined_once
 from .lane_memory import load, put_quads, put_tile, put_words, store
-from .lanes import LANES, Lanes, every_int, square_root
+from .lanes import LANES, Lanes, every_int, lane_numbers, square_root
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:
@@ -33,20 +36,35 @@ def filled(array: NDArray[Any]) -> NDArray[Any]:
     return flat(longer)
 
 
-def raw_rows(rows: Floats, size: int, block: np.dtype[Any]) -> NDArray[np.uint8]:
-    """Room for `rows` encoded in blocks of `size` values."""
-    return np.empty((len(rows), rows.shape[1] // size * block.itemsize), np.uint8)
+def raw_rows(form: Format, rows: Floats) -> Bytes:
+    """Room for `rows` encoded in the format."""
+    return np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
 
 
-def value_rows(raw: NDArray[np.uint8], size: int, block: np.dtype[Any]) -> Floats:
-    """Room for the values of rows of blocks of `size` values."""
-    return np.empty((len(raw), raw.shape[1] // block.itemsize * size), np.float32)
+def value_rows(form: Format, raw: Bytes) -> Floats:
+    """Room for the values of rows of the format's blocks."""
+    return np.empty((len(raw), raw.shape[1] // form.block_bytes * form.block_size), np.float32)
 
 
 def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
     """At which byte of a block each field starts, in the order of its declaration."""
     assert block.fields
     return tuple(block.fields[name][1] for name in block.names or ())
+
+
+class Layout(NamedTuple):
+    """Bytes of a block, and at which byte some fields start; -1 for a field that the format lacks."""
+
+    block_bytes: int
+    d: int
+    m: int
+    qh: int
+    qs: int
+
+
+def layout(form: Format) -> Layout:
+    fields: Mapping[str, Any] = form.block.fields or {}
+    return Layout(form.block_bytes, *(fields[name][1] if name in fields else -1 for name in Layout._fields[1:]))
 
 
 @inlined
@@ -76,13 +94,13 @@ def load_half(raw: NDArray[Any], at: int) -> Lanes:
 
 
 @inlined
-def load_word(raw: NDArray[np.uint8], at: int) -> Lanes:
+def load_word(raw: Bytes, at: int) -> Lanes:
     """The 32 bits in bytes at … at + 3, in every lane."""
     return every_int(raw[at] | raw[at + 1] << 8 | raw[at + 2] << 16 | raw[at + 3] << 24)
 
 
 @inlined_once
-def put_all(out: NDArray[np.uint8], offsets: Offsets, at: int, words: Words, count: int) -> None:
+def put_all(out: Bytes, offsets: Offsets, at: int, words: Words, count: int) -> None:
     """The first `count` words of each lane to bytes offsets[lane] + at … of `out`."""
     tiles = count - count % LANES
     quads = count - count % 4
@@ -118,3 +136,30 @@ def weigh_columns(x: Floats, importance: Floats, mean_square: Lanes, weights: Fl
     for i in range(importance.size):
         v = load(x, LANES * i)
         store(weights, LANES * i, square_root(mean_square + v * v) * importance[i])
+
+
+@inlined
+def put_codes(codes: Words, block: Layout, raw: Bytes, targets: Offsets, at: int) -> None:
+    """Write 32 codes of each lane: to qs[i] the lower four bits of codes i and i + 16, to bit i of qh the fifth."""
+    bytes_to_words(codes, codes, 2 * LANES)
+    if block.qh >= 0:
+        high = every_int(0)
+        for k in range(8):  # one bit of each of four bytes, drawn together
+            bits = (load(codes, LANES * k) >> 4) & 0x01010101
+            high |= ((bits | (bits >> 7) | (bits >> 14) | (bits >> 21)) & 15) << (4 * k)
+        put_words(raw, targets, at + block.qh, high)
+    for k in range(4):
+        low = load(codes, LANES * k) & 0x0F0F0F0F
+        store(codes, LANES * k, low | ((load(codes, LANES * (k + 4)) & 0x0F0F0F0F) << 4))
+    put_all(raw, targets, at + block.qs, codes, 4)
+
+
+@inlined
+def spread_codes(raw: Bytes, at: int, block: Layout) -> tuple[Lanes, Lanes]:
+    """Codes 0 … 15 and 16 … 31 of the block at byte `at`; see `put_codes`."""
+    q = load(raw, at + block.qs)
+    low, high = q & 15, q >> 4
+    if block.qh >= 0:
+        fifth = load_word(raw, at + block.qh) >> lane_numbers()
+        low, high = low | (fifth & 1) << 4, high | (fifth >> 16 & 1) << 4
+    return low, high

@@ -116,5 +116,5 @@ def is_cached(compiled: Any) -> bool:
 
 @functools.cache
 def _kernels_changed() -> float:
-    """When a file of this folder was last changed."""
-    return max(file.stat().st_mtime for file in Path(__file__).parent.glob("*.py"))
+    """When a file of this folder, or of a format, was last changed."""
+    return max(file.stat().st_mtime for file in Path(__file__).parents[1].glob("*/*.py"))

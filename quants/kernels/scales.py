@@ -32,8 +32,6 @@ from .wide_lanes import every_wide, load_wide, store_wide
 ZERO, ONE, TENTH = np.float32(0), np.float32(1), np.float32(0.1)
 NOTHING = np.float32(1e-15)  # groups with no larger value are zero
 
-SCALE, MINIMUM, LOW, INVERSE = range(4)  # rows of the results of `scale_and_minimum`
-
 
 @inlined
 def extreme(x: Floats, at: int, count: int) -> Lanes:

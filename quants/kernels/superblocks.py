@@ -5,14 +5,14 @@ As everywhere in `kernels`, sixteen super-blocks lie side by side, one a lane.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .blocks import Floats, Offsets, Words, sum_of_squares, weigh
+from .blocks import Floats, Offsets, Words, bytes_to_words, column_offsets, sum_of_squares, weigh
+from .half import from_half, to_half
 from .jit import inlined, inlined_once
-from .lane_memory import load, put_quads, room_for_floats, room_for_words, store
+from .lane_memory import block_offsets, load, room_for_floats, room_for_words, store, transpose
 from .lanes import (
     LANES,
     Lanes,
@@ -23,93 +23,117 @@ from .lanes import (
     nearest,
     round_even,
     smaller,
-    square_root,
     to_float,
     to_int,
     where,
 )
-from .scales import INVERSE, LOW, MINIMUM, ONE, SCALE, ZERO, offset_codes, scale_and_minimum, signed_codes, signed_scale
+from .scales import ONE, ZERO, linear_codes, offset_codes, positive_scale, scale_and_minimum, signed_codes, signed_scale
 from .wide_lanes import GROUPS, store_wide
 
-SIZE = 256
-MOST_WORDS = 48  # of a block that are made in one go
-
+BLOCK_VALUES = 256
 ALMOST_HALF, SURE = np.float32(0.4999), np.float32(2**20)
-WEIGHT, ROOM = 4, 5  # what `found` has after the results of a search: sums of weights, and room
+FOUR_BITS, TWO_BITS = 0x0F0F0F0F, 0x03030303  # in each byte of a word
 
 
-def working_memory(subs: int) -> Any:
-    """Arrays of an encoder of super-blocks of `subs` sub-blocks.
+class Memory(NamedTuple):
+    """Arrays of an encoder, for sixteen super-blocks."""
 
-    Where sixteen blocks are read, written, and where their columns start; four times values, six times floats and
-    twice words for each sub-block; codes; words to be written.
-    """
-    return (
-        tuple(np.empty(LANES, np.int64) for _ in range(3)),
-        tuple(room_for_floats(SIZE) for _ in range(4)),
-        tuple(room_for_floats(subs) for _ in range(6)),
-        tuple(room_for_words(subs) for _ in range(2)),
-        room_for_words(SIZE),
-        room_for_words(MOST_WORDS),
-    )
+    starts: Offsets  # where they are read,
+    targets: Offsets  # where they are written,
+    columns: Offsets  # and where the importance of their columns is
+    x: Floats
+    weights: Floats
+    scratch: Floats
+    limited: Floats  # values, so that their codes are within bounds
+    scales: Floats  # of each sub-block; results of the search for them
+    minima: Floats
+    lows: Floats
+    inverses: Floats
+    sums: Floats  # of weights
+    room: Floats
+    scale_codes: Words  # scales and minima as they are stored
+    minimum_codes: Words
+    codes: Words
+    words: Words  # to be written
+
+
+def working_memory(subs: int) -> Memory:
+    """For super-blocks of `subs` sub-blocks."""
+    return Memory._make([
+        *(np.empty(LANES, np.int64) for _ in range(3)), *(room_for_floats(BLOCK_VALUES) for _ in range(4)),
+        *(room_for_floats(subs) for _ in range(6)), *(room_for_words(subs) for _ in range(2)),
+        room_for_words(BLOCK_VALUES), room_for_words(BLOCK_VALUES),
+    ])  # fmt: skip
 
 
 @inlined
-def level_weights(x: Floats, count: int, weights: Floats) -> None:
-    """weights = root mean square of the sub-block + |x|: what Q4_K and Q5_K take for importance without any."""
-    for at in range(0, SIZE * LANES, LANES * count):
-        level = square_root(sum_of_squares(x, at, count) / np.float32(count))
-        for i in range(at, at + LANES * count, LANES):
-            store(weights, i, level + absolute(load(x, i)))
+def load_blocks(x: Floats, first: int, block_bytes: int, memory: Memory) -> None:
+    """Lay super-blocks first … first + 15 side by side."""
+    block_offsets(first, x.size // BLOCK_VALUES, BLOCK_VALUES, memory.starts)
+    block_offsets(first, x.size // BLOCK_VALUES, block_bytes, memory.targets)
+    transpose(x, memory.starts, BLOCK_VALUES, memory.x)
 
 
 @inlined
-def importance_weights(x: Floats, importance: Floats, factor: np.float32, weights: Floats) -> None:
-    """weights = importance * sqrt(factor * mean square of the super-block + x * x)."""
-    weigh(x, importance, factor * sum_of_squares(x, 0, SIZE) / np.float32(SIZE), SIZE, weights)
+def load_importance(x: Floats, importance: Floats, first: int, memory: Memory) -> None:
+    """The importance of the same values, as their weights."""
+    count, per_row = x.size // BLOCK_VALUES, importance.size // BLOCK_VALUES
+    column_offsets(first, count, BLOCK_VALUES, per_row, memory.columns)
+    transpose(importance, memory.columns, BLOCK_VALUES, memory.weights)
 
 
 @inlined
-def weight_sums(weights: Floats, count: int, sums: Floats) -> None:
-    """Sum of the weights of each sub-block of `count` values, first to last."""
-    for j in range(SIZE // count):
+def importance_weights(factor: np.float32, count: int, memory: Memory) -> None:
+    """weights = importance * sqrt(factor * mean square of the super-block + x * x), and sums of each sub-block's."""
+    x, weights = memory.x, memory.weights
+    mean = factor * sum_of_squares(x, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES)
+    weigh(x, weights, mean, BLOCK_VALUES, weights)
+    for j in range(BLOCK_VALUES // count):
         total = every(ZERO)
         for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
             total += load(weights, i)
-        store(sums, LANES * j, total)
+        store(memory.sums, LANES * j, total)
 
 
 @inlined
 def find_scales_and_minima(
-    x: Floats, weights: Floats, count: int, top: np.float32, first: np.float32, step: np.float32, steps: int,
-    absolute_error: bool, scratch: Floats, found: tuple[Floats, ...],
-) -> None:  # fmt: skip
-    """`scale_and_minimum` of each sub-block of `count` values, into the first four of `found`.
-
-    scratch: room for GROUPS * count values a lane.
-    """
-    for j in range(0, SIZE // count, GROUPS):
-        at = LANES * count * j
+    count: int, top: np.float32, first: np.float32, step: np.float32, steps: int, absolute_error: bool, memory: Memory
+) -> None:
+    """`scale_and_minimum` of each sub-block of `count` values."""
+    for j in range(0, BLOCK_VALUES // count, GROUPS):
         scale, minimum, low, inverse = scale_and_minimum(
-            x, weights, at, count, top, first, step, steps, absolute_error, scratch
+            memory.x, memory.weights, LANES * count * j, count, top, first, step, steps, absolute_error, memory.scratch
         )
-        store_wide(found[SCALE], LANES * j, LANES, scale)
-        store_wide(found[MINIMUM], LANES * j, LANES, minimum)
-        store_wide(found[LOW], LANES * j, LANES, low)
-        store_wide(found[INVERSE], LANES * j, LANES, inverse)
+        store_wide(memory.scales, LANES * j, LANES, scale)
+        store_wide(memory.minima, LANES * j, LANES, minimum)
+        store_wide(memory.lows, LANES * j, LANES, low)
+        store_wide(memory.inverses, LANES * j, LANES, inverse)
 
 
 @inlined
-def find_signed_scales(
-    x: Floats, weights: Floats, count: int, top: np.float32, scales: Floats, inverses: Floats, scratch: Floats,
-    limited: Floats,
-) -> None:  # fmt: skip
+def linear_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
+    """Scales and minima in proportion to the largest of each; returns d and dmin as float16."""
+    d = linear_codes(memory.scales, subs, top, memory.scale_codes)
+    return to_half(d), to_half(linear_codes(memory.minima, subs, top, memory.minimum_codes))
+
+
+@inlined
+def weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
+    """Scales and minima by weighted least squares; returns d and dmin as float16."""
+    d = positive_scale(memory.scales, memory.sums, subs, top, memory.room, memory.scale_codes)
+    return to_half(d), to_half(positive_scale(memory.minima, memory.sums, subs, top, memory.room, memory.minimum_codes))
+
+
+@inlined
+def find_signed_scales(count: int, top: np.float32, memory: Memory) -> None:
     """`signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
     far = LANES * count
-    for j in range(0, SIZE // count, GROUPS):
-        scale, inverse = signed_scale(x, weights, scratch, limited, far * j, count, top, far)
-        store_wide(scales, LANES * j, LANES, scale)
-        store_wide(inverses, LANES * j, LANES, inverse)
+    for j in range(0, BLOCK_VALUES // count, GROUPS):
+        scale, inverse = signed_scale(
+            memory.x, memory.weights, memory.scratch, memory.limited, far * j, count, top, far
+        )
+        store_wide(memory.scales, LANES * j, LANES, scale)
+        store_wide(memory.inverses, LANES * j, LANES, inverse)
 
 
 @inlined
@@ -127,16 +151,16 @@ def nearest_quotient(v: Lanes, divisor: Lanes, inverse: Lanes) -> Lanes:
 
 
 @inlined
-def requantize_offset(
-    x: Floats, count: int, top: np.float32, d: Lanes, dmin: Lanes, stored: tuple[Words, ...], found: tuple[Floats, ...],
-    codes: Words,
-) -> None:  # fmt: skip
+def requantize_offset(count: int, top: np.float32, d: Lanes, dmin: Lanes, memory: Memory) -> None:
     """Codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d * scale).
 
-    stored: scales and minima as integers. Where a scale is 0 the search's codes stay, which `found` gives.
+    d, dmin: float16. Where a scale is 0 the search's codes stay. Four codes to a word.
     """
-    for j in range(SIZE // count):
-        scale, minimum = d * to_float(load(stored[0], LANES * j)), dmin * to_float(load(stored[1], LANES * j))
+    x, codes = memory.x, memory.codes
+    d, dmin = from_half(d), from_half(dmin)
+    for j in range(BLOCK_VALUES // count):
+        scale = d * to_float(load(memory.scale_codes, LANES * j))
+        minimum = dmin * to_float(load(memory.minimum_codes, LANES * j))
         gone = scale == ZERO
         divisor = where(gone, ONE, scale)
         reciprocal = ONE / divisor
@@ -145,22 +169,26 @@ def requantize_offset(
             code = nearest_quotient(load(x, i) + minimum, divisor, reciprocal)
             store(codes, i, to_int(larger(smaller(code, top), ZERO)))
         if any_lane(gone):
-            low, inverse = load(found[LOW], LANES * j), load(found[INVERSE], LANES * j)
+            low, inverse = load(memory.lows, LANES * j), load(memory.inverses, LANES * j)
             for i in range(at, at + LANES * count, LANES):
                 old = to_int(offset_codes(load(x, i), low, inverse, top))
                 store(codes, i, where(gone, old, load(codes, i)))
+    bytes_to_words(codes, codes, BLOCK_VALUES)
 
 
 @inlined
 def requantize_signed(
-    x: Floats, count: int, top: np.float32, d: Lanes, scales: Words, old: Floats, inverses: Floats | None, codes: Words
+    count: int, top: np.float32, d: Lanes, old: Floats, inverses: Floats | None, memory: Memory
 ) -> None:
     """Codes 0 … 2 * top - 1 of sub-blocks of `count` values by their stored scales: nearest x / (d * scale), plus top.
 
-    Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, and `old` is just room.
+    d: float16. Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, and `old` is
+    just room.
     """
-    for j in range(SIZE // count):
-        scale = d * to_float(load(scales, LANES * j))
+    x, codes = memory.x, memory.codes
+    d = from_half(d)
+    for j in range(BLOCK_VALUES // count):
+        scale = d * to_float(load(memory.scale_codes, LANES * j))
         gone = scale == ZERO
         divisor = where(gone, ONE, scale)
         reciprocal = ONE / divisor
@@ -177,49 +205,12 @@ def requantize_signed(
                 store(codes, i, where(gone, to_int(load(old, i) + top), load(codes, i)))
 
 
-@inlined
-def put_head(
-    d: Lanes, dmin: Lanes, stored: tuple[Words, ...], words: Words, raw: NDArray[np.uint8], targets: Offsets
-) -> None:
-    """Write the first 16 bytes of Q4_K and Q5_K: d and dmin in half precision, 8 scales and 8 minima of 6 bits.
-
-    Bytes 4-7: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 8-11: so the minima.
-    Bytes 12-15: the lower four bits of scales 4-7, and above them those of minima 4-7.
-    """
-    s0, s1, m0, m1 = four(stored[0], 0), four(stored[0], 4), four(stored[1], 0), four(stored[1], 4)
-    store(words, 0, d | (dmin << 16))
-    store(words, LANES, s0 | (((s1 >> 4) & 0x03030303) << 6))
-    store(words, 2 * LANES, m0 | (((m1 >> 4) & 0x03030303) << 6))
-    store(words, 3 * LANES, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
-    put_quads(raw, targets, 0, words, 0)
-
-
-@inlined
-def six_bits(raw: NDArray[np.uint8], at: int, j: int) -> tuple[int, int]:
-    """Scale and minimum of sub-block j from the 12 bytes at `at`."""
-    if j < 4:
-        return raw[at + j] & 63, raw[at + j + 4] & 63
-    low = raw[at + j + 4]
-    return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
-
-
 @inlined_once
 def four(codes: Words, first: int) -> Lanes:
     """Codes first … first + 3 of each lane, each under 256, as the bytes of a word."""
     at = LANES * first
     low = load(codes, at) | (load(codes, at + LANES) << 8)
     return low | ((load(codes, at + 2 * LANES) | (load(codes, at + 3 * LANES) << 8)) << 16)
-
-
-@inlined
-def nibble_words(packed: Words, words: Words) -> None:
-    """32 words of 256 codes of 4 bits, from codes packed four to a word.
-
-    Byte l of 32 carries codes l and l + 32 of 64: lower and upper four bits.
-    """
-    for k in range(32):
-        low, high = load(packed, LANES * (16 * (k // 8) + k % 8)), load(packed, LANES * (16 * (k // 8) + k % 8 + 8))
-        store(words, LANES * k, (low & 0x0F0F0F0F) | ((high & 0x0F0F0F0F) << 4))
 
 
 @inlined

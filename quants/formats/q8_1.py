@@ -1,0 +1,17 @@
+"""Q8_1: what llama.cpp rounds the other side of a product with Q4_1 or Q5_1 to. 10 bits per weight.
+
+    byte   0     4     8                              40
+           | d   | s   | qs[0]  qs[1]  ...     qs[31] |
+           | f32 | f32 | i8                           |
+
+    weight[i] = d * qs[i];  s = d * sum of qs
+
+Only copied: no weights are stored in it.
+"""
+
+import numpy as np
+
+from ..format import Format
+
+BLOCK = np.dtype([("d", "<f4"), ("s", "<f4"), ("qs", "i1", 32)])
+FORMAT = Format("Q8_1", 9, 32, BLOCK)

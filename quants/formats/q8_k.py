@@ -1,0 +1,17 @@
+"""Q8_K: what llama.cpp rounds the other side of a product with most formats to. 9.125 bits per weight.
+
+    byte   0     4                               260                     292
+           | d   | qs[0]  qs[1]  ...     qs[255] | bsums[0] ... bsums[15] |
+           | f32 | i8                            | i16                    |
+
+    weight[i] = d * qs[i];  bsums[j] = sum of qs of 16 values
+
+Only copied: no weights are stored in it.
+"""
+
+import numpy as np
+
+from ..format import Format
+
+BLOCK = np.dtype([("d", "<f4"), ("qs", "i1", 256), ("bsums", "<i2", 16)])
+FORMAT = Format("Q8_K", 15, 256, BLOCK)

@@ -1,0 +1,163 @@
+"""Q4_K and Q5_K: 8 sub-blocks of 32 codes, each with a scale and a minimum of 6 bits.
+
+Codes of Q5_K have a fifth bit, in the field `qh`, which Q4_K lacks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..format import Format
+from .blocks import (
+    Bytes,
+    Floats,
+    Layout,
+    Offsets,
+    Words,
+    flat,
+    layout,
+    load_half,
+    put_all,
+    raw_rows,
+    sum_of_squares,
+    value_rows,
+)
+from .jit import inlined, kernel, kernel_with_arrays
+from .lane_memory import load, put_quads, store
+from .lanes import LANES, Lanes, absolute, lane, square_root, to_float
+from .superblocks import (
+    BLOCK_VALUES,
+    Memory,
+    find_scales_and_minima,
+    four,
+    importance_weights,
+    linear_scales,
+    load_blocks,
+    load_importance,
+    requantize_offset,
+    weighted_scales,
+    working_memory,
+)
+
+SUBS, SUB, SCALE_TOP = 8, 32, np.float32(63)
+DMIN, SCALES = 2, 4  # where these fields start
+
+
+def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
+    raw = raw_rows(form, rows)
+    if importance is None:
+        _encode(flat(rows), layout(form), working_memory(SUBS), raw.reshape(-1))
+    else:
+        _encode_weighted(flat(rows), flat(importance), layout(form), working_memory(SUBS), raw.reshape(-1))
+    return raw
+
+
+def decode(form: Format, raw: Bytes) -> Floats:
+    values = value_rows(form, raw)
+    (_decode_q5_k if layout(form).qh >= 0 else _decode)(flat(raw), layout(form), values.reshape(-1))
+    return values
+
+
+@kernel
+def _encode(x: Floats, block: Layout, memory: Memory, raw: Bytes) -> None:
+    top, first_tried, steps = np.float32(15), np.float32(-1), 20
+    if block.qh >= 0:
+        top, first_tried, steps = np.float32(31), np.float32(-0.5), 15
+    for first in range(0, x.size // BLOCK_VALUES, LANES):
+        load_blocks(x, first, block.block_bytes, memory)
+        for at in range(0, BLOCK_VALUES * LANES, LANES * SUB):
+            level = square_root(sum_of_squares(memory.x, at, SUB) / np.float32(SUB))
+            for i in range(at, at + LANES * SUB, LANES):
+                store(memory.weights, i, level + absolute(load(memory.x, i)))
+        find_scales_and_minima(SUB, top, first_tried, np.float32(0.1), steps, False, memory)
+        d, dmin = linear_scales(SUBS, SCALE_TOP, memory)
+        _put(top, d, dmin, block, memory, raw)
+
+
+@kernel
+def _encode_weighted(x: Floats, importance: Floats, block: Layout, memory: Memory, raw: Bytes) -> None:
+    top = np.float32(31) if block.qh >= 0 else np.float32(15)
+    for first in range(0, x.size // BLOCK_VALUES, LANES):
+        load_blocks(x, first, block.block_bytes, memory)
+        load_importance(x, importance, first, memory)
+        importance_weights(np.float32(2), SUB, memory)
+        find_scales_and_minima(SUB, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
+        d, dmin = weighted_scales(SUBS, SCALE_TOP, memory)
+        _put(top, d, dmin, block, memory, raw)
+
+
+@inlined
+def _put(top: np.float32, d: Lanes, dmin: Lanes, block: Layout, memory: Memory, raw: Bytes) -> None:
+    """Byte l of every 32 of qs: the lower four bits of codes l and l + 32 of 64. Bit j of qh[l]: the fifth one of code
+    32 * j + l.
+    """
+    codes, words, targets = memory.codes, memory.words, memory.targets
+    requantize_offset(SUB, top, d, dmin, memory)
+    if block.qh >= 0:
+        for k in range(8):
+            high = (load(codes, LANES * k) >> 4) & 0x01010101
+            for j in range(1, SUBS):
+                high |= ((load(codes, LANES * (8 * j + k)) >> 4) & 0x01010101) << j
+            store(words, LANES * k, high)
+        put_all(raw, targets, block.qh, words, 8)
+    for k in range(32):
+        low, high = load(codes, LANES * (16 * (k // 8) + k % 8)), load(codes, LANES * (16 * (k // 8) + k % 8 + 8))
+        store(codes, LANES * k, (low & 0x0F0F0F0F) | ((high & 0x0F0F0F0F) << 4))
+    put_all(raw, targets, block.qs, codes, 32)
+    _put_head(d, dmin, memory.scale_codes, memory.minimum_codes, words, raw, targets)
+
+
+@inlined
+def _put_head(d: Lanes, dmin: Lanes, scales: Words, minima: Words, words: Words, raw: Bytes, targets: Offsets) -> None:
+    """The first 16 bytes: d and dmin, 8 scales and 8 minima of 6 bits.
+
+    Bytes 4-7: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 8-11: so the minima.
+    Bytes 12-15: the lower four bits of scales 4-7, and above them those of minima 4-7.
+    """
+    s0, s1, m0, m1 = four(scales, 0), four(scales, 4), four(minima, 0), four(minima, 4)
+    store(words, 0, d | (dmin << 16))
+    store(words, LANES, s0 | (((s1 >> 4) & 0x03030303) << 6))
+    store(words, 2 * LANES, m0 | (((m1 >> 4) & 0x03030303) << 6))
+    store(words, 3 * LANES, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
+    put_quads(raw, targets, 0, words, 0)
+
+
+@inlined
+def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
+    """Scale and minimum of sub-block j from the 12 bytes at `at`."""
+    if j < 4:
+        return raw[at + j] & 63, raw[at + j + 4] & 63
+    low = raw[at + j + 4]
+    return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
+
+
+@kernel
+def _decode(raw: Bytes, block: Layout, values: Floats) -> None:
+    for b in range(values.size // BLOCK_VALUES):
+        at, to = block.block_bytes * b, BLOCK_VALUES * b
+        d, dmin = load_half(raw, at), load_half(raw, at + DMIN)
+        for j in range(SUBS):
+            scale, minimum = _six_bits(raw, at + SCALES, j)
+            scaled, offset = d * np.float32(scale), dmin * np.float32(minimum)
+            for half in range(0, SUB, LANES):
+                q = load(raw, at + block.qs + SUB * (j // 2) + half)
+                code = (q >> 4) if j % 2 else (q & 15)
+                store(values, to + SUB * j + half, scaled * to_float(code) - offset)
+
+
+@kernel_with_arrays
+def _decode_q5_k(raw: Bytes, block: Layout, values: Floats) -> None:
+    scales, minima = np.empty(SUBS, np.float32), np.empty(SUBS, np.float32)
+    for b in range(values.size // BLOCK_VALUES):
+        at, to = block.block_bytes * b, BLOCK_VALUES * b
+        d, dmin = lane(load_half(raw, at), 0), lane(load_half(raw, at + DMIN), 0)
+        for j in range(SUBS):
+            scale, minimum = _six_bits(raw, at + SCALES, j)
+            scales[j], minima[j] = d * np.float32(scale), dmin * np.float32(minimum)
+        for half in range(0, SUB, LANES):
+            high = load(raw, at + block.qh + half) << 4
+            for j in range(0, SUBS, 2):
+                q = load(raw, at + block.qs + SUB * (j // 2) + half)
+                first, second = (q & 15) | (high >> j & 16), (q >> 4) | (high >> (j + 1) & 16)
+                store(values, to + SUB * j + half, scales[j] * to_float(first) - minima[j])
+                store(values, to + SUB * (j + 1) + half, scales[j + 1] * to_float(second) - minima[j + 1])
