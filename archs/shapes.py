@@ -17,7 +17,6 @@ import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
-from quants.format import has_codec
 
 from . import parts
 from .hyper import Hyper, Keys, LayerHyper, hyper
@@ -394,7 +393,7 @@ def _part_faults(model: _Model, start: str, roles: Roles, part: Part, sizes: Siz
         if not _matches(tensor.shape, alternatives, sizes):
             wanted = " or ".join(_written_shape(each, sizes) for each in alternatives)
             yield Fault(name, f"has shape {list(tensor.shape)}; the model's keys and other tensors mean {wanted}")
-        elif tensor.format.name in INTEGERS or not has_codec(tensor.format.name):
+        elif tensor.format.name in INTEGERS or not tensor.format.has_codec:
             yield Fault(name, f"is {tensor.format.name}; floats or blocks that can be decoded are expected")
 
 

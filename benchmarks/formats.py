@@ -168,7 +168,7 @@ def show_tables() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    known = [name for name in formats() if importlib.util.find_spec(f"quants.formats.{name.lower()}")]
+    known = [form.name for form in formats().values() if form.has_codec]
     written = [name for name in known if name in ("F16", "BF16") or formats()[name].is_quantized]
     parser.add_argument("formats", nargs="*", type=str.upper, default=written)
     parser.add_argument("--rows", type=int, default=64, help=f"rows of {WIDTH} values (default: 64)")

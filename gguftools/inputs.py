@@ -18,7 +18,6 @@ from quants.errors import OptionError
 from quants.tensor import ReadRows
 
 from .files.atomic import Reads
-from .files.gguf.endian import swap_rows
 from .files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, open_gguf
 from .files.locks import State, state_of
 from .files.positioned import PositionedInput
@@ -98,7 +97,7 @@ def _reader(file: PositionedInput, tensor: Tensor, offset: int, byte_order: str)
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         raw = file.read(offset + start * row_bytes, offset + stop * row_bytes)
         rows = raw.reshape(stop - start, row_bytes)
-        return rows if byte_order == "little" else swap_rows(form, rows)
+        return rows if byte_order == "little" else form.swap_byte_order(rows)
 
     return read
 

@@ -55,7 +55,7 @@ class Codec:
     @property
     def family(self) -> str:
         """Formats of a family share most of their functions: in one process, the second compiles in half the time."""
-        return format_named(self.format).codec or self.format
+        return (format_named(self.format).codec or "").partition("_")[0]
 
     @property
     def cost(self) -> int:

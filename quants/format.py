@@ -83,7 +83,7 @@ class Format:
     @property
     def elements(self) -> np.dtype[Any] | None:
         """numpy dtype of one element where a value has bytes of its own; None for block formats."""
-        return None if self.is_quantized else self.block
+        return None if self.block.kind == "V" else self.block
 
     @property
     def has_codec(self) -> bool:

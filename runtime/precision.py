@@ -11,13 +11,12 @@ from typing import Literal
 
 import numpy as np
 
+from quants import format_named
+
 from .arrays import Floats
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
 Precision = Literal["float32", "llama.cpp"]
-
-# Formats of which 32 inputs share a scale; of all other quantized ones it is 256.
-SHARE_32 = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"})
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
@@ -27,19 +26,20 @@ def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats
 
 def rounded(x: Floats, weight_format: str) -> Floats:
     """x (n, width), rounded as llama.cpp does before it multiplies; a new float32 array but for F32 weights."""
-    if weight_format == "F32":
+    partner = format_named(weight_format).activations
+    if partner == "F32":
         return x
-    if weight_format == "F16":
+    if partner == "F16":
         with np.errstate(over="ignore"):
             x16 = x.astype(np.float16)
         half: Floats = x16.astype(np.float32)
         return half
-    if weight_format == "BF16":
+    if partner == "BF16":
         bits = x.view(np.uint32)
         nearest = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         upper: Floats = nearest.view(np.float32)
         return upper
-    shared = 32 if weight_format in SHARE_32 else 256
+    shared = format_named(partner).block_size
     blocks = x.reshape(-1, shared).copy()
     scales = np.empty(len(blocks), np.float32)
     if shared == 32:

@@ -15,11 +15,10 @@ EXAMPLES = (
 def formats(json: Json = False) -> None:
     """List the formats a tensor can be stored in: size, block, use of importance weights."""
     from quants.format import formats as known
-    from quants.format import has_codec
 
     from ..console.ui import print_json, print_table
 
-    usable = [f for f in known().values() if has_codec(f.name) and (f.is_quantized or f.name in FLOATS)]
+    usable = [f for f in known().values() if f.has_codec and (f.is_quantized or f.name in FLOATS)]
     weights = {f.name: "needed" if f.needs_importance else "used" if f.uses_importance else "" for f in usable}
     if json:
         print_json([

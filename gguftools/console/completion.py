@@ -12,9 +12,9 @@ def _recipes() -> Iterable[str]:
 
 
 def _formats() -> Iterable[str]:
-    from quants.format import formats, has_codec
+    from quants.format import formats
 
-    return filter(has_codec, formats())
+    return (form.name for form in formats().values() if form.has_codec)
 
 
 def _float_types() -> Iterable[str]:

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quants import Format, Tensor
-from quants.format import has_codec
 
-from ..writing.pipeline import EXPONENTS
 from ..writing.row_blocks import Progress, over_rows
 
 HALF_EXPONENT = np.uint16(0x7C00)
-NOT_A_NUMBER_E8M0 = 255
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class BadBlocks:
 
 
 def can_check(form: Format) -> bool:
-    return form.name in EXPONENTS or not form.is_quantized or has_codec(form.name)
+    return not form.is_quantized or form.has_codec
 
 
 def find_bad_blocks(
@@ -74,28 +70,12 @@ def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, int, int, str] | 
 
 def not_finite(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
     """For each block of rows (uint8, contiguous) whether a scale is NaN or infinite; None where none can be."""
-    if form.name in EXPONENTS:
-        dtype, exponent = EXPONENTS[form.name]
-        bits = raw.reshape(-1).view(dtype)
-        mask = bits.dtype.type(exponent)
-        return np.asarray((bits & mask) == mask)
-    if not form.is_quantized:
-        return None
-    blocks = raw.reshape(-1).view(form.codec.BLOCK)
-    if form.name == "MXFP4":
-        return np.asarray(blocks["e"] == NOT_A_NUMBER_E8M0)
-    if form.name == "IQ1_M":
-        return _is_special(_spread_half(blocks["scales"]))
-    halves = [name for name, (kind, *_) in blocks.dtype.fields.items() if kind == np.dtype("<f2")]
-    wrong = [_is_special(blocks[name].view("<u2")) for name in halves]
+    if form.infinity is not None:
+        bits = raw.reshape(-1).view(f"<u{form.block_bytes}")
+        return np.asarray((bits & form.infinity) == form.infinity)
+    blocks = raw.reshape(-1).view(form.block)
+    if form.bad_blocks:
+        return form.bad_blocks(blocks)
+    halves = [blocks[name].view("<u2") for name, (dtype, *_) in (form.block.fields or {}).items() if dtype == "<f2"]
+    wrong = [(bits & HALF_EXPONENT) == HALF_EXPONENT for bits in halves]
     return np.logical_or.reduce(wrong) if wrong else None
-
-
-def _is_special(bits: NDArray[np.uint16]) -> NDArray[np.bool_]:
-    return np.asarray((bits & HALF_EXPONENT) == HALF_EXPONENT)
-
-
-def _spread_half(scales: NDArray[Any]) -> NDArray[np.uint16]:
-    """The half-precision number whose four nibbles are the highest of four words."""
-    nibbles = (scales >> 12).astype(np.uint16) << np.arange(0, 16, 4, dtype=np.uint16)
-    return np.asarray(np.bitwise_or.reduce(nibbles, axis=1), np.uint16)

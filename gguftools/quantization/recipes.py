@@ -210,15 +210,6 @@ def is_quantizable(name: str, shape: tuple[int, ...], form: Format) -> bool:
     )
 
 
-# Where the width is no multiple of the block: the next format to try. F16 takes any width.
-FALLBACKS = {
-    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"),
-    **dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
-    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
-    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4"), "F16"),
-}  # fmt: skip
-
-VERY_LOW_BITS = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"})
 TOKEN_EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
 ROLES = {  # part of the name: role; the first that is found
@@ -535,15 +526,15 @@ def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, r
     """The wanted format, or the first fallback whose blocks fit the rows."""
     form, width = wanted, shape[-1]
     while width % form.block_size:
-        if form.name not in FALLBACKS:
+        if form.fallback is None:
             raise FormatError(
                 f"{name!r} has rows of {width} values; {form.name} needs a multiple of {form.block_size}, "
                 "and there is no format to fall back to",
                 f"name another format for it: --tensor-type '{re.escape(name)}=Q8_0'",
             )
-        form = format_named(FALLBACKS[form.name])
+        form = format_named(form.fallback)
     misfit = f"rows of {width} values; {wanted.name} needs a multiple of {wanted.block_size}"
     reason = None if form is wanted else misfit
     embedding_or_output = name in TOKEN_EMBEDDINGS or name == "output.weight"
-    needs = form.name in VERY_LOW_BITS or (form.name == "Q2_K" and recipe.name == "Q2_K_S")
+    needs = form.is_very_low_bits or (form.name == "Q2_K" and recipe.name == "Q2_K_S")
     return Choice(name, form, wanted, reason, rule, form.needs_importance or (needs and not embedding_or_output))

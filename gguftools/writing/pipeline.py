@@ -37,8 +37,6 @@ from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_block
 
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
-# Bits of infinity, for formats whose values have bytes of their own; NaN has these too.
-EXPONENTS = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F64": ("<u8", 0x7FF << 52)}
 
 Floats = NDArray[np.float32]
 
@@ -337,14 +335,14 @@ def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]
 
 def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None:
     """Raise FormatError for a NaN or infinity in stored rows, where values have bytes of their own."""
-    if tensor.format.name not in EXPONENTS or not raw.size:
+    infinity, size = tensor.format.infinity, tensor.format.block_bytes
+    if infinity is None or not raw.size:
         return
-    dtype, exponent = EXPONENTS[tensor.format.name]
-    bits = np.ascontiguousarray(raw).view(dtype)
-    mask = bits.dtype.type(exponent)
+    bits = np.ascontiguousarray(raw).view(f"<u{size}")
+    mask = bits.dtype.type(infinity)
     # As integers, all that is not finite is largest: what is positive if the sign counts, else what is negative.
-    negative = mask | bits.dtype.type(1 << 8 * bits.itemsize - 1)
-    if bits.view(dtype.replace("u", "i")).max() >= exponent or bits.max() >= negative:
+    negative = mask | bits.dtype.type(1 << 8 * size - 1)
+    if bits.view(f"<i{size}").max() >= infinity or bits.max() >= negative:
         row, column = (int(n) for n in np.argwhere((bits & mask) == mask)[0])
         is_infinity = bits[row, column] in (mask, negative)
         raise _not_finite(tensor, first_row + row, column, "infinity" if is_infinity else "NaN")

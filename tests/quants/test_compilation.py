@@ -117,7 +117,7 @@ def test_helpers_fill_the_cache(tmp_path: Path) -> None:
         "assert given and given[0], given\n"
         "assert all(codec.is_cached for codec in codecs)\n"
         "codec = given[0]\n"
-        "kernel = vars(c.format_named(codec.format).codec)['_' + codec.kind]\n"
+        "kernel = vars(c.format_named(codec.format).load_codec())['_' + codec.kind]\n"
         "assert sum(kernel.stats.cache_hits.values()) == 1, kernel.stats\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import json
 import warnings
 from pathlib import Path
@@ -14,11 +13,13 @@ import numpy as np
 import pytest
 
 import quants
+from quants.format import formats
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
 BLOCKS = np.load(GOLDEN / "blocks.npz")
+PLAIN = ("F32", "F64", "I8", "I16", "I32", "I64")  # numbers as numpy knows them
 FACTS = json.loads(gzip.decompress((GOLDEN / "blocks.json.gz").read_bytes()))
-NAMES = [name for name in FACTS["types"] if importlib.util.find_spec(f"quants.formats.{name.lower()}")]
+NAMES = [name for name, form in formats().items() if form.has_codec and form.name not in PLAIN]
 
 
 def sha256(values: np.ndarray) -> str:
@@ -38,6 +39,15 @@ def encoded(key: str) -> np.ndarray:
 
 def is_ordinary(key: str) -> bool:
     return "/info_" not in key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_data_knows_every_format_with_a_codec(name: str):
+    form = quants.format_named(name)
+    assert name in FACTS["types"]
+    assert keys("rnd", name)
+    assert keys("q", name) or form.needs_importance
+    assert keys("qw", name) or not form.uses_importance
 
 
 def test_formats_agree_with_the_reference_on_sizes():

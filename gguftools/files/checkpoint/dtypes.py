@@ -8,7 +8,6 @@ that PyTorch calls float8_e4m3fn; the FNUZ variants have neither infinities nor 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,43 +29,29 @@ SMALL_FLOATS = {
 NOT_DECODED = {"C64": (1, 8), "F6_E2M3": (4, 3), "F6_E3M2": (4, 3)}  # values, bytes of the smallest whole
 
 
-@dataclass(frozen=True)
-class CheckpointFormat(Format):
-    """A number type that exists in checkpoints alone."""
-
-    @property
-    def is_quantized(self) -> bool:
-        return False
-
-    @property
-    def elements(self) -> np.dtype[Any] | None:
-        if self.name in INTEGERS:
-            return np.dtype(INTEGERS[self.name])
-        return np.dtype("u1") if self.name.startswith("F8") else None
-
-    @property
-    def uses_importance(self) -> bool:
-        return False
-
-    def encode(self, rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
-        raise FormatError(f"{self.name} is a type of checkpoints: nothing is encoded to it")
-
-    def decode(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-        decode = _decoder(self.name)
-        if decode is None:
-            raise FormatError(f"{self.name} tensors can be copied, but not decoded")
-        values: NDArray[np.float32] = decode(np.ascontiguousarray(raw))
-        return values
-
-
 @cache
 def checkpoint_formats() -> dict[str, Format]:
     """Every number type by its name in safetensors files."""
+    blocks = {name: (1, dtype) for name, dtype in INTEGERS.items()}
+    blocks |= dict.fromkeys((*SMALL_FLOATS, "F8_E8M0"), (1, "u1")) | {"F4": (2, "V1")}
+    blocks |= {name: (values, f"V{size}") for name, (values, size) in NOT_DECODED.items()}
     known = {name: format_named(name) for name in SHARED_WITH_GGML}
-    known |= {name: CheckpointFormat(name, -1, 1, np.dtype(dtype).itemsize) for name, dtype in INTEGERS.items()}
-    known |= {name: CheckpointFormat(name, -1, 1, 1) for name in (*SMALL_FLOATS, "F8_E8M0") if name != "F4"}
-    known |= {name: CheckpointFormat(name, -1, *sizes) for name, sizes in NOT_DECODED.items()}
-    return known | {"F4": CheckpointFormat("F4", -1, 2, 1)}
+    more = {name: Format(name, -1, values, np.dtype(dtype), __name__) for name, (values, dtype) in blocks.items()}
+    return known | more
+
+
+def encode(form: Format, rows: NDArray[np.float32], importance: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+    """Raise FormatError."""
+    raise FormatError(f"{form.name} is a type of checkpoints: nothing is encoded to it")
+
+
+def decode(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 (n, bytes of a row) → float32 (n, width). Raises FormatError for types that are only copied."""
+    as_values = _decoder(form.name)
+    if as_values is None:
+        raise FormatError(f"{form.name} tensors can be copied, but not decoded")
+    values: NDArray[np.float32] = as_values(np.ascontiguousarray(raw))
+    return values
 
 
 def _decoder(name: str) -> Callable[[NDArray[np.uint8]], Any] | None:

@@ -36,7 +36,6 @@ from quants.errors import FileError
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import hint_for_absent, hint_for_folder
-from .endian import swap_rows
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
 from .strings import ORDER_SIGN, find_strings, quote
@@ -434,7 +433,7 @@ def _row_reader(
     rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
     if byte_order == "little":
         return lambda start, stop: data.reshape(rows, row_bytes)[start:stop]
-    return lambda start, stop: swap_rows(form, data.reshape(rows, row_bytes)[start:stop])
+    return lambda start, stop: form.swap_byte_order(data.reshape(rows, row_bytes)[start:stop])
 
 
 def _split_count(opened: GgufFile) -> int:

@@ -11,7 +11,6 @@ import pytest
 from archs.metadata import Metadata, Value, ValueType
 from gguftools.conversion.endianness import convert_endian
 from gguftools.conversion.shards import split
-from gguftools.files.gguf.endian import swap_rows
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
 from quants import format_named
@@ -86,7 +85,7 @@ def test_numbers_within_blocks(name):
     form = format_named(name)
     first, size = NUMBERS[name]
     raw = np.arange(form.block_bytes, dtype=np.uint8 if form.block_bytes < 257 else np.int64).astype(np.uint8)[None]
-    swapped = swap_rows(form, raw)[0]
+    swapped = form.swap_byte_order(raw)[0]
     assert swapped[first : first + size].tolist() == raw[0, first : first + size][::-1].tolist()
 
 

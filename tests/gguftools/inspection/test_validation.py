@@ -18,13 +18,13 @@ from gguftools.inspection.block_check import not_finite
 from gguftools.inspection.validation import validate
 from gguftools.opened import open as open_file
 from quants import decode, format_named
-from quants.format import formats, has_codec
+from quants.format import formats
 
 from ...conftest import ROOT
 from ..models import edited
 
 TOKENS = "tokenizer.ggml.tokens"
-QUANTIZED = [name for name, form in formats().items() if form.is_quantized and has_codec(name)]
+QUANTIZED = [name for name, form in formats().items() if form.is_quantized and form.has_codec]
 ZOO = ("llama2-spm", "qwen2", "mamba", "opt-350m", "deepseek-v2-lite", "gemma3", "t5", "bert", "gpt-oss-mxfp4",
        "falcon-40b-style", "jamba", "phi3-longrope", "olmo", "qwen3-moe")  # fmt: skip
 

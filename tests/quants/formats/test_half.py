@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from quants import format_named
-from quants.format import DECODERS_OF_SMALL, SMALL
+from quants.format import SMALL
+from quants.kernels import half_precision
 
 BITS = np.arange(1 << 16, dtype="<u2")
 
@@ -14,8 +15,10 @@ BITS = np.arange(1 << 16, dtype="<u2")
 @pytest.mark.parametrize("name", ["F16", "BF16"])
 def test_small_arrays_are_decoded_as_by_the_kernel(name: str) -> None:
     raw = BITS.view(np.uint8)[None]
-    wanted = format_named(name).codec.decode(raw)
-    assert DECODERS_OF_SMALL[name](raw).tobytes() == wanted.tobytes()
+    form = format_named(name)
+    wanted = form.load_codec().decode(form, raw)
+    assert form.decode_small is not None
+    assert form.decode_small(raw).tobytes() == wanted.tobytes()
     twice = np.concatenate([raw, raw])
     assert twice.size > SMALL
     assert format_named(name).decode(twice).tobytes() == 2 * wanted.tobytes()
@@ -24,9 +27,9 @@ def test_small_arrays_are_decoded_as_by_the_kernel(name: str) -> None:
 def test_the_kernels_know_every_value() -> None:
     raw = BITS.view(np.uint8)[None]
     number = ~np.isnan(BITS.view("<f2"))
-    half = format_named("F16").codec.decode(raw)[0]
+    half = half_precision.decode(format_named("F16"), raw)[0]
     assert half[number].tobytes() == BITS.view("<f2")[number].astype(np.float32).tobytes()
-    brain = format_named("BF16").codec.decode(raw)[0]
+    brain = half_precision.decode(format_named("BF16"), raw)[0]
     assert brain.view(np.uint32).tolist() == (BITS.astype(np.uint32) << 16).tolist()
 
 
@@ -35,12 +38,12 @@ def test_the_kernels_know_every_value() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_any_length(name: str, width: int, rows: int) -> None:
     values = np.random.default_rng(width).standard_normal((rows, width), np.float32)
-    codec = format_named(name).codec
-    raw = codec.encode(values)
+    form = format_named(name)
+    raw = half_precision.encode(form, values, None)
     assert raw.shape == (rows, 2 * width)
     padded = np.zeros((1, 1024), np.float32)
     padded[0, : values.size] = values.reshape(-1)
-    assert raw.tobytes() == codec.encode(padded).tobytes()[: raw.size]
-    decoded = codec.decode(raw)
+    assert raw.tobytes() == half_precision.encode(form, padded, None).tobytes()[: raw.size]
+    decoded = half_precision.decode(form, raw)
     assert decoded.shape == (rows, width)
     np.testing.assert_allclose(decoded, values, rtol=2**-8)

@@ -256,7 +256,7 @@ def test_functions_on_lanes_say_that_python_cannot_call_them():
 
 
 CACHED = """
-import numpy as np, quants, quants.formats.q8_0 as q8_0
+import numpy as np, quants, quants.kernels.q8_0 as q8_0
 quants.encode("Q8_0", np.ones((1, 32), np.float32))
 print(sum(q8_0._encode.stats.cache_hits.values()), sum(q8_0._encode.stats.cache_misses.values()))
 """

@@ -10,7 +10,6 @@ import pytest
 
 from archs.metadata import Metadata, Value, ValueType
 from gguftools.files.gguf import reader as gguf_reader
-from gguftools.files.gguf.endian import FIELDS, swap_rows
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.strings import StringArray
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
@@ -221,7 +220,7 @@ def write_tensors(path, tensors, metadata=None, byte_order="little", **options):
         for i, (info, (_, _, raw)) in enumerate(zip(infos, tensors.values(), strict=True)):
             rows = np.frombuffer(raw, np.uint8).reshape(info.rows, -1) if raw else np.empty((info.rows, 0), np.uint8)
             rows = rows.reshape(info.rows, info.row_bytes)
-            output.write(i, 0, rows if byte_order == "little" else swap_rows(info.format, rows))
+            output.write(i, 0, rows if byte_order == "little" else info.format.swap_byte_order(rows))
     return path
 
 
@@ -275,13 +274,11 @@ def test_byte_order_of_every_block_format():
     noise = np.random.default_rng(1)
     for form in formats().values():
         raw = noise.integers(0, 256, (3, 2 * form.block_bytes), np.uint8)
-        swapped = swap_rows(form, raw)
-        assert np.array_equal(swap_rows(form, swapped), raw), form.name
-        for first, size, count in FIELDS.get(form.name, ()):
-            assert first + size * count <= form.block_bytes
+        swapped = form.swap_byte_order(raw)
+        assert np.array_equal(form.swap_byte_order(swapped), raw), form.name
     raw = np.arange(34, dtype=np.uint8)[None]
-    assert swap_rows(format_named("Q8_0"), raw)[0].tolist() == [1, 0, *range(2, 34)]
-    assert swap_rows(format_named("F32"), raw[:, :8])[0].tolist() == [3, 2, 1, 0, 7, 6, 5, 4]
+    assert format_named("Q8_0").swap_byte_order(raw)[0].tolist() == [1, 0, *range(2, 34)]
+    assert format_named("F32").swap_byte_order(raw[:, :8])[0].tolist() == [3, 2, 1, 0, 7, 6, 5, 4]
 
 
 def test_powerinfer_magic(tmp_path):
