@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -42,15 +43,20 @@ class Codec:
             form.encode(values, np.ones(form.block_size, np.float32) if self.kind == "weighted" else None)
 
     @property
+    def kernel(self) -> Any:
+        """The numba function; None where we cannot tell."""
+        codec = vars(format_named(self.format).load_codec())
+        if "KERNELS" in codec:
+            return getattr(codec["KERNELS"][self.format], self.kind)
+        weighted = codec.get("_encode_weighted") if self.kind == "weighted" else None
+        return weighted or codec.get("_decode" if self.kind == "decode" else "_encode")
+
+    @property
     def is_cached(self) -> bool:
         """Whether it was compiled before, as far as one can tell."""
         from .kernels.jit import is_cached
 
-        kernels = vars(format_named(self.format).load_codec())
-        wanted = "_decode" if self.kind == "decode" else "_encode_weighted" if self.kind == "weighted" else "_encode"
-        names = (f"{wanted}_{self.format.lower()}", wanted, "_encode")
-        kernel = next((kernels[name] for name in names if name in kernels), None)
-        return kernel is None or is_cached(kernel)
+        return self.kernel is None or is_cached(self.kernel)
 
     @property
     def family(self) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,21 +49,6 @@ def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
     """At which byte of a block each field starts, in the order of its declaration."""
     assert block.fields
     return tuple(block.fields[name][1] for name in block.names or ())
-
-
-class Layout(NamedTuple):
-    """Bytes of a block, and at which byte some fields start; -1 for a field that the format lacks."""
-
-    block_bytes: int
-    d: int
-    m: int
-    qh: int
-    qs: int
-
-
-def layout(form: Format) -> Layout:
-    fields: Mapping[str, Any] = form.block.fields or {}
-    return Layout(form.block_bytes, *(fields[name][1] if name in fields else -1 for name in Layout._fields[1:]))
 
 
 @inlined
@@ -139,27 +123,30 @@ def weigh_columns(x: Floats, importance: Floats, mean_square: Lanes, weights: Fl
 
 
 @inlined
-def put_codes(codes: Words, block: Layout, raw: Bytes, targets: Offsets, at: int) -> None:
-    """Write 32 codes of each lane: to qs[i] the lower four bits of codes i and i + 16, to bit i of qh the fifth."""
+def put_codes(codes: Words, fifth: bool, raw: Bytes, targets: Offsets, at: int) -> None:
+    """Write 32 codes of each lane from byte `at` on: 16 bytes, byte i the lower four bits of codes i and i + 16.
+
+    fifth: before these, bit i of a word is the fifth bit of code i.
+    """
     bytes_to_words(codes, codes, 2 * LANES)
-    if block.qh >= 0:
+    if fifth:
         high = every_int(0)
         for k in range(8):  # one bit of each of four bytes, drawn together
             bits = (load(codes, LANES * k) >> 4) & 0x01010101
             high |= ((bits | (bits >> 7) | (bits >> 14) | (bits >> 21)) & 15) << (4 * k)
-        put_words(raw, targets, at + block.qh, high)
+        put_words(raw, targets, at, high)
+        at += 4
     for k in range(4):
         low = load(codes, LANES * k) & 0x0F0F0F0F
         store(codes, LANES * k, low | ((load(codes, LANES * (k + 4)) & 0x0F0F0F0F) << 4))
-    put_all(raw, targets, at + block.qs, codes, 4)
+    put_all(raw, targets, at, codes, 4)
 
 
 @inlined
-def spread_codes(raw: Bytes, at: int, block: Layout) -> tuple[Lanes, Lanes]:
-    """Codes 0 … 15 and 16 … 31 of the block at byte `at`; see `put_codes`."""
-    q = load(raw, at + block.qs)
-    low, high = q & 15, q >> 4
-    if block.qh >= 0:
-        fifth = load_word(raw, at + block.qh) >> lane_numbers()
-        low, high = low | (fifth & 1) << 4, high | (fifth >> 16 & 1) << 4
-    return low, high
+def load_codes(raw: Bytes, at: int, fifth: bool) -> tuple[Lanes, Lanes]:
+    """Codes 0 … 15 and 16 … 31, as `put_codes` wrote them."""
+    if fifth:
+        high, q = load_word(raw, at) >> lane_numbers(), load(raw, at + 4)
+        return q & 15 | (high & 1) << 4, q >> 4 | (high >> 16 & 1) << 4
+    q = load(raw, at)
+    return q & 15, q >> 4

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import njit
 from numba.core.codegen import JITCodeLibrary
@@ -79,6 +79,10 @@ if _can_leave_out():
 inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
+# It may make arrays, which takes longer to compile.
+inlined_with_arrays = functools.partial(inlined, _nrt=True)
+
+
 def inlined_once(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
     """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
 
@@ -106,6 +110,14 @@ def kernel(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
 
 # A kernel that makes arrays, which takes longer to compile than one that is handed them.
 kernel_with_arrays = functools.partial(kernel, makes_arrays=True)
+
+
+class Kernels(NamedTuple):
+    """What is compiled for a format whose codec serves several."""
+
+    encode: Any
+    weighted: Any  # with importance weights
+    decode: Any
 
 
 def is_cached(compiled: Any) -> bool:

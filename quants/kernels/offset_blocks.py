@@ -11,21 +11,19 @@ from ..format import Format
 from .blocks import (
     Bytes,
     Floats,
-    Layout,
     Offsets,
     Words,
     flat,
-    layout,
+    load_codes,
     load_half,
     put_codes,
     raw_rows,
-    spread_codes,
     sum_of_squares,
     value_rows,
     weigh_columns,
 )
 from .half import to_half
-from .jit import inlined, kernel, kernel_with_arrays
+from .jit import Kernels, inlined, inlined_with_arrays, kernel, kernel_with_arrays
 from .lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
 from .lanes import LANES, Lanes, smaller, to_float, to_int, where
 from .scales import ONE, ZERO, offset_codes, scale_and_minimum, span
@@ -37,47 +35,50 @@ HALF = np.float32(0.5)
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
     """With importance weights the best of 38 scales, each with its minimum."""
-    raw = raw_rows(form, rows)
+    raw, kernels = raw_rows(form, rows), KERNELS[form.name]
     if importance is None:
-        _encode(flat(rows), layout(form), raw.reshape(-1))
+        kernels.encode(flat(rows), raw.reshape(-1))
     else:
-        _encode_weighted(flat(rows), flat(importance), layout(form), raw.reshape(-1))
+        kernels.weighted(flat(rows), flat(importance), raw.reshape(-1))
     return raw
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
     values = value_rows(form, raw)
-    _decode(flat(raw), layout(form), values.reshape(-1))
+    KERNELS[form.name].decode(flat(raw), values.reshape(-1))
     return values
 
 
 @inlined
-def _most(block: Layout) -> int:
-    """The greatest code."""
-    return 31 if block.qh >= 0 else 15
+def _sizes(fifth: bool) -> tuple[int, int]:
+    """Bytes of a block, and the greatest code."""
+    return (24, 31) if fifth else (20, 15)
 
 
-@kernel_with_arrays
-def _encode(x: Floats, block: Layout, raw: Bytes) -> None:
-    count, top = x.size // BLOCK_VALUES, np.float32(_most(block))
+@inlined_with_arrays
+def _encode(x: Floats, fifth: bool, raw: Bytes) -> None:
+    block_bytes, most = _sizes(fifth)
+    count, top = x.size // BLOCK_VALUES, np.float32(most)
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side, codes = float_lanes(BLOCK_VALUES), int_lanes(BLOCK_VALUES)
     for first in range(0, count, LANES):
         block_offsets(first, count, BLOCK_VALUES, starts)
-        block_offsets(first, count, block.block_bytes, targets)
+        block_offsets(first, count, block_bytes, targets)
         transpose(x, starts, BLOCK_VALUES, side)
         low, high = span(side, 0, BLOCK_VALUES)
         d = (high - low) / top
         inverse = where(d == ZERO, ZERO, ONE / d)
         for i in range(0, BLOCK_VALUES * LANES, LANES):
-            store(codes, i, smaller(to_int((load(side, i) - low) * inverse + HALF), _most(block)))
-        _put(codes, d, low, block, raw, targets, 0)
+            code = to_int((load(side, i) - low) * inverse + HALF)
+            store(codes, i, code if fifth else smaller(code, most))
+        _put(codes, d, low, fifth, raw, targets, 0)
 
 
-@kernel_with_arrays
-def _encode_weighted(x: Floats, importance: Floats, block: Layout, raw: Bytes) -> None:
+@inlined_with_arrays
+def _encode_weighted(x: Floats, importance: Floats, fifth: bool, raw: Bytes) -> None:
     """Sixteen rows side by side: weights count the mean square of the whole row."""
-    width, top = importance.size, np.float32(_most(block))
+    block_bytes, most = _sizes(fifth)
+    width, top = importance.size, np.float32(most)
     count, per_row = x.size // width, width // BLOCK_VALUES
     starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     side = float_lanes(BLOCK_VALUES * (per_row + GROUPS))  # the last values are no one's: they fill the last groups
@@ -86,7 +87,7 @@ def _encode_weighted(x: Floats, importance: Floats, block: Layout, raw: Bytes) -
     codes = int_lanes(BLOCK_VALUES)
     for first in range(0, count, LANES):
         block_offsets(first, count, width, starts)
-        block_offsets(first, count, block.block_bytes * per_row, targets)
+        block_offsets(first, count, block_bytes * per_row, targets)
         transpose(x, starts, width, side)
         mean = sum_of_squares(side, 0, width) / np.float32(width)
         for b in range(0, per_row, GROUPS):
@@ -104,22 +105,59 @@ def _encode_weighted(x: Floats, importance: Floats, block: Layout, raw: Bytes) -
                 for i in range(0, BLOCK_VALUES * LANES, LANES):
                     code = offset_codes(load(group, LANES * BLOCK_VALUES * g + i), lowest, best, top)
                     store(codes, i, to_int(code))
-                m, at = -load(minima, LANES * g), block.block_bytes * (b + g)
-                _put(codes, load(scales, LANES * g), m, block, raw, targets, at)
+                m, at = -load(minima, LANES * g), block_bytes * (b + g)
+                _put(codes, load(scales, LANES * g), m, fifth, raw, targets, at)
 
 
 @inlined
-def _put(codes: Words, d: Lanes, m: Lanes, block: Layout, raw: Bytes, targets: Offsets, at: int) -> None:
-    put_halves(raw, targets, at + block.d, to_half(d))
-    put_halves(raw, targets, at + block.m, to_half(m))
-    put_codes(codes, block, raw, targets, at)
+def _put(codes: Words, d: Lanes, m: Lanes, fifth: bool, raw: Bytes, targets: Offsets, at: int) -> None:
+    put_halves(raw, targets, at, to_half(d))
+    put_halves(raw, targets, at + 2, to_half(m))
+    put_codes(codes, fifth, raw, targets, at + 4)
+
+
+@inlined
+def _decode(raw: Bytes, fifth: bool, values: Floats) -> None:
+    block_bytes, _ = _sizes(fifth)
+    for b in range(values.size // BLOCK_VALUES):
+        at, to = block_bytes * b, BLOCK_VALUES * b
+        d, m = load_half(raw, at), load_half(raw, at + 2)
+        low, high = load_codes(raw, at + 4, fifth)
+        store(values, to, to_float(low) * d + m)
+        store(values, to + LANES, to_float(high) * d + m)
+
+
+@kernel_with_arrays
+def _encode_q4_1(x: Floats, raw: Bytes) -> None:
+    _encode(x, False, raw)
+
+
+@kernel_with_arrays
+def _weighted_q4_1(x: Floats, importance: Floats, raw: Bytes) -> None:
+    _encode_weighted(x, importance, False, raw)
 
 
 @kernel
-def _decode(raw: Bytes, block: Layout, values: Floats) -> None:
-    for b in range(values.size // BLOCK_VALUES):
-        at, to = block.block_bytes * b, BLOCK_VALUES * b
-        d, m = load_half(raw, at + block.d), load_half(raw, at + block.m)
-        low, high = spread_codes(raw, at, block)
-        store(values, to, to_float(low) * d + m)
-        store(values, to + LANES, to_float(high) * d + m)
+def _decode_q4_1(raw: Bytes, values: Floats) -> None:
+    _decode(raw, False, values)
+
+
+@kernel_with_arrays
+def _encode_q5_1(x: Floats, raw: Bytes) -> None:
+    _encode(x, True, raw)
+
+
+@kernel_with_arrays
+def _weighted_q5_1(x: Floats, importance: Floats, raw: Bytes) -> None:
+    _encode_weighted(x, importance, True, raw)
+
+
+@kernel
+def _decode_q5_1(raw: Bytes, values: Floats) -> None:
+    _decode(raw, True, values)
+
+
+KERNELS = {
+    "Q4_1": Kernels(_encode_q4_1, _weighted_q4_1, _decode_q4_1),
+    "Q5_1": Kernels(_encode_q5_1, _weighted_q5_1, _decode_q5_1),
+}

@@ -11,18 +11,16 @@ from ..format import Format
 from .blocks import (
     Bytes,
     Floats,
-    Layout,
     Offsets,
     Words,
     flat,
-    layout,
     load_half,
     put_all,
     raw_rows,
     sum_of_squares,
     value_rows,
 )
-from .jit import inlined, kernel, kernel_with_arrays
+from .jit import Kernels, inlined, kernel, kernel_with_arrays
 from .lane_memory import load, put_quads, store
 from .lanes import LANES, Lanes, absolute, lane, square_root, to_float
 from .superblocks import (
@@ -40,70 +38,77 @@ from .superblocks import (
 )
 
 SUBS, SUB, SCALE_TOP = 8, 32, np.float32(63)
-DMIN, SCALES = 2, 4  # where these fields start
+DMIN, SCALES, CODES = 2, 4, 16  # where these start; codes begin with the fifth bits
 
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    raw = raw_rows(form, rows)
+    raw, kernels, memory = raw_rows(form, rows), KERNELS[form.name], working_memory(SUBS)
     if importance is None:
-        _encode(flat(rows), layout(form), working_memory(SUBS), raw.reshape(-1))
+        kernels.encode(flat(rows), memory, raw.reshape(-1))
     else:
-        _encode_weighted(flat(rows), flat(importance), layout(form), working_memory(SUBS), raw.reshape(-1))
+        kernels.weighted(flat(rows), flat(importance), memory, raw.reshape(-1))
     return raw
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
     values = value_rows(form, raw)
-    (_decode_q5_k if layout(form).qh >= 0 else _decode)(flat(raw), layout(form), values.reshape(-1))
+    KERNELS[form.name].decode(flat(raw), values.reshape(-1))
     return values
 
 
-@kernel
-def _encode(x: Floats, block: Layout, memory: Memory, raw: Bytes) -> None:
-    top, first_tried, steps = np.float32(15), np.float32(-1), 20
-    if block.qh >= 0:
-        top, first_tried, steps = np.float32(31), np.float32(-0.5), 15
+@inlined
+def _sizes(fifth: bool) -> tuple[int, np.float32]:
+    """Bytes of a block, and the greatest code."""
+    return (176, np.float32(31)) if fifth else (144, np.float32(15))
+
+
+@inlined
+def _encode(
+    x: Floats, fifth: bool, first_tried: np.float32, steps: int, memory: Memory, raw: Bytes
+) -> None:
+    """first_tried, steps: of the search for a scale."""
+    block_bytes, top = _sizes(fifth)
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, block.block_bytes, memory)
+        load_blocks(x, first, block_bytes, memory)
         for at in range(0, BLOCK_VALUES * LANES, LANES * SUB):
             level = square_root(sum_of_squares(memory.x, at, SUB) / np.float32(SUB))
             for i in range(at, at + LANES * SUB, LANES):
                 store(memory.weights, i, level + absolute(load(memory.x, i)))
         find_scales_and_minima(SUB, top, first_tried, np.float32(0.1), steps, False, memory)
         d, dmin = linear_scales(SUBS, SCALE_TOP, memory)
-        _put(top, d, dmin, block, memory, raw)
+        _put(fifth, d, dmin, memory, raw)
 
 
-@kernel
-def _encode_weighted(x: Floats, importance: Floats, block: Layout, memory: Memory, raw: Bytes) -> None:
-    top = np.float32(31) if block.qh >= 0 else np.float32(15)
+@inlined
+def _encode_weighted(x: Floats, importance: Floats, fifth: bool, memory: Memory, raw: Bytes) -> None:
+    block_bytes, top = _sizes(fifth)
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, block.block_bytes, memory)
+        load_blocks(x, first, block_bytes, memory)
         load_importance(x, importance, first, memory)
         importance_weights(np.float32(2), SUB, memory)
         find_scales_and_minima(SUB, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
         d, dmin = weighted_scales(SUBS, SCALE_TOP, memory)
-        _put(top, d, dmin, block, memory, raw)
+        _put(fifth, d, dmin, memory, raw)
 
 
 @inlined
-def _put(top: np.float32, d: Lanes, dmin: Lanes, block: Layout, memory: Memory, raw: Bytes) -> None:
+def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
     """Byte l of every 32 of qs: the lower four bits of codes l and l + 32 of 64. Bit j of qh[l]: the fifth one of code
     32 * j + l.
     """
     codes, words, targets = memory.codes, memory.words, memory.targets
-    requantize_offset(SUB, top, d, dmin, memory)
-    if block.qh >= 0:
+    requantize_offset(SUB, _sizes(fifth)[1], d, dmin, memory)
+    if fifth:
         for k in range(8):
             high = (load(codes, LANES * k) >> 4) & 0x01010101
             for j in range(1, SUBS):
                 high |= ((load(codes, LANES * (8 * j + k)) >> 4) & 0x01010101) << j
             store(words, LANES * k, high)
-        put_all(raw, targets, block.qh, words, 8)
+        put_all(raw, targets, CODES, words, 8)
     for k in range(32):
         low, high = load(codes, LANES * (16 * (k // 8) + k % 8)), load(codes, LANES * (16 * (k // 8) + k % 8 + 8))
         store(codes, LANES * k, (low & 0x0F0F0F0F) | ((high & 0x0F0F0F0F) << 4))
-    put_all(raw, targets, block.qs, codes, 32)
+    put_all(raw, targets, CODES + (32 if fifth else 0), codes, 32)
     _put_head(d, dmin, memory.scale_codes, memory.minimum_codes, words, raw, targets)
 
 
@@ -132,32 +137,58 @@ def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
 
 
 @kernel
-def _decode(raw: Bytes, block: Layout, values: Floats) -> None:
+def _encode_q4_k(x: Floats, memory: Memory, raw: Bytes) -> None:
+    _encode(x, False, np.float32(-1), 20, memory, raw)
+
+
+@kernel
+def _encode_q5_k(x: Floats, memory: Memory, raw: Bytes) -> None:
+    _encode(x, True, np.float32(-0.5), 15, memory, raw)
+
+
+@kernel
+def _weighted_q4_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    _encode_weighted(x, importance, False, memory, raw)
+
+
+@kernel
+def _weighted_q5_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    _encode_weighted(x, importance, True, memory, raw)
+
+
+@kernel
+def _decode_q4_k(raw: Bytes, values: Floats) -> None:
     for b in range(values.size // BLOCK_VALUES):
-        at, to = block.block_bytes * b, BLOCK_VALUES * b
+        at, to = 144 * b, BLOCK_VALUES * b
         d, dmin = load_half(raw, at), load_half(raw, at + DMIN)
         for j in range(SUBS):
             scale, minimum = _six_bits(raw, at + SCALES, j)
             scaled, offset = d * np.float32(scale), dmin * np.float32(minimum)
             for half in range(0, SUB, LANES):
-                q = load(raw, at + block.qs + SUB * (j // 2) + half)
+                q = load(raw, at + CODES + SUB * (j // 2) + half)
                 code = (q >> 4) if j % 2 else (q & 15)
                 store(values, to + SUB * j + half, scaled * to_float(code) - offset)
 
 
 @kernel_with_arrays
-def _decode_q5_k(raw: Bytes, block: Layout, values: Floats) -> None:
+def _decode_q5_k(raw: Bytes, values: Floats) -> None:
     scales, minima = np.empty(SUBS, np.float32), np.empty(SUBS, np.float32)
     for b in range(values.size // BLOCK_VALUES):
-        at, to = block.block_bytes * b, BLOCK_VALUES * b
+        at, to = 176 * b, BLOCK_VALUES * b
         d, dmin = lane(load_half(raw, at), 0), lane(load_half(raw, at + DMIN), 0)
         for j in range(SUBS):
             scale, minimum = _six_bits(raw, at + SCALES, j)
             scales[j], minima[j] = d * np.float32(scale), dmin * np.float32(minimum)
         for half in range(0, SUB, LANES):
-            high = load(raw, at + block.qh + half) << 4
+            high = load(raw, at + CODES + half) << 4
             for j in range(0, SUBS, 2):
-                q = load(raw, at + block.qs + SUB * (j // 2) + half)
+                q = load(raw, at + CODES + 32 + SUB * (j // 2) + half)
                 first, second = (q & 15) | (high >> j & 16), (q >> 4) | (high >> (j + 1) & 16)
                 store(values, to + SUB * j + half, scales[j] * to_float(first) - minima[j])
                 store(values, to + SUB * (j + 1) + half, scales[j + 1] * to_float(second) - minima[j + 1])
+
+
+KERNELS = {
+    "Q4_K": Kernels(_encode_q4_k, _weighted_q4_k, _decode_q4_k),
+    "Q5_K": Kernels(_encode_q5_k, _weighted_q5_k, _decode_q5_k),
+}
