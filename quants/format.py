@@ -23,14 +23,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from . import formats as folder
 from .errors import FormatError
 from .spelling import did_you_mean
 
 F32Rows = NDArray[np.float32]
 RawRows = NDArray[np.uint8]
 
-ENTRY_POINTS = "gguftools.formats"
+FOLDER, ENTRY_POINTS = "quants.formats", "gguftools.formats"
 # Norms are decoded without kernels, which take longer to load than many a model takes to copy.
 SMALL = 1 << 17  # bytes
 
@@ -133,9 +132,8 @@ class Format:
 @cache
 def _own() -> dict[str, Format]:
     """The formats of our own folder, by name."""
-    modules = (
-        importlib.import_module(f"{folder.__name__}.{each.name}") for each in pkgutil.iter_modules(folder.__path__)
-    )
+    names = pkgutil.iter_modules(importlib.import_module(FOLDER).__path__)
+    modules = (importlib.import_module(f"{FOLDER}.{each.name}") for each in names)
     return {module.FORMAT.name: module.FORMAT for module in modules}
 
 
