@@ -29,7 +29,6 @@ from quants.compilation import Codec, compile_codecs
 from quants.errors import FileError, FormatError
 
 from ..files.atomic import NOTHING, Reads
-from ..files.gguf.endian import swap_rows
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from .resume import resumable_gguf
@@ -279,7 +278,7 @@ class _Writer:
                 encoded = raw if item.is_copy else encode_rows(item, values, task.start)
                 figures = self.measure(item, values, encoded, time.perf_counter() - started)
                 if self.files[number].byte_order == "big":
-                    encoded = swap_rows(item.format, encoded)
+                    encoded = item.format.swap_byte_order(encoded)
                 self.sinks[number].write(index, task.start, encoded, figures)
                 started = time.perf_counter()
             done.append(figures)
