@@ -1,9 +1,11 @@
 """Command R and R+: layer norms without biases, feed-forward net beside attention, a scale on the logits; R+ also has a
-norm of its own for each head of q and k.
+norm of its own for each head of q and k. Adjacent pairs rotate in HF too.
 
-Reference: transformers `models/cohere/modeling_cohere.py`. Adjacent pairs rotate in HF too.
+Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth.
+Reference: transformers `models/cohere/modeling_cohere.py`, `models/cohere2/modeling_cohere2.py`.
 """
 
+from archs.config import head_dim, unusual_windows
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
 from archs.rope import scaling_type
@@ -30,3 +32,19 @@ COHERE = HALVES.derive(
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )  # fmt: skip
+
+PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
+
+COHERE2 = COHERE.derive(
+    name="cohere2",
+    hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
+    metadata={
+        "context_length": "max_position_embeddings",
+        "rope.dimension_count": head_dim,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
+        "vocab_size": "vocab_size",
+    },
+    defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
+    block={"window_period": PERIOD, "rope_layers": "windowed"},
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from archs.config import windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
-from archs.families.cohere2 import COHERE2
+from archs.families.cohere import COHERE2
 from archs.hyper import Hyper, Keys
 from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add
 from archs.typed_json import Unread

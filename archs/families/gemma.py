@@ -1,12 +1,22 @@
 """Gemma: Llama's layers with a tanh GELU, norm weights stored minus one, the embedding scaled by the root of its width.
 
-Reference: transformers `models/gemma/modeling_gemma.py`, where "gelu" as the old configs' `hidden_act` means tanh too
-and `hidden_activation` nothing.
+As old configs' `hidden_act`, "gelu" means tanh too; `hidden_activation` means nothing there.
+Gemma 2: Gemma with norms after each part too, softcapped scores and logits, and a window in every second layer.
+Gemma 3 (text): Gemma 2 with q/k norms, windows with a rope base of their own, and without softcapped scores. Five of
+six layers see a window only.
+EmbeddingGemma: Gemma 3's layers with tokens that see those after them too (`use_bidirectional_attention`, where a
+window counts both sides together); ends in hidden states. Without that switch the class is Gemma 3 that lacks its head.
+Reference: transformers `models/gemma/modeling_gemma.py`, `models/gemma2/modeling_gemma2.py`,
+`models/gemma3/modeling_gemma3.py`.
 """
 
+import math
+
+from archs.config import unusual_windows
+from archs.config_keys import BothSides
 from archs.families.qwen2 import HALVES
 from archs.rope import unusual_base
-from archs.spec import Config, TensorMap
+from archs.spec import Architecture, Config, TensorMap
 from archs.transforms import add_one
 
 
@@ -35,3 +45,81 @@ GEMMA = HALVES.derive(
     activation="",
     block={"activation": "gelu_tanh", "embedding_scale": "sqrt_width"},
 )  # fmt: skip
+
+PERIOD = 2  # what files without `attention.sliding_window_pattern` mean
+
+
+def attention_scale(config: Config) -> float | None:
+    """The factor of q·k, where it is not the head's width that decides (llama.cpp drops it)."""
+    scalar = config["query_pre_attn_scalar"]
+    return 1 / math.sqrt(scalar) if scalar != config["head_dim"] else None
+
+
+GEMMA2 = GEMMA.derive(
+    vocab_keys={"eot_token_id": None},
+    name="gemma2",
+    wrappers_refused=(),
+    hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
+    metadata={
+        "hidden_activation": None,
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": unusual_windows(PERIOD),
+        "attention.scale": attention_scale,
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    defaults={
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+        "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+    },
+    tensors={
+        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
+        "layers.{i}.pre_feedforward_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
+        "layers.{i}.post_feedforward_layernorm": TensorMap("blk.{i}.post_ffw_norm", add_one),
+    },
+    config_from_gguf=None,
+    activation="hidden_activation",
+    block={"window_period": PERIOD},
+)  # fmt: skip
+
+GEMMA3_PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
+
+GEMMA3 = GEMMA2.derive(
+    name="gemma3",
+    hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    metadata={
+        "rope.freq_base": "rope_theta",
+        "attention.sliding_window_pattern": unusual_windows(GEMMA3_PERIOD),  # llama.cpp drops it
+        "attn_logit_softcapping": None,
+    },
+    defaults={
+        "model_type": "gemma3_text", "max_position_embeddings": 131_072, "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0, "sliding_window_pattern": GEMMA3_PERIOD, "attn_logit_softcapping": None,
+        "final_logit_softcapping": None, "vocab_size": 262_208,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_norm": TensorMap("blk.{i}.attn_q_norm", add_one),
+        "layers.{i}.self_attn.k_norm": TensorMap("blk.{i}.attn_k_norm", add_one),
+    },
+    refused={"use_bidirectional_attention": True},
+    flags_from_tensors={"mlp_bias": None},
+    activation="hidden_activation|hidden_act|activation_function",
+    block={"window_period": GEMMA3_PERIOD},
+)  # fmt: skip
+
+
+def one_way(config: Config) -> Architecture | None:
+    return None if config.get("use_bidirectional_attention") else GEMMA3
+
+
+GEMMA_EMBEDDING = GEMMA3.derive(
+    name="gemma-embedding",
+    hf_classes=("Gemma3TextModel",),
+    keys={"sliding_window": BothSides()},
+    defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
+    refused={"use_bidirectional_attention": False},
+    variant=one_way,
+    config_from_gguf=lambda keys, tensors: {"use_bidirectional_attention": True},
+    block={"causal": False, "hidden_states": True},
+)

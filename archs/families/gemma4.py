@@ -11,7 +11,7 @@ import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG
-from archs.families.gemma3 import GEMMA3
+from archs.families.gemma import GEMMA3
 from archs.hyper import Hyper, Keys
 from archs.one_way import not_exportable
 from archs.rope import SCALING

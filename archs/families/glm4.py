@@ -1,12 +1,27 @@
 """GLM-4 (0414): Llama's layers with norms before and after each part, gate and up fused, partly rotating heads.
+Adjacent pairs rotate in HF too.
 
-Reference: transformers `models/glm4/modeling_glm4.py`. Adjacent pairs rotate in HF too.
+GLM 4.5 and 4.6: partial rotation, DeepSeek V3's routing, layers for predicting several tokens at the end.
+GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting several tokens at the end.
+GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
+halves wherever there are such parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought
+to that order.
+Reference: transformers `models/glm4/modeling_glm4.py`, `models/glm4_moe/modeling_glm4_moe.py`,
+`models/glm4_moe_lite/modeling_glm4_moe_lite.py`, `models/glm4v/modeling_glm4v.py`, `models/glm4v_moe/`.
 """
 
-from archs.config import lookup
-from archs.families.qwen2 import HALVES
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.config import head_dim, lookup
+from archs.experts import GATING, kinds_of_nets
+from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
+from archs.families.dots1 import DOTS1
+from archs.families.qwen2 import HALVES, sections
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 from archs.rope import rotated_width
-from archs.spec import Config
+from archs.spec import Config, TensorMap
+from archs.transforms import reordered
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
 
@@ -54,4 +69,92 @@ GLM = GLM4.derive(
         "attention.key_length": unusual_head_dim,
         "attention.value_length": unusual_head_dim,
     },
+)
+
+
+def moe_rotated_width(config: Config) -> int:
+    return int(head_dim(config) * config["partial_rotary_factor"])
+
+
+GLM4_MOE = DOTS1.derive(
+    name="glm4moe",
+    hf_classes=("Glm4MoeForCausalLM",),
+    vocab_keys={
+        "bos_token_id": "[gMASK]", "eot_token_id": "<|user|>", "eom_token_id": "<|observation|>",
+        "unknown_token_id": "<|endoftext|>",
+    },
+    metadata={
+        "block_count": MTP_KEYS["block_count"],
+        "rope.dimension_count": moe_rotated_width,
+        "expert_gating_func": lambda config: GATING["sigmoid"],
+        "nextn_predict_layers": "num_nextn_predict_layers",
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
+    },
+    defaults={
+        "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,
+        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_routed_experts": 128, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151_552,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    },
+    flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
+    tensors={
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        **MTP_TENSORS,
+    },
+    block={"ffn_norm": "post_attention_norm"},
+)  # fmt: skip
+
+GLM4_MOE_LITE = DEEPSEEK_V3.derive(
+    hf_classes=("Glm4MoeLiteForCausalLM",),
+    vocab_keys=GLM4_MOE.vocab_keys,
+    metadata={
+        **MTP_KEYS,
+    },
+    defaults={
+        "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
+        "num_attention_heads": 20, "max_position_embeddings": 202_752, "rms_norm_eps": 1e-5, "first_k_dense_replace": 1,
+        "n_routed_experts": 64, "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "q_lora_rank": 768,
+        "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8,
+        "num_nextn_predict_layers": 0, "vocab_size": 154_880,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        **v3_config_from_gguf(keys, tensors),
+        **mtp_counts(keys),
+        **kinds_of_nets(keys, tensors),
+    },
+    tensors=MTP_TENSORS,
+    refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
+)  # fmt: skip
+
+
+def order(rows: int, config: Config) -> NDArray[np.intp]:
+    """Of each head the first of each pair that rotates, then the second ones, then what does not rotate."""
+    width, rotated = head_dim(config), rotated_width(config)
+    one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
+    found: NDArray[np.intp] = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
+    return found
+
+
+halves = reordered(order)
+
+GLM4V = GLM4.derive(
+    hf_classes=("Glm4vForConditionalGeneration",),
+    metadata={"rope.dimension_sections": sections},
+    defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
+    tensors={
+        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", halves),
+        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", halves),
+    },
+)
+
+GLM4V_MOE = GLM4_MOE.derive(
+    hf_classes=("Glm4vMoeForConditionalGeneration",),
+    metadata={
+        "rope.dimension_sections": sections,
+    },
+    defaults={"max_position_embeddings": 65_536},
 )

@@ -1,12 +1,14 @@
-"""GPT-2: learned positions, layer norms, fused q/k/v, weights stored as (in, out).
+"""GPT-2: learned positions, layer norms, fused q/k/v, weights stored as (in, out). The causal masks that old
+checkpoints store are dropped.
 
-Reference: transformers `models/gpt2/modeling_gpt2.py`. The causal masks that old checkpoints store are dropped.
+GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one key-value head, weights stored as (out, in). Without
+multi_query, q/k/v are fused head by head.
+Reference: transformers `models/gpt2/modeling_gpt2.py`, `models/gpt_bigcode/modeling_gpt_bigcode.py`.
 """
-
 
 from archs.config import required
 from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.transforms import transpose
+from archs.transforms import transpose, ungroup
 
 
 def feed_forward_length(config: Config) -> int:
@@ -57,4 +59,25 @@ GPT2 = Architecture(
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     prefixes=("transformer", "model", "language_model", "text_model"),
     block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
+)
+
+
+def kv_heads(config: Config) -> int:
+    return 1 if config["multi_query"] else int(config["n_head"])
+
+
+STARCODER = GPT2.derive(
+    name="starcoder",
+    hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
+    metadata={"context_length": "n_positions", "attention.head_count_kv": kv_heads},
+    defaults={"model_type": "gpt_bigcode", "multi_query": True},
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv", 1) == 1
+    },
+    tensors={
+        "h.{i}.attn.c_attn": TensorMap("blk.{i}.attn_qkv", ungroup("n_head", kv_heads)),
+        "h.{i}.attn.c_proj": "blk.{i}.attn_output",
+        "h.{i}.mlp.c_fc": "blk.{i}.ffn_up",
+        "h.{i}.mlp.c_proj": "blk.{i}.ffn_down",
+    },
 )

@@ -1,10 +1,15 @@
 """Granite: Llama's layers with scales on embedding, attention, residual and logits.
 
-Reference: transformers `models/granite/modeling_granite.py`.
+Granite MoE, with or without an expert that all tokens share: softmax over the chosen experts' scores.
+Reference: transformers `models/granite/modeling_granite.py`, `models/granitemoe/modeling_granitemoe.py`,
+`models/granitemoeshared/`.
 """
 
+from archs.experts import fused_experts
 from archs.families.llama import LLAMA
 from archs.hyper import Hyper, Keys
+from archs.spec import ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.transforms import part
 
 
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
@@ -27,4 +32,39 @@ GRANITE = LLAMA.derive(
         "logits_scaling": 1.0,
     },
     block={"logit_scale": "divide", "numbers": numbers},
+)  # fmt: skip
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    width = keys.get("expert_shared_feed_forward_length")
+    if width is None:
+        return {}
+    return {
+        "architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared",
+        "shared_intermediate_size": width,
+    }  # fmt: skip
+
+
+GRANITE_MOE = GRANITE.derive(
+    name="granitemoe",
+    hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    vocab_keys={"add_space_prefix": False},
+    metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
+    defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+    config_from_gguf=config_from_gguf,
+    legacy_names=(*fused_experts("block_sparse_moe"), "layers.{i}.block_sparse_moe.router"),
+    tensors={
+        **fused_experts("block_sparse_moe"),
+        "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.input_linear": (
+            TensorMap("blk.{i}.ffn_gate_exps", part(0, 2)), TensorMap("blk.{i}.ffn_up_exps", part(1, 2)),
+        ),
+        "layers.{i}.block_sparse_moe.output_linear": "blk.{i}.ffn_down_exps",
+        "layers.{i}.shared_mlp.input_linear": (
+            TensorMap("blk.{i}.ffn_gate_shexp", part(0, 2)), TensorMap("blk.{i}.ffn_up_shexp", part(1, 2)),
+        ),
+        "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
+    },
+    block={"scoring": "softmax_of_top"},
 )  # fmt: skip

@@ -7,8 +7,7 @@ layers only (Granite 4.0 Micro) become files of Granite or Granite MoE.
 
 
 from archs.config import other_than
-from archs.families.granite import GRANITE
-from archs.families.granitemoe import GRANITE_MOE
+from archs.families.granite import GRANITE, GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform

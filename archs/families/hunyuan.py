@@ -1,17 +1,24 @@
-"""Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated.
+"""Hunyuan (dense): Llama's layers with a norm on each head of q and k after they are rotated. Its rope scaling
+"dynamic" with an `alpha` is a larger base, whatever the text's length; llama.cpp then writes the context it was
+stretched to. The end of a text is what generation_config.json and config.json say (`eos_token_id`); run with
+transformers 5 llama.cpp writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints
+leave out.
 
-Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`. Its rope scaling "dynamic" with an
-`alpha` is a larger base, whatever the text's length; llama.cpp then writes the context it was stretched to. The
-end of a text is what generation_config.json and config.json say (`eos_token_id`); run with transformers 5 llama.cpp
-writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints leave out.
+Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
+each layer where there is but one.
+Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`,
+`models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`.
 """
 
-
 from archs.config import head_dim, rope_scaling, unless_tied
+from archs.config_keys import SIZE
+from archs.experts import SEPARATE_EXPERTS
 from archs.families.qwen2 import HALVES
-from archs.layouts import head_norms
+from archs.layouts import gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.typed_json import Either, ListOf
+from quants.errors import ModelError
 
 STRETCHED = 256 * 1024  # tokens
 
@@ -57,4 +64,47 @@ HUNYUAN_DENSE = HALVES.derive(
         **head_norms("query_layernorm", "key_layernorm"),
     },
     block={"qkv_steps": ("clamp", "rope", "norm")},
+)  # fmt: skip
+
+
+def same_everywhere(key: str) -> Computed:
+    """A number that config.json may have for each layer. Raises ModelError where layers differ."""
+
+    def value(config: Config) -> int:
+        numbers = config[key] if isinstance(config[key], list) else [config[key]]
+        if len(set(numbers)) != 1:
+            raise ModelError(f"config.json has {key} that differ by layer, which hunyuan-moe files cannot express")
+        return int(numbers[0])
+
+    return value
+
+
+HUNYUAN_MOE = HUNYUAN_DENSE.derive(
+    name="hunyuan-moe",
+    hf_classes=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
+    metadata={
+        "expert_count": same_everywhere("num_experts"),
+        "expert_used_count": same_everywhere("moe_topk"),
+        "expert_shared_count": same_everywhere("num_shared_expert"),
+        "expert_feed_forward_length": same_everywhere("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": "intermediate_size",
+    },
+    keys=dict.fromkeys(
+        ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"), Either((SIZE, ListOf(SIZE)))
+    ),
+    defaults={
+        "model_type": "hunyuan_v1_moe", "num_experts": 1, "moe_topk": 1, "num_shared_expert": 1,
+        "moe_intermediate_size": lambda config: config["intermediate_size"],
+    },
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "num_experts": keys["expert_count"],
+        "moe_topk": keys["expert_used_count"], "moe_intermediate_size": keys["expert_feed_forward_length"],
+        "num_shared_expert": keys["expert_shared_count"],
+    },
+    tensors={
+        "layers.{i}.mlp.gate.wg": "blk.{i}.ffn_gate_inp",
+        **SEPARATE_EXPERTS,
+        **gated_net("mlp.shared_mlp", "_shexp"),
+    },
+    block={"normalize_experts": True},
 )  # fmt: skip

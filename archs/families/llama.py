@@ -1,11 +1,13 @@
-"""Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts.
+"""Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts. Differs from HF: q and
+k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp drops Mistral's window.
 
-Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`.
-Differs from HF: q and k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp
-drops Mistral's window.
+Mixtral: Llama's graph with routed experts; the two best of softmax, rescaled to sum to one.
+Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`,
+`models/mixtral/modeling_mixtral.py`.
 """
 
 from archs.config import head_dim
+from archs.experts import FUSED_EXPERTS
 from archs.rope import SCALING, llama3_freqs, longrope_factors
 from archs.spec import COMMON, Architecture, Block, TensorMap
 from archs.transforms import interleave_rope
@@ -46,4 +48,21 @@ MISTRAL = LLAMA.derive(
         "intermediate_size": 14_336, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 131_072,
         "sliding_window": 4096,
     },
+)  # fmt: skip
+
+MIXTRAL = MISTRAL.derive(
+    hf_classes=("MixtralForCausalLM", "MixtralModel"),
+    defaults={
+        "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    tensors={
+        **FUSED_EXPERTS,
+        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.gate": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.block_sparse_moe.experts.{e}.w1": TensorMap("blk.{i}.ffn_gate_exps", stack=True),
+        "layers.{i}.block_sparse_moe.experts.{e}.w2": TensorMap("blk.{i}.ffn_down_exps", stack=True),
+        "layers.{i}.block_sparse_moe.experts.{e}.w3": TensorMap("blk.{i}.ffn_up_exps", stack=True),
+    },
+    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate"),
 )  # fmt: skip

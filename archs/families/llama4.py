@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from archs.config import unless_usual
 from archs.families.llama import LLAMA
-from archs.families.qwen3vl import columns
+from archs.families.qwen3 import columns
 from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net

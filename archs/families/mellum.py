@@ -5,7 +5,7 @@ Reference: transformers `models/mellum/modeling_mellum.py`. Layers for predictin
 
 from archs.config import windowed_layers
 from archs.experts import kinds_of_nets
-from archs.families.qwen3moe import QWEN3_MOE
+from archs.families.qwen3 import QWEN3_MOE
 from archs.typed_json import Unread
 
 MELLUM = QWEN3_MOE.derive(

@@ -4,7 +4,7 @@ Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
 from archs.experts import FUSED_EXPERTS, always
-from archs.families.mixtral import MIXTRAL
+from archs.families.llama import MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import rotated_width
 from archs.spec import Config

@@ -11,8 +11,7 @@ import re
 
 from archs.config import other_than
 from archs.experts import ROUTING
-from archs.families.mamba import UNBOUNDED
-from archs.families.mamba2 import MAMBA2
+from archs.families.mamba import MAMBA2, UNBOUNDED
 from archs.layouts import MTP_TENSORS, step_limits
 from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import interleave_rope

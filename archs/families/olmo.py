@@ -1,9 +1,20 @@
 """OLMo: Llama's layers with layer norms that have no weights, and q, k, v that may be clipped.
 
-Reference: transformers `models/olmo/modeling_olmo.py`.
+OLMo 2 and 3: norms after attention and feed-forward net only, and over all heads of q and k; OLMo 3 has windows.
+OLMoE: routed experts whose weights are not rescaled, and norms over all of q and of k.
+Reference: transformers `models/olmo/modeling_olmo.py`, `models/olmo2/modeling_olmo2.py`,
+`models/olmo3/modeling_olmo3.py`, `models/olmoe/modeling_olmoe.py`.
 """
 
+from archs.config import windowed_layers
+from archs.experts import renormalized
 from archs.families.llama import LLAMA
+from archs.families.qwen2 import HALVES
+from archs.families.qwen3 import QWEN3_MOE
+from archs.hyper import Hyper, Keys
+from archs.layouts import head_norms
+from archs.spec import ConfigKeys, GgufKeys, Tensors
+from quants.errors import ModelError
 
 OLMO = LLAMA.derive(
     name="olmo",
@@ -23,3 +34,69 @@ OLMO = LLAMA.derive(
     },
     block={"norm": "layer_without_weights"},
 )
+
+
+def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    if "attention.sliding_window" in keys:
+        raise ModelError("OLMo 2 has no windows")
+    return {}
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Rope scaling is for the layers that see everything."""
+    return usual.with_layers(lambda index, own: {"rope_scaled": own.rope_scaled and own.window is None})
+
+
+OLMO2 = HALVES.derive(
+    name="olmo2",
+    hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
+    vocab=("bpe",),
+    defaults={
+        "intermediate_size": 11_008, "num_key_value_heads": lambda config: config["num_attention_heads"],
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304,
+    },
+    config_from_gguf=without_window,
+    tensors={
+        "layers.{i}.input_layernorm": None,
+        **head_norms(),
+        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
+    },
+    block={"window_period": 4, "numbers": numbers},
+)  # fmt: skip
+
+THETA = 500_000.0
+
+OLMO3 = OLMO2.derive(
+    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
+    config_from_gguf=None,
+    rope_parameters="by kind",
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 4 != 0),
+    },
+    defaults={
+        "sliding_window": 4096, "rope_theta": THETA,
+        # transformers gives a base without kinds of layers to those without a window alone
+        "rope_local_base_freq": lambda config: THETA if config["rope_theta"] != THETA else None,
+    },
+)  # fmt: skip
+
+OLMOE = QWEN3_MOE.derive(
+    name="olmoe",
+    hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
+    metadata={
+        "attention.clamp_kqv": "clip_qkv",
+        "attention.sliding_window": None,
+        "attention.sliding_window_pattern": None,
+        "expert_feed_forward_length": None,
+        "expert_weights_norm": renormalized(usual=False),
+    },
+    defaults={
+        "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "num_experts": 64, "vocab_size": 50_304,
+    },
+    config_from_gguf=None,
+    block={"qkv_steps": ("norm", "clamp", "rope"), "normalize_experts": False},
+)  # fmt: skip

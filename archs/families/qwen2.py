@@ -1,11 +1,19 @@
 """Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v, and windows that a switch turns on; rotates halves, as
 HF does.
 
-Reference: transformers `models/qwen2/modeling_qwen2.py`.
+Qwen2-VL and Qwen2.5-VL (text): Qwen2's layers; of pictures' positions, time, height and width rotate pairs apart. In a
+text the three are the same.
+Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own. The router's
+weights are not rescaled to sum to one.
+Reference: transformers `models/qwen2/modeling_qwen2.py`, `models/qwen2_vl/modeling_qwen2_vl.py`, `models/qwen2_5_vl/`,
+`models/qwen2_moe/modeling_qwen2_moe.py`.
 """
 
 from archs.config import windows
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import LLAMA
+from archs.layouts import gated_net
+from archs.spec import Config
 
 HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
     name="qwen2",
@@ -28,3 +36,49 @@ QWEN2 = HALVES.derive(
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
     defaults={"sliding_window": 4096, "max_window_layers": 28},
 )
+
+
+def sections(config: Config) -> list[int] | None:
+    """How many pairs each part of a position rotates, as four numbers."""
+    given = config.get("mrope_section")
+    return [*given, 0, 0, 0, 0][:4] if given else None
+
+
+QWEN2_VL = QWEN2.derive(
+    name="qwen2vl",
+    hf_classes=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLModel"),
+    vocab=("sentencepiece", "bpe"),
+    metadata={"rope.dimension_sections": sections},
+    defaults={
+        "hidden_size": 8192, "intermediate_size": 29_568, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0, "max_window_layers": 80,
+        "vocab_size": 152_064,
+    },
+)  # fmt: skip
+
+QWEN2_MOE = QWEN2.derive(
+    name="qwen2moe",
+    hf_classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
+    metadata={
+        **windows(lambda config, layer: layer % 2 == 0 and layer < config["max_window_layers"]),
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "expert_weights_norm": renormalized(usual=False),
+    },
+    defaults={
+        "model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
+    },
+    tensors={
+        **FUSED_EXPERTS,
+        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+        **SEPARATE_EXPERTS,
+        "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
+        **gated_net("mlp.shared_expert", "_shexp"),
+    },
+    legacy_names=tuple(FUSED_EXPERTS),
+    config_from_gguf=dense_layers,
+    flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
+    layers_vary=True,
+)  # fmt: skip

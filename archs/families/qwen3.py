@@ -1,10 +1,19 @@
 """Qwen3: Qwen2's layers without biases, with a norm on each head of q and k, and heads of a width of their own.
 
-Reference: transformers `models/qwen3/modeling_qwen3.py`.
+Qwen3-MoE: routed experts without a shared one, and a norm on each q and k head. Published configs rescale the chosen
+weights, so files without `expert_weights_norm` mean that.
+Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are stored together, as (in, out).
+Reference: transformers `models/qwen3/modeling_qwen3.py`, `models/qwen3_moe/modeling_qwen3_moe.py`,
+`models/qwen3_vl/modeling_qwen3_vl.py`, `models/qwen3_vl_moe/`.
 """
 
-from archs.families.qwen2 import QWEN2
+from archs.config import lookup, windows
+from archs.experts import SEPARATE_EXPERTS, renormalized
+from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
 from archs.layouts import head_norms
+from archs.spec import Computed, Config, TensorMap
+from archs.transforms import Invertible, chain, part, transpose
+from quants import Tensor
 
 QWEN3 = QWEN2.derive(
     name="qwen3",
@@ -15,3 +24,70 @@ QWEN3 = QWEN2.derive(
         **head_norms(),
     },
 )
+
+QWEN3_MOE = QWEN2_MOE.derive(
+    name="qwen3moe",
+    hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    metadata={
+        **windows(lambda config, layer: True),
+        "expert_shared_feed_forward_length": None,
+        "expert_weights_norm": renormalized(usual=True),
+    },
+    defaults={
+        "model_type": "qwen3_moe", "intermediate_size": 6144, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "moe_intermediate_size": 768, "shared_expert_intermediate_size": None, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": False,
+    },
+    tensors={
+        **head_norms(),
+    },
+    block={"normalize_experts": True},
+)  # fmt: skip
+
+
+def deepstack(config: Config) -> int:
+    """How many layers also get features of pictures."""
+    return len(lookup(config, "vision_config.deepstack_visual_indexes") or ())
+
+
+def columns(width: str) -> Invertible:
+    """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        return tensor if tensor.shape[-1] == config[width] else transpose(tensor, config)
+
+    return Invertible(transform, transpose.invert)
+
+
+KEYS: dict[str, str | Computed | None] = {
+    "rope.dimension_sections": sections,
+    "n_deepstack_layers": deepstack,
+    "attention.sliding_window": None,
+    "attention.sliding_window_pattern": None,
+}
+
+QWEN3_VL = QWEN3.derive(
+    name="qwen3vl",
+    hf_classes=("Qwen3VLForConditionalGeneration",),
+    metadata=KEYS,
+    defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0},
+)
+
+QWEN3_VL_MOE = QWEN3_MOE.derive(
+    name="qwen3vlmoe",
+    hf_classes=("Qwen3VLMoeForConditionalGeneration",),
+    metadata={**KEYS, "expert_weights_norm": None},
+    defaults={
+        "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
+        "num_experts_per_tok": 4,
+    },
+    tensors={
+        "layers.{i}.mlp.experts.gate_up_proj": (
+            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            TensorMap("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+        ),
+        "layers.{i}.mlp.experts.down_proj": TensorMap("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
+    },
+    legacy_names=tuple(SEPARATE_EXPERTS),
+)  # fmt: skip

@@ -15,8 +15,7 @@ from archs.config import normalized
 from archs.families.deepseek2 import DEEPSEEK_V2
 from archs.families.falcon import FALCON
 from archs.families.gpt2 import GPT2
-from archs.families.llama import LLAMA
-from archs.families.mixtral import MIXTRAL
+from archs.families.llama import LLAMA, MIXTRAL
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
 from archs.plan import map_tensors
 from archs.spec import Architecture

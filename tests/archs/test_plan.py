@@ -10,8 +10,7 @@ import pytest
 
 from archs.families.apertus import APERTUS
 from archs.families.bloom import BLOOM
-from archs.families.llama import LLAMA
-from archs.families.mixtral import MIXTRAL
+from archs.families.llama import LLAMA, MIXTRAL
 from archs.families.stablelm import STABLELM
 from archs.metadata import Metadata
 from archs.plan import Mapped, architecture_metadata, map_tensors, stays_float32, without_prefix

@@ -1,0 +1,80 @@
+"""EXAONE 4: norms after attention and feed-forward net only, a norm on each head of q and k; the larger model has
+windows in three of four layers, and rope in those alone.
+
+K-EXAONE: windows in three of four layers and rope in those alone, a norm on each head of q and k, DeepSeek V3's
+routing, layers for predicting several tokens at the end.
+Reference: transformers `models/exaone4/modeling_exaone4.py`, `models/exaone_moe/modeling_exaone_moe.py`.
+"""
+
+from archs.config import changed, windowed_layers
+from archs.experts import kinds_of_nets, shared_width
+from archs.families.dots1 import DOTS1
+from archs.families.olmo import OLMO2
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
+from archs.rope import scaling_type
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.typed_json import Either, Text, Whole
+
+PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    """Which layers have a window: by a word of L and G that is repeated, or all but every so many."""
+    if not config.get("sliding_window"):
+        return None
+    said = config.get("sliding_window_pattern") or 4
+    if isinstance(said, str):
+        return windowed_layers(config, lambda layer: said[layer % len(said)] == "L")
+    return windowed_layers(config, lambda layer: (layer + 1) % int(said) != 0)
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Without a window transformers must be told the kind of each layer."""
+    return {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
+
+
+EXAONE4 = OLMO2.derive(
+    name="exaone4",
+    hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
+    keys=PATTERN,
+    config_from_gguf=config_from_gguf,
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,
+        "vocab_size": "vocab_size",
+    },
+    defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
+    block={"rope_layers": "windowed", "numbers": None},
+)
+
+EXAONE_MOE = DOTS1.derive(
+    name="exaone-moe",
+    hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    prepare=mtp_layers,
+    keys=PATTERN,
+    prepare_export=published_mtp,
+    metadata={
+        "block_count": MTP_KEYS["block_count"],
+        "vocab_size": "vocab_size",
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern,
+        "expert_shared_count": "num_shared_experts",
+        "expert_shared_feed_forward_length": lambda config: shared_width(
+            changed(config, n_shared_experts=config["num_shared_experts"])
+        ),
+        "nextn_predict_layers": "num_nextn_predict_layers",
+        "rope.scaling.type": scaling_type,
+    },
+    defaults={
+        "model_type": "exaone_moe", "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
+        "rms_norm_eps": 1e-5, "sliding_window": 4096, "first_k_dense_replace": 1, "moe_intermediate_size": 1024,
+        "num_experts": 64, "num_shared_experts": 1, "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        **mtp_counts(keys), **kinds_of_nets(keys, tensors),
+    },
+    legacy_names=("layers.{i}.mlp.gate.e_score_correction_bias",),
+    tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **MTP_TENSORS},
+    block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
+)  # fmt: skip

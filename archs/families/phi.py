@@ -1,0 +1,121 @@
+"""Phi-1, 1.5 and 2: layer norms, attention beside the feed-forward net, partly rotating heads, biases everywhere.
+
+Phi-3 and Phi-4: Llama's layers with q/k/v fused and gate and up fused; longrope in the long-context models. A window of
+0 means none, as llama.cpp writes it.
+Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the other by a sparse mixer. The norms are
+layer norms, though their key says RMS.
+Reference: transformers `models/phi/modeling_phi.py`, `models/phi3/modeling_phi3.py`,
+`models/phimoe/modeling_phimoe.py`.
+"""
+
+from archs.config import other_than, rope_scaling, unless_usual
+from archs.experts import FUSED_EXPERTS
+from archs.families.llama import MIXTRAL
+from archs.families.qwen2 import HALVES
+from archs.layouts import head_norms
+from archs.rope import (
+    SCALING,
+    llama3_freqs,
+    longrope_attention,
+    longrope_factors,
+    rotated_width,
+    type_without_tensors,
+    unusual_base,
+)
+from archs.spec import COMMON, Architecture, Block, Config
+from quants.errors import ModelError
+
+PHI2 = Architecture(
+    name="phi2",
+    hf_classes=("PhiForCausalLM", "PhiModel"),
+    metadata={**COMMON, **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base},
+    defaults={
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
+        "layer_norm_eps": 1e-5, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "vocab_size": 51_200,
+    },
+    tensors={
+        "embed_tokens": "token_embd",
+        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+        "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
+        **head_norms("q_layernorm", "k_layernorm"),
+        "layers.{i}.self_attn.dense": "blk.{i}.attn_output",
+        "layers.{i}.mlp.fc1": "blk.{i}.ffn_up",
+        "layers.{i}.mlp.fc2": "blk.{i}.ffn_down",
+        "final_layernorm": "output_norm",
+        "lm_head": "output",
+    },
+    generated=(llama3_freqs, longrope_factors),
+    flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
+    block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False, parallel=True),
+)  # fmt: skip
+
+PHI3 = HALVES.derive(
+    name="phi3",
+    hf_classes=("Phi3ForCausalLM", "Phi3Model"),
+    vocab=("sentencepiece", "bpe"),
+    metadata={
+        "rope.dimension_count": rotated_width,
+        "rope.scaling.type": type_without_tensors,
+        "rope.scaling.original_context_length": "original_max_position_embeddings",
+        "rope.scaling.attn_factor": longrope_attention,
+        "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
+    },
+    defaults={
+        "hidden_size": 3072, "intermediate_size": 8192,
+        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
+    },
+    tensors={
+        "layers.{i}.self_attn.q_proj": None,
+        "layers.{i}.self_attn.k_proj": None,
+        "layers.{i}.self_attn.v_proj": None,
+        "layers.{i}.self_attn.qkv_proj": "blk.{i}.attn_qkv",
+        "layers.{i}.mlp.gate_proj": None,
+        "layers.{i}.mlp.up_proj": None,
+        "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
+    },
+    generated=(longrope_factors,),
+)  # fmt: skip
+
+
+def attention_factor(config: Config) -> float | None:
+    """What longrope multiplies cos and sin by; all published models have one number for texts short and long."""
+    short, long = (rope_scaling(config, f"{length}_mscale") for length in ("short", "long"))
+    if long is not None and long != short:
+        raise ModelError(f"config.json has long_mscale = {long} beside short_mscale = {short}; phimoe files have one")
+    return None if short is None else float(short)
+
+
+PHIMOE = MIXTRAL.derive(
+    name="phimoe",
+    hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
+    metadata={
+        "vocab_size": None,
+        "rope.scaling.type": type_without_tensors,
+        "rope.scaling.original_context_length": (
+            "rope_scaling.original_max_position_embeddings|original_max_position_embeddings|max_position_embeddings"
+        ),
+        "rope.scaling.attn_factor": attention_factor,
+        "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
+        "expert_router_jitter": unless_usual("router_jitter_noise", 0.01),
+    },
+    defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
+    tensors={
+        "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
+        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+    },
+    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
+    refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
+    generated=(longrope_factors,),
+    config_from_gguf=lambda keys, tensors: {
+        "router_jitter_noise": keys.get("expert_router_jitter", 0.01),
+        "max_position_embeddings": keys["context_length"],
+        "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
+    },
+    flags_from_tensors={"lm_head_bias": "output.bias"},
+    block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},
+)
