@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Floats
+from .embedding import layer_input
 from .feed_forward import feed_forward
 from .layer import Layer, Pass
-from .per_layer import layer_input
 from .self_attention import attention
 
 LEAST_SQUARE = np.float32(1e-5)  # of a copy that is scaled

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Floats
+from .embedding import layer_input
 from .feed_forward import feed_forward
 from .gated_delta import gated_delta
 from .latent_attention import latent_attention
 from .layer import Layer, Pass
-from .per_layer import layer_input
 from .self_attention import attention
 from .state_space import short_convolution, state_space
 

@@ -1,15 +1,26 @@
-"""The feed-forward net of a layer: dense, of experts, or sparse."""
+"""The feed-forward net of a layer: dense, of experts, or sparse.
+
+In PowerInfer's files only the neurons that a predictor marks take part. The predictor reads what the net's norm reads,
+and scores every neuron: fc2 · relu(fc1 · x). A neuron takes part where its score is not below the threshold; for all
+others gate, up and down are taken for zero. Neurons that no token marks are not even read; of the rest a token's own
+choice is kept.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
+from numpy.typing import NDArray
+
+from archs.transforms import take
 
 from . import ops
 from .arrays import Floats
 from .experts import routed_experts
-from .layer import Layer, Pass
-from .matmul import matmul_transposed
-from .sparse_feed_forward import sparse_feed_forward
+from .layer import Layer, Pass, Sparsity
+from .matmul import matmul, matmul_transposed
+from .precision import Precision
 
 
 def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:
@@ -26,7 +37,7 @@ def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Fl
     if "ffn_gate_inp.weight" in layer:
         return experts(forward, layer, x, x)
     if forward.sparsity is not None:
-        return sparse_feed_forward(forward, layer, x, residual, forward.sparsity)
+        return sparse(forward, layer, x, residual, forward.sparsity)
     return dense(forward, layer, x)
 
 
@@ -61,9 +72,40 @@ def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
 
 
 def _down(forward: Pass, layer: Layer, suffix: str, hidden: Floats) -> Floats:
-    """The down projection; PowerInfer's files have it by neuron (`ffn_down_t`)."""
-    if "ffn_down_t.weight" not in layer:
-        return forward.project(layer, f"ffn_down{suffix}", hidden)
-    result = matmul_transposed(hidden, layer.need("ffn_down_t.weight"), forward.threads)
+    """The down projection; PowerInfer's files have it by neuron."""
+    if "ffn_down_t.weight" in layer:
+        return _down_by_neuron(forward, layer, hidden)
+    return forward.project(layer, f"ffn_down{suffix}", hidden)
+
+
+def _down_by_neuron(forward: Pass, layer: Layer, hidden: Floats, chosen: NDArray[np.intp] | None = None) -> Floats:
+    """The down projection of hidden (tokens, neurons), all or those chosen: float32 (tokens, width)."""
+    weight = layer.need("ffn_down_t.weight")
+    result = matmul_transposed(hidden, weight if chosen is None else take(weight, chosen), forward.threads)
     bias = layer.array("ffn_down_t.bias")
     return result if bias is None else np.add(result, bias, out=result)
+
+
+def predicted(
+    layer: Layer, x: Floats, sparsity: Sparsity, threads: int = 1, precision: Precision = "float32"
+) -> NDArray[np.bool_]:
+    """Which neurons (tokens, neurons) are marked for the residual stream x (tokens, width); they are counted."""
+    product = partial(matmul, threads=threads, precision=precision)
+    scores = product(ops.relu(product(x, layer.need("fc1.weight"))), layer.need("fc2.weight"))
+    marked: NDArray[np.bool_] = scores >= np.float32(sparsity.threshold)
+    sparsity.marked += int(np.count_nonzero(marked))
+    sparsity.neurons += marked.size
+    return marked
+
+
+def sparse(forward: Pass, layer: Layer, x: Floats, residual: Floats, sparsity: Sparsity) -> Floats:
+    """down(relu(gate x) * up x) over marked neurons: float32 (tokens, width)."""
+    marked = predicted(layer, residual, sparsity, forward.threads, forward.precision)
+    chosen = np.flatnonzero(marked.any(axis=0))
+    hidden = forward.project(layer, "ffn_up", x, chosen)
+    if "ffn_gate.weight" in layer:
+        hidden *= ops.relu(forward.project(layer, "ffn_gate", x, chosen))
+    else:
+        hidden = ops.relu(hidden)
+    hidden *= marked[:, chosen]
+    return _down_by_neuron(forward, layer, hidden, chosen)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import ops
 from .arrays import Floats
-from .kernels.delta import delta_heads
+from .kernels.scan import delta_heads
 from .layer import Layer, Pass
 from .recurrence import convolved, keep, scan_texts, split, states
 

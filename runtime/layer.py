@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from archs.hyper import Hyper, Keys, LayerHyper
 from archs.spec import Block
+from archs.transforms import take
 from quants import Tensor
 from quants.errors import ModelError
 
@@ -118,22 +120,22 @@ class Pass:
         """The widths, windows and so on of one layer."""
         return self.hyper.layers[layer.index]
 
-    def project(self, layer: Layer, name: str, x: Floats) -> Floats:
-        """x (n, width) @ W.T (+ bias) for the weight `name`.weight: float32 (n, rows)."""
-        weight = layer.need(f"{name}.weight")
+    def project(self, layer: Layer, name: str, x: Floats, rows: NDArray[np.intp] | None = None) -> Floats:
+        """x (n, width) @ W.T (+ bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""
+        weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x, 0, 1)
+        if rows is not None:
+            weight, bias = take(weight, rows), None if bias is None else bias[rows]
         y = matmul(x, weight, threads=self.threads, precision=self.precision)
-        bias = layer.array(f"{name}.bias")
         return y if bias is None else np.add(y, bias, out=y)
 
     def project_expert(self, layer: Layer, name: str, x: Floats, expert: int) -> Floats:
         """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
-        weight = layer.need(f"{name}.weight")
+        weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x, expert, weight.shape[0])
         y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision)
-        bias = layer.array(f"{name}.bias")
         return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:

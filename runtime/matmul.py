@@ -15,7 +15,7 @@ from quants import Tensor
 
 from .arrays import Floats
 from .kernels import blas
-from .kernels.threads import Span, parallel, shares, spans
+from .kernels.threads import parallel, shares, spans
 from .precision import Precision, as_multiplied
 
 TILE = 1 << 20  # weights of a tile that all threads share: 4 MB of float32
@@ -39,16 +39,24 @@ def matmul(
     values = as_multiplied(np.ascontiguousarray(x, np.float32), weight.format.name, precision)
     product = np.empty((len(values), last - first), np.float32) if out is None else out
     if len(values) >= SHARED_TILE_ROWS * threads or not blas.controllable():
+        pieces = [(0, len(values))]
+        if threads > 1 and blas.controllable():  # two pieces each, lest one be held up
+            pieces = spans(len(values), max(SHARED_TILE_ROWS, -(-len(values) // (2 * threads))))
         for start, tile in decoded_tiles(weight, first, last, TILE, threads):
-            _times_tile(values, tile, product[:, start - first : start - first + len(tile)], threads)
+            columns = product[:, start - first : start - first + len(tile)]
+
+            def share(begin: int, end: int, tile: Floats = tile, columns: Floats = columns) -> None:
+                np.matmul(values[begin:end], tile.T, out=columns[begin:end])
+
+            parallel(share, pieces, threads)
         return product
 
     def multiply(start: int, stop: int) -> None:
         np.matmul(values, _decoded(weight, first + start, first + stop).T, out=product[:, start:stop])
 
     # tiles of at most about OWN_TILE weights, equally many for every thread
-    pieces = threads * -(-(last - first) * weight.width // (OWN_TILE * threads))
-    tiles = spans(last - first, _round(-(-(last - first) // max(1, pieces))))
+    count = threads * -(-(last - first) * weight.width // (OWN_TILE * threads))
+    tiles = spans(last - first, _round(-(-(last - first) // max(1, count))))
     work = (last - first) * weight.width * (DECODING + len(values))
     parallel(multiply, tiles, 1 if work < MIN_OPS_PER_THREAD else threads)
     return product
@@ -87,18 +95,6 @@ def decoded_tiles(weight: Tensor, first: int, last: int, size: int, threads: int
 
         parallel(decode, spans(stop - start, _round(PIECE // max(1, weight.width))), threads)
         yield begin, tile[: stop - start]
-
-
-def _times_tile(x: Floats, tile: Floats, out: Floats, threads: int) -> None:
-    """out = x @ tile.T, the rows of x shared between threads."""
-    pieces: list[Span] = [(0, len(x))]
-    if threads > 1 and blas.controllable():
-        pieces = spans(len(x), max(SHARED_TILE_ROWS, -(-len(x) // (2 * threads))))  # two each, lest one be held up
-    parallel(lambda start, stop: _multiply(x[start:stop], tile, out[start:stop]), pieces, threads)
-
-
-def _multiply(x: Floats, tile: Floats, out: Floats) -> None:
-    np.matmul(x, tile.T, out=out)
 
 
 def _round(rows: int) -> int:

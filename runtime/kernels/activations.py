@@ -1,7 +1,5 @@
 """Activation functions over flat float32 arrays, in place. The gated ones leave activation(gate) * up in `gate`."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

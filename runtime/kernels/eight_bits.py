@@ -1,7 +1,5 @@
 """Activations as the reference multiplies them with quantized weights: blocks of 8-bit numbers that share a scale."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

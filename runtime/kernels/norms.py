@@ -1,7 +1,5 @@
 """Norms over the rows of a float32 matrix; sums in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

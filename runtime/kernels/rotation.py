@@ -1,7 +1,5 @@
 """Rotary position embedding, in place: pairs of x (tokens, heads, head_dim) turn by the angles of cos and sin."""
 
-from __future__ import annotations
-
 from numba import njit
 
 

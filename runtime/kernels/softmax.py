@@ -1,7 +1,5 @@
 """Softmax of attention scores, and log-probabilities of the tokens that a model should have predicted."""
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

@@ -19,10 +19,11 @@ from gguftools.__main__ import build_app
 from gguftools.files.gguf.reader import open_gguf
 from quants import from_array
 from quants.errors import GgufToolsError
-from runtime import decoder, sparse_feed_forward
+from runtime import decoder
+from runtime import feed_forward as nets
+from runtime.feed_forward import predicted
 from runtime.matmul import matmul_transposed
 from runtime.model import Model
-from runtime.sparse_feed_forward import predicted
 from tests.zoo import module
 
 from ...conftest import ROOT, SHARED
@@ -153,7 +154,7 @@ def test_only_marked_neurons_are_read(files: tuple[Path, Path], monkeypatch: pyt
         marked_in.append(predicted(*arguments)[0])
         return marked_in[-1][None]
 
-    monkeypatch.setattr(sparse_feed_forward, "predicted", spy)
+    monkeypatch.setattr(nets, "predicted", spy)
     model = gguftools.load(files[1])
     model.use_predictor()
     wanted = model.logits([7])

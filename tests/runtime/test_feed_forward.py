@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quants import from_array
+from runtime.feed_forward import predicted
 from runtime.layer import Layer, Sparsity
-from runtime.sparse_feed_forward import predicted
 
 FIRST = np.array([[1, 0], [0, 1]], np.float32)
 SECOND = np.array([[1, 0], [0, 2], [-1, 0]], np.float32)
