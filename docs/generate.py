@@ -36,7 +36,6 @@ from gguftools.console.usage import (  # noqa: E402
     options_of,
 )
 from quants.format import formats as known_formats  # noqa: E402
-from quants.format import has_codec  # noqa: E402
 
 PART = re.compile(r"(<!-- begin ([\w-]+)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 PROGRAM: Any = typer.main.get_command(build_app())
@@ -137,7 +136,7 @@ def _here(command: str, old: str) -> str:
 def formats() -> str:
     rows = []
     for each in sorted(known_formats().values(), key=lambda each: (each.bits_per_weight, each.name)):
-        if has_codec(each.name):
+        if each.has_codec:
             weights = "needed" if each.needs_importance else "used" if each.uses_importance else ""
             sizes = (f"{each.bits_per_weight:.4g}", str(each.block_size), str(each.block_bytes))
             rows.append((f"`{each.name}`", *sizes, weights))
