@@ -22,17 +22,19 @@ sys.path.insert(0, str(FOLDER.parent))
 
 import archs.registry  # noqa: E402
 import gguftools  # noqa: E402
-from gguftools.console.app import build_app  # noqa: E402
-from gguftools.console.contradictions import APART, NEEDS, flag  # noqa: E402
+from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.usage import (  # noqa: E402
     ALIASES,
+    APART,
     DROPPED,
     DROPPED_WITH_VALUE,
     ELSEWHERE,
     FIRST,
     LAST,
+    NEEDS,
     OTHERWISE,
     PROGRAMS,
+    flag,
     options_of,
 )
 from quants.format import formats as known_formats  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ if TYPE_CHECKING:
     import typer
 
 
-def build_app() -> typer.Typer:
-    """The Typer app with all commands."""
+def build_app(called: str | None = None) -> typer.Typer:
+    """The Typer app. called: the one command that will run, if that is known; without it, all can."""
+    from . import __version__, commands
     from .console.app import build_app as build
 
-    return build()
+    return build(__version__, commands.load(called), called)
 
 
 def main() -> None:
@@ -30,8 +32,9 @@ def main() -> None:
     collect_garbage_seldom()
     load_constants_alone()
     keep_numba_from_scipy()
+    called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     try:
-        build_app()()
+        build_app(None if "_GGUFTOOLS_COMPLETE" in os.environ else called)()
     except SystemExit as ended:
         sys.exit(terminal.flushed(ended.code))
     except OSError as error:  # not of a command, which explains its own, but of what is printed before there is one

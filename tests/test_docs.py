@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from gguftools.console.app import build_app
+from gguftools.__main__ import build_app
 from gguftools.console.usage import options_of
 
 from .conftest import ROOT

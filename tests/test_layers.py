@@ -44,8 +44,6 @@ ROOMS = {room: rank for rank, line in enumerate(ORDER) for room in line.split()}
 # Still to go, with whose area it is; nothing is added here.
 TO_GO = {
     "archs.spec -> archs.hyper": "archs",
-    "gguftools.console.app -> gguftools": "console",
-    "gguftools.console.app -> gguftools.commands": "console",
     "gguftools.inputs -> gguftools.conversion.convert": "head",
     "gguftools.quantization.planning -> gguftools.inputs": "head",
 }

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from gguftools.console.app import build_app
-from gguftools.console.contradictions import APART, NEEDS, flag
+from gguftools.__main__ import build_app
+from gguftools.console.usage import APART, NEEDS, flag
 
 from .findings.tool import EXAMPLE, TEXT, run, typed
 
@@ -54,7 +54,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--chat-template": ("", "@absent", "absent.jinja", "{{"), "--special-token": ("", "x", "eso=1", "eos=99999999"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"]}
-# Flags. What they do not go with stands in gguftools.console.contradictions, whose every entry is tried below.
+# Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
     "--no-tensor-first-split", "--process-output", "--round-activations", "--pure", "--allow-requantize",

@@ -1,7 +1,7 @@
 """`gguftools audit`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -23,18 +23,16 @@ def audit(
         bool, Option("--tensor-values", help="Also look for tensors out of line; reads all data.")
     ] = False,
     fail_on: Annotated[
-        str, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
+        Any, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
     ] = "medium",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
-    from ..console.arguments import severity_named
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_line, print_table
     from ..inspection.audit import audit as look
 
-    limit = severity_named(fail_on)
     found = []
     for path in files:
         with bytes_progress(f"audit {path.name}") as progress:
@@ -52,4 +50,4 @@ def audit(
                 print_table(str(each.path), ("", "rule", "where", "what"), rows)
             templates = f"{len(each.templates)} chat template{'s' * (len(each.templates) != 1)} read"
             print_line(f"{each.path}: {len(rows)} finding{'s' * (len(rows) != 1)}, {templates}")
-    raise Exit(1 if any(each.reaches(limit) for each in found) else 0)
+    raise Exit(1 if any(each.reaches(fail_on) for each in found) else 0)

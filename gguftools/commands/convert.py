@@ -34,7 +34,7 @@ def convert(
         Path | None, Option("--lora", help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
     ] = None,
     merge_lora: Annotated[
-        list[str] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter.")
+        list[Any] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter.")
     ] = None,
     predictor: Annotated[
         Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")
@@ -52,7 +52,6 @@ def convert(
     json: Json = False,
 ) -> None:
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
-    from ..console.arguments import parse_merge, parse_size
     from ..console.progress import bytes_progress
     from ..console.ui import print_report, resumable_note
     from ..conversion.convert import convert as run
@@ -66,9 +65,9 @@ def convert(
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
-            lora=lora, merge_lora=[parse_merge(each) for each in merge_lora or ()], predictor=predictor,
-            reserve=parse_size(reserve) if reserve else 0, resume=resume, threads=threads, memory=parse_size(memory),
-            progress=progress, overwrite=overwrite, **extra,
+            lora=lora, merge_lora=merge_lora or (), predictor=predictor,
+            reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress, overwrite=overwrite,
+            **extra,
         )  # fmt: skip
     if check_logits:
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))

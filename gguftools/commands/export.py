@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..console.options import Json, Overwrite, ShardSize, Threads, where
+from ..console.options import Json, Overwrite, ShardSize, Threads, parser, where
 
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
@@ -21,7 +21,10 @@ def export(
     ] = None,
     outtype: Annotated[
         str | None,
-        Option("--outtype", help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."),
+        Option(
+            "--outtype", parser=parser("outtype_named"),
+            help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.",
+        ),
     ] = None,
     split_max_size: ShardSize = None,
     overwrite: Overwrite = False,
@@ -29,24 +32,23 @@ def export(
     json: Json = False,
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
-    from ..console.arguments import outtype_named, parse_size
     from ..console.progress import bytes_progress
     from ..console.ui import note, print_json, print_line, size, usage
     from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors
 
-    form = outtype_named(outtype) if outtype is not None else None
     of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))
     if of_tensors and split_max_size is not None:
         usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     with bytes_progress(f"export {source.name}") as progress:
         if of_tensors:
             found = export_tensors(
-                source, output, pattern=tensors, outtype=form, overwrite=overwrite, threads=threads, progress=progress
-            )
+                source, output, pattern=tensors, outtype=outtype, overwrite=overwrite, threads=threads,
+                progress=progress,
+            )  # fmt: skip
         else:
             found = export_checkpoint(
-                source, output, outtype=form, overwrite=overwrite, threads=threads, progress=progress,
-                max_shard=parse_size(split_max_size) if split_max_size else DEFAULT_SHARD,
+                source, output, outtype=outtype, overwrite=overwrite, threads=threads, progress=progress,
+                max_shard=split_max_size or DEFAULT_SHARD,
             )  # fmt: skip
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")

@@ -12,7 +12,7 @@ EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.
 
 def gpu_split(
     activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],
-    vram: Annotated[str, Option("--vram", help="Memory of the GPU for neurons, such as 6G.")],
+    vram: Annotated[int, Option("--vram", help="Memory of the GPU for neurons, such as 6G.")],
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
@@ -23,11 +23,10 @@ def gpu_split(
     json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
-    from ..console.arguments import parse_size
     from ..console.ui import print_json, print_line, size
     from ..conversion.placement import gpu_split as run
 
-    report = run(activations, parse_size(vram), model, output, batch=batch, least=least, overwrite=overwrite)
+    report = run(activations, vram, model, output, batch=batch, least=least, overwrite=overwrite)
     if json:
         print_json(report.as_dict())
         return

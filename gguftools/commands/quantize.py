@@ -1,7 +1,7 @@
 """`gguftools quantize`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -44,7 +44,7 @@ def quantize(
         bool, Option("--allow-missing-experts", help="Go on where the matrix never saw many experts.")
     ] = False,
     tensor_type: Annotated[
-        list[str] | None, Option("--tensor-type", help="REGEX=TYPE: format of the tensors whose name matches.")
+        list[Any] | None, Option("--tensor-type", help="REGEX=TYPE: format of the tensors whose name matches.")
     ] = None,
     tensor_type_file: Annotated[
         Path | None, Option("--tensor-type-file", help="Such rules from a file, one a line.")
@@ -60,10 +60,10 @@ def quantize(
         bool, Option("--leave-output-tensor", help="Keep output.weight as it is.")
     ] = False,
     prune_layers: Annotated[
-        str | None, Option("--prune-layers", help="Leave layers out, as 3,5,7; the rest is renumbered.")
+        Any, Option("--prune-layers", help="Leave layers out, as 3,5,7; the rest is renumbered.")
     ] = None,
     override_kv: Annotated[
-        list[str] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
+        list[Any] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
     ] = None,
     new: New = False,
     keep_split: Annotated[bool, Option("--keep-split", help="As many shards as the source.")] = False,
@@ -93,7 +93,7 @@ def quantize(
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from gguftools.quantization.recipes import RECIPES, Options
 
-    from ..console.arguments import parse_layers, parse_override, parse_rule, parse_size, read_rules
+    from ..console.arguments import read_rules
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_report, print_table, resumable_note, usage
     from ..console.usage import misplaced_recipes
@@ -114,20 +114,20 @@ def quantize(
         usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
     if mistake := misplaced_recipes(str(source), recipes):
         usage(*mistake)
-    rules = [parse_rule(rule) for rule in tensor_type or ()]
+    rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
     options = Options(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
-        leave_output=leave_output_tensor, rules=(*rules, *(read_rules(tensor_type_file) if tensor_type_file else ())),
+        leave_output=leave_output_tensor, rules=rules,
     )  # fmt: skip
     with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
         report = run(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
-            prune_layers=parse_layers(prune_layers) if prune_layers else (),
-            override_kv=once(map(parse_override, override_kv or ())), new=new, keep_split=keep_split,
-            split_max_size=parse_size(split_max_size) if split_max_size else None, split_max_tensors=split_max_tensors,
-            reserve=parse_size(reserve) if reserve else 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
-            check_tensors=check_tensors, dry_run=dry_run, resume=resume, threads=threads, memory=parse_size(memory),
+            prune_layers=prune_layers or (),
+            override_kv=once(override_kv or ()), new=new, keep_split=keep_split,
+            split_max_size=split_max_size, split_max_tensors=split_max_tensors,
+            reserve=reserve or 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
+            check_tensors=check_tensors, dry_run=dry_run, resume=resume, threads=threads, memory=memory,
             statistics=json if statistics is None else statistics, progress=progress, overwrite=overwrite,
             reads=[tensor_type_file] if tensor_type_file else (),
         )  # fmt: skip

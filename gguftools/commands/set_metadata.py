@@ -56,11 +56,6 @@ def set_metadata(
     wanted = (assignments, from_json, type, remove, rename, chat_template, special_token, output, reserve)
     if not any((*wanted, recover, roll_back)):
         usage("nothing is to be changed", "KEY=VALUE sets a key, --remove KEY removes one; `gguftools show` lists them")
-    slack = 0
-    if reserve is not None:
-        from ..console.arguments import parse_size
-
-        slack = parse_size(reserve)
     values, types = read_json_values(from_json) if from_json else ({}, {})
     values = once([*values.items(), *map(parse_assignment, assignments or ())])
     types = once([*types.items(), *(split_pair(text, "KEY=TYPE") for text in type or ())])
@@ -70,7 +65,7 @@ def set_metadata(
             rename=once(split_pair(text, "OLD=NEW") for text in rename or ()),
             chat_template=text_or_file(chat_template) if chat_template is not None else None,
             special_tokens=once(split_pair(text, "ROLE=TOKEN") for text in special_token or ()), output=output,
-            reserve=slack, force=force, new=new, overwrite=overwrite, recover=recover,
+            reserve=reserve or 0, force=force, new=new, overwrite=overwrite, recover=recover,
             roll_back=roll_back, dry_run=dry_run,
             reads=[*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])],
             progress=lambda done, total: progress(done, total, ""),

@@ -26,14 +26,13 @@ def split(
     json: Json = False,
 ) -> None:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
-    from ..console.arguments import parse_size
     from ..console.progress import bytes_progress
     from ..console.ui import print_shards
     from ..conversion.shards import split as run
 
     with bytes_progress(f"split {file.name}") as progress:
         report = run(
-            file, output, max_size=parse_size(split_max_size) if split_max_size else None,
+            file, output, max_size=split_max_size,
             max_tensors=split_max_tensors, metadata_alone=no_tensor_first_split, overwrite=overwrite, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip

@@ -1,109 +1,144 @@
-"""The commands as one program: finds them, gives each the options that all have, turns errors into one line."""
+"""The commands as one program: gives each the options that all have, turns errors into one line."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, get_args
+from types import ModuleType
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.models import OptionInfo
+from typer.core import TyperCommand, TyperGroup
 
-from .. import __version__, commands
-from . import completion, interruption, terminal
-from .contradictions import refuse_contradictions
-from .help import Command
-from .usage import Commands
+from . import interruption, terminal
+from .help import OwnHelp
+from .options import Debug, Quiet, Verbose, with_word
+from .usage import ALIASES, USAGE_ERROR, contradiction, current, explain, given_twice
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Leave out progress and notes, but no warning or error.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the tracebacks of errors.")]
-DebugUnsaid = Annotated[bool, typer.Option("--debug", hidden=True)]
-
-# What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
-BY_NAME = {
-    "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "imatrix": "FILE",
-    "include_weights": "PART", "key": "KEY", "memory": "SIZE", "outtype": "OUTTYPE",
-    "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
-    "recipes": "RECIPE",    "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
-    "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
-    "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
-}  # fmt: skip
-BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
 
-_verbose = _debug = False  # as given in front of the command
+
+class Program(NamedTuple):
+    """What the app is made of, for whoever has to say more than what one command knows."""
+
+    version: str
+    modules: Mapping[str, ModuleType]
 
 
-def build_app() -> typer.Typer:
-    """The Typer app: every module of `gguftools.commands` holds one function of its own name, and EXAMPLES of it."""
+def build_app(version: str, modules: Mapping[str, ModuleType], called: str | None = None) -> typer.Typer:
+    """The Typer app. modules: by a command's name, what has the function of that name, and EXAMPLES of it.
+
+    called: the one command that will run, if that is known: of the others only the names and purposes are made.
+    """
     app = typer.Typer(
         cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": Program(version, modules)},
     )  # fmt: skip
 
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
         ] = False,
         quiet: Quiet = False, verbose: Verbose = False, debug: Debug = False,
     ) -> None:  # fmt: skip
         """Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost."""
-        global _verbose, _debug
-        terminal.quiet, _verbose, _debug = quiet, verbose, debug
+        terminal.quiet, terminal.verbose, terminal.debug = quiet, verbose, debug
 
-    for info in sorted(pkgutil.iter_modules(commands.__path__), key=lambda info: info.name):
-        module = importlib.import_module(f"{commands.__name__}.{info.name}")
-        command = app.command(info.name.replace("_", "-"), cls=Command, epilog="\n".join(module.EXAMPLES))
-        command(guarded(getattr(module, info.name)))
+    for name, module in modules.items():
+        function = getattr(module, name.replace("-", "_"))
+        command = app.command(name, cls=Command, help=inspect.getdoc(function), epilog="\n".join(module.EXAMPLES))
+        command(with_common_options(function) if called in (None, name) else _not_called)
     return app
 
 
-def _version(wanted: bool) -> None:
+def _not_called() -> None: ...
+
+
+def _print_version(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gguftools {__version__}")
+        typer.echo(f"gguftools {context.obj.version}")
         raise typer.Exit
 
 
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that all have, and what a user can cause as one clear line and exit code 1."""
+class Command(OwnHelp, TyperCommand):
+    """A command, which does not run with options that contradict each other."""
 
-    def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: DebugUnsaid = False, **options: Any) -> None:
-        terminal.quiet |= quiet
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        typed = {name for name in ctx.params if ctx.get_parameter_source(name).name == "COMMANDLINE"}
+        if wrong := contradiction(str(self.name), {name for name in typed if ctx.params[name]}):
+            from .ui import usage
+
+            usage(*wrong)
+        return super().invoke(ctx)
+
+
+class Commands(OwnHelp, TyperGroup):
+    """The commands. What a user can cause ends with one line: exit code 2 for a wrong call, else 1."""
+
+    words: Sequence[str] = ()
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
+        """Parse what is common to all commands."""
+        self.words = list(args)
+        with self._explained():
+            return super().make_context(info_name, args, *rest, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
         try:
-            with interruption.working(), _told() if verbose or _verbose else nullcontext():
-                refuse_contradictions(command, {**options, "quiet": quiet, "verbose": verbose})
-                command(**options)
+            with interruption.working(), self._explained():
+                return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
-            if debug or _debug or isinstance(error, typer.Exit) or not _show(error):
+            if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error):
                 raise
             raise typer.Exit(1) from None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of that name, and its words without old spellings."""
+        name, command, rest = super().resolve_command(ctx, args)
+        for before, word in zip(("", *rest), rest, strict=False):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
+        words = [current(word, ALIASES.get(str(name), {})) for word in rest]
+        if twice := given_twice(command, words):
+            raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
+        return name, command, words
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except USAGE_ERROR as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                raise
+            from .ui import usage
+
+            program: Program = self.context_settings["obj"]
+            every: Any = typer.main.get_command(build_app(program.version, program.modules))
+            usage(*explain(error, self.words, every.commands))
+
+
+def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that all have."""
+
+    def run(*, quiet: Quiet = False, verbose: Verbose = False, debug: HiddenDebug = False, **options: Any) -> None:
+        terminal.quiet |= quiet
+        terminal.verbose |= verbose
+        terminal.debug |= debug
+        with _told() if terminal.verbose else nullcontext():
+            command(**options)
+
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
-    parameters = [_with_word(each) for each in own] + [each for each in common if each.kind is each.KEYWORD_ONLY]
+    parameters = [with_word(each) for each in own] + [each for each in common if each.kind is each.KEYWORD_ONLY]
     functools.update_wrapper(run, command)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
-
-
-def _with_word(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A parameter whose option has a word for its value, and a list of values to complete where that is known."""
-    kind, info = get_args(parameter.annotation)
-    while found := [each for each in get_args(kind) if each is not NoneType]:
-        kind = found[0]  # Path of Path | None, str of list[str] | None
-    word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(kind))
-    if isinstance(info, OptionInfo):
-        info.metavar = word
-    info.autocompletion = completion.VALUES.get(word)
-    return parameter
 
 
 @contextmanager

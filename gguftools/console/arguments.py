@@ -1,21 +1,19 @@
-"""What the texts of arguments and options mean. Raises OptionError for a text that means nothing.
-
-It is imported by every command: what takes long to import is imported where it is needed.
-"""
+"""What the texts of arguments and options mean. Raises OptionError for a text that means nothing."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from archs.metadata import Value, ValueType
+from quants import format_named
 from quants.errors import FileError, OptionError
+from quants.format import formats as every_format
 
-if TYPE_CHECKING:
-    from archs.metadata import Value
-
-    from ..inspection.audits.finding import Severity
+from ..inspection.audits.finding import SEVERITIES, Severity
+from ..quantization.recipes import RECIPES
 
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
@@ -55,8 +53,6 @@ def parse_merge(text: str) -> tuple[Path, float]:
 
 def parse_rule(text: str) -> tuple[str, str]:
     """A rule `REGEX=TYPE`. Raises FormatError for an unknown type."""
-    from quants import format_named
-
     pattern, equals, name = text.rpartition("=")
     if not equals or not pattern or not name.strip():
         raise OptionError(f"tensor rule {text!r} is not REGEX=TYPE", hint="for example 'attn_v=Q8_0'")
@@ -75,8 +71,6 @@ def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
 
 def parse_override(text: str) -> tuple[str, Value]:
     """An override `KEY=TYPE:VALUE` (int, float, bool, str)."""
-    from archs.metadata import Value, ValueType
-
     found = OVERRIDE.fullmatch(text)
     if not found:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
@@ -104,9 +98,24 @@ def outtype_named(name: str) -> str:
 
 def severity_named(name: str) -> Severity:
     """A severity of an audit's findings."""
-    from ..inspection.audits.finding import SEVERITIES
-
     for severity in SEVERITIES:
         if severity == name.lower():
             return severity
     raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")
+
+
+def recipes() -> Iterable[str]:
+    """What may be typed for a recipe; here and below, for completion by the shell."""
+    return RECIPES
+
+
+def formats() -> Iterable[str]:
+    return (name for name, each in every_format().items() if each.has_codec)
+
+
+def outtypes() -> Iterable[str]:
+    return ("auto", *(name.lower() for name in FLOAT_TYPES), "q8_0", *recipes())
+
+
+def severities() -> Iterable[str]:
+    return SEVERITIES

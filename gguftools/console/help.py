@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from typer.core import TyperCommand
-
 from . import terminal
 
 MOST = 100  # columns that prose is still read well in
@@ -26,10 +24,6 @@ class OwnHelp:
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write how it is called."""
         formatter.write("\n".join(usage(self, ctx)))
-
-
-class Command(OwnHelp, TyperCommand):
-    """A command."""
 
 
 def page(command: Any, ctx: Any) -> Iterator[str]:

@@ -1,15 +1,19 @@
-"""Options that several commands have, with one meaning each."""
+"""Options that several commands have, with one meaning each, and what stands for a value in help."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args
 
 from typer import Option
+from typer.models import OptionInfo
 
 Threads = Annotated[int | None, Option("--threads", "-j", min=1, help="Threads; all processors if not given.")]
-Memory = Annotated[str, Option("--memory", help="What running work may hold, such as 512M.")]
-Reserve = Annotated[str | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")]
+Memory = Annotated[Any, Option("--memory", help="What running work may hold, such as 512M.")]  # "512M", becomes bytes
+Reserve = Annotated[int | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")]
 Resume = Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Say what would be written; write nothing.")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
@@ -21,9 +25,65 @@ TextFile = Annotated[Path, Option("--file", "-f", help="Text for the model to re
 Matrix = Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")]
 New = Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")]
 ShardTensors = Annotated[int | None, Option("--split-max-tensors", min=1, help="Tensors of a shard of the output.")]
-ShardSize = Annotated[str | None, Option("--split-max-size", help="Tensor bytes of a shard of the output, as 2G.")]
+ShardSize = Annotated[int | None, Option("--split-max-size", help="Tensor bytes of a shard of the output, as 2G.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Leave out progress and notes, but no warning or error.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
+Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")]
+
+# What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
+BY_NAME = {
+    "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "imatrix": "FILE",
+    "include_weights": "PART", "key": "KEY", "memory": "SIZE", "outtype": "OUTTYPE",
+    "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
+    "recipes": "RECIPE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
+    "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
+    "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
+}  # fmt: skip
+BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+# By that word the functions of `arguments` that read the value, and that list what it may be. Only their names, because
+# that module takes long to import.
+PARSERS = {
+    "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
+    "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named", "SIZE": "parse_size",
+}  # fmt: skip
+VALUES = {"FORMAT": "formats", "OUTTYPE": "outtypes", "RECIPE": "recipes", "SEVERITY": "severities"}
 
 
 def where(detail: str) -> Any:
     """The option that says where to write; detail: a file or a folder, and which one if it is not given."""
     return Option("--output", "-o", metavar="PATH", help=f"Where to write: {detail}")
+
+
+def parser(name: str) -> Callable[[str], Any]:
+    """A function of `arguments`, which is imported when there is a text to be read."""
+
+    def parse(text: str) -> Any:
+        from . import arguments
+
+        return getattr(arguments, name)(text)
+
+    return parse
+
+
+def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter of a command whose option has a word for its value, which says how that is read and completed."""
+    annotation, info = get_args(parameter.annotation)
+    while inner := [each for each in get_args(annotation) if each is not NoneType]:
+        annotation = inner[0]  # Path of Path | None, str of list[str] | None
+    word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(annotation, ""))
+    if isinstance(info, OptionInfo):
+        info.metavar = word
+    if word in PARSERS:
+        info.parser = parser(PARSERS[word])
+    if word in VALUES:
+        info.autocompletion = _completion(VALUES[word])
+    return parameter
+
+
+def _completion(name: str) -> Callable[[str], list[str]]:
+    def matching(incomplete: str) -> list[str]:
+        from . import arguments
+
+        return [value for value in getattr(arguments, name)() if value.lower().startswith(incomplete.lower())]
+
+    return matching

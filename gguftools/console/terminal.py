@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 READABLE = {"×": "x", "…": "...", "±": "+-", "–": "-", "—": "-", "·": "*", "’": "'"}
 
-quiet = False  # whether the user asked for results and errors alone
+quiet = verbose = debug = False  # as the user wants it: results and errors alone; what is done, too; tracebacks
 
 
 def prepare_streams() -> None:

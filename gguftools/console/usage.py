@@ -4,52 +4,45 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
-
-from .help import OwnHelp
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]  # click's, or that of the click within newer typers
 FIRST, LAST = "an argument in front", "an argument at the end"  # instead of an option's value
 DROPPED, DROPPED_WITH_VALUE = "", "and its value"
 
+
+def _by_old(olds: Mapping[str, str]) -> dict[str, str]:
+    """A table of new words, each with the old ones for it, turned around."""
+    return {old: new for new, words in olds.items() for old in words.split()}
+
+
 # What other programs' users type -> the same thing here. Where a command has the option itself, that is meant.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    "": {
-        "--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors", "--shard-size": "--split-max-size",
-        "--max-shard-size": "--split-max-size",
-        "-m": FIRST, "--model": FIRST, "--model-path": FIRST, "--in": FIRST, "--input": FIRST, "-i": FIRST,
-        "-t": "--threads", "--n-threads": "--threads", "--nthreads": "--threads", "--nthread": "--threads",
-        "--jobs": "--threads", "-tb": DROPPED_WITH_VALUE, "--threads-batch": DROPPED_WITH_VALUE,
-        "--outfile": "--output", "--output-file": "--output", "--out": "--output", "--out-file": "--output",
-        "--output-dir": "--output", "--outdir": "--output", "--force": "--overwrite", "-y": "--overwrite",
-        "--ctx-size": "--ctx", "--n-ctx": "--ctx", "--context-size": "--ctx", "--text": "--file",
-        "--text-file": "--file", "--ppl-stride": "--stride", "--n-chunks": "--chunks",
-        "-ngl": DROPPED_WITH_VALUE, "--gpu-layers": DROPPED_WITH_VALUE, "--n-gpu-layers": DROPPED_WITH_VALUE,
-        "-ts": DROPPED_WITH_VALUE, "-mg": DROPPED_WITH_VALUE, "-sm": DROPPED_WITH_VALUE, "-dev": DROPPED_WITH_VALUE,
-        "-b": DROPPED_WITH_VALUE, "--batch-size": DROPPED_WITH_VALUE, "-ub": DROPPED_WITH_VALUE,
-        "--ubatch-size": DROPPED_WITH_VALUE, "-s": DROPPED_WITH_VALUE, "--seed": DROPPED_WITH_VALUE,
-        "-np": DROPPED_WITH_VALUE, "-ctk": DROPPED_WITH_VALUE, "-ctv": DROPPED_WITH_VALUE,
-        "--flash-attn": DROPPED_WITH_VALUE, "--no-mmap": DROPPED, "--mlock": DROPPED, "--verbose-prompt": DROPPED,
-        "--use-temp-file": DROPPED, "--no-lazy": DROPPED, "--perplexity": DROPPED, "--no-warmup": DROPPED,
-        "--no-layer": "--no-tensors",
-    },
-    "quantize": {
-        "--outtype": LAST, "--type": LAST, "--ftype": LAST, "--qtype": LAST, "--recipe": LAST, "--quant": LAST,
-        "--imatrix-file": "--imatrix", "--prune": "--prune-layers", "--tensor-types": "--tensor-type",
-    },
-    "convert": {"--remote": DROPPED, "--type": "--outtype", "--ftype": "--outtype", "--pre-tokenizer": "--pre"},
-    "imatrix": {"--no-ppl": DROPPED, "--output-frequency": DROPPED_WITH_VALUE, "--ofreq": DROPPED_WITH_VALUE,
-                "--output-format": DROPPED_WITH_VALUE},
+    "": _by_old({
+        "--split-max-size": "--max-size --shard-size --max-shard-size", "--split-max-tensors": "--max-tensors",
+        FIRST: "-m --model --model-path --in --input -i",
+        "--threads": "-t --n-threads --nthreads --nthread --jobs",
+        "--output": "--outfile --output-file --out --out-file --output-dir --outdir",
+        "--overwrite": "--force -y", "--ctx": "--ctx-size --n-ctx --context-size", "--file": "--text --text-file",
+        "--stride": "--ppl-stride", "--chunks": "--n-chunks", "--no-tensors": "--no-layer",
+        DROPPED_WITH_VALUE: "-tb --threads-batch -ngl --gpu-layers --n-gpu-layers -ts -mg -sm -dev -b --batch-size -ub"
+                            " --ubatch-size -s --seed -np -ctk -ctv --flash-attn",
+        DROPPED: "--no-mmap --mlock --verbose-prompt --use-temp-file --no-lazy --perplexity --no-warmup",
+    }),
+    "quantize": _by_old({
+        LAST: "--outtype --type --ftype --qtype --recipe --quant", "--imatrix": "--imatrix-file",
+        "--prune-layers": "--prune", "--tensor-type": "--tensor-types",
+    }),
+    "convert": _by_old({DROPPED: "--remote", "--outtype": "--type --ftype", "--pre": "--pre-tokenizer"}),
+    "imatrix": _by_old({DROPPED: "--no-ppl", DROPPED_WITH_VALUE: "--output-frequency --ofreq --output-format"}),
     "split": {"--split": DROPPED},
     "merge": {"--merge": DROPPED},
-    "hash": {"-c": "--check", "--manifest": "--check"},
-    "set-metadata": {"--remove-metadata": "--remove", "--delete": "--remove"},
+    "hash": _by_old({"--check": "-c --manifest"}),
+    "set-metadata": _by_old({"--remove": "--remove-metadata --delete"}),
 }  # fmt: skip
 # What is had otherwise than by an option.
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
@@ -71,35 +64,30 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "--show-statistics": "`gguftools imatrix-info MATRIX` shows them",
     },
     "perplexity": {
-        "--hellaswag": "only perplexity is measured", "--winogrande": "only perplexity is measured",
-        "--multiple-choice": "only perplexity is measured", "--kl-divergence": "only perplexity is measured",
-        "--kl-divergence-base": "only perplexity is measured", "--save-all-logits": "logits are not kept",
+        **_by_old({"only perplexity is measured": "--hellaswag --winogrande --multiple-choice --kl-divergence"
+                                                  " --kl-divergence-base"}),
+        "--save-all-logits": "logits are not kept",
     },
     "set-metadata": {
         "--general-name": "KEY=VALUE sets any key: general.name=NAME",
         "--general-description": "KEY=VALUE sets any key: general.description=TEXT",
         "--pre-tokenizer": "KEY=VALUE sets any key: tokenizer.ggml.pre=NAME",
         "--special-token-by-id": "--special-token ROLE=ID does it: a number is an id",
-        "--chat-template-file": "--chat-template @FILE takes the template's text",
-        "--chat-template-config": "--chat-template @FILE takes the template's text",
+        **_by_old({"--chat-template @FILE takes the template's text": "--chat-template-file --chat-template-config"}),
     },
     "show": {
         "--json-array": "--json prints arrays, those of many items cut; --key KEY prints a whole one",
         "--no-tensors": "--key KEY, which may be repeated, prints single values",
     },
 }  # fmt: skip
-PROGRAMS: Mapping[str, str] = {
-    "llama-quantize": "quantize", "llama-perplexity": "perplexity", "llama-imatrix": "imatrix",
-    "llama-gguf-hash": "hash", "gguf-hash": "hash", "gguf-dump": "show", "gguf-dump.py": "show", "dump": "show",
-    "info": "show", "inspect": "show", "cat": "show", "ls": "show", "gguf-set-metadata": "set-metadata",
-    "gguf-set-metadata.py": "set-metadata", "set": "set-metadata", "edit": "set-metadata",
-    "gguf-new-metadata": "set-metadata", "gguf-new-metadata.py": "set-metadata",
-    "gguf-convert-endian": "convert-endian", "gguf-convert-endian.py": "convert-endian",
-    "convert-hf-to-gguf": "convert", "convert-hf-to-gguf.py": "convert", "convert-lora-to-gguf": "convert",
-    "convert-lora-to-gguf.py": "convert", "llama-export-lora": "convert", "export-lora": "convert",
-    "compare": "diff", "check": "validate", "verify": "validate", "ppl": "perplexity", "checksum": "hash",
-    "models": "architectures", "types": "formats", "llama-gguf-split": "split", "gguf-split": "split",
-}  # fmt: skip
+# What other programs are called, or may be -> the command here; also with .py or .exe.
+PROGRAMS: Mapping[str, str] = _by_old({
+    "quantize": "llama-quantize", "imatrix": "llama-imatrix", "perplexity": "llama-perplexity ppl",
+    "hash": "llama-gguf-hash gguf-hash checksum", "show": "gguf-dump dump info inspect cat ls",
+    "set-metadata": "gguf-set-metadata gguf-new-metadata set edit", "convert-endian": "gguf-convert-endian",
+    "convert": "convert-hf-to-gguf convert-lora-to-gguf llama-export-lora export-lora", "diff": "compare",
+    "validate": "check verify", "architectures": "models", "formats": "types", "split": "llama-gguf-split gguf-split",
+})  # fmt: skip
 # Spellings that are accepted without being shown.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "audit": {"--tensors": "--tensor-values"},
@@ -109,48 +97,69 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
 }
 NOT_HERE = ("llama-cli", "llama-server", "llama-run", "run", "chat", "serve", "generate", "download", "upload")
+# Options that do not go together, or mean nothing without another: nothing is ignored.
+ARGUMENTS = ("source", "recipes")
+ONE_FORM = "the result has one form"
+# Command ("": all of them) → an option, those it does not go with ("*": all but these), why.
+APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    "": [("quiet", "verbose", "one wants to hear less, the other more")],
+    "architectures": [("json", "markdown", ONE_FORM)],
+    "convert": [
+        ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits",
+         "an adapter's own file has the adapter alone"),
+        ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
+    ],
+    "diff": [("vocab", "all_tensors", "vocabularies are compared, not tensors")],
+    "hash": [
+        ("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared"),
+    ],
+    "perplexity": [("running", "json", "the JSON has the value after every window")],
+    "quantize": [
+        ("list_recipes", "*json", "recipes are listed and nothing is quantized"),
+        ("leave_output_tensor", "output_tensor_type", "output.weight stays as it is or gets another format"),
+        ("include_weights", "exclude_weights", "weights are included or excluded"),
+        ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
+        ("dry_run", "check_tensors resume statistics", "no tensor is read"),
+    ],
+    "set-metadata": [
+        ("recover", "roll_back", "an interrupted edit is completed or undone"),
+        ("dry_run", "recover roll_back", "these change the file"),
+    ],
+    "show": [
+        ("key", "tensors markdown text", "a value is printed as it is"),
+        ("text", "tensors json markdown", "the dump has one form and all tensors"),
+        ("json", "markdown", ONE_FORM),
+    ],
+    "split": [("split_max_size", "split_max_tensors", "shards are bounded by one or the other")],
+}  # fmt: skip
+# Command → an option that means nothing without another.
+NEEDS: Mapping[str, Mapping[str, str]] = {
+    "hash": {"overwrite": "output"},
+    "imatrix-info": {"overwrite": "merge"},
+    "perplexity": {"no_dense": "sparse"},
+    "quantize": {"include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix"},
+    "set-metadata": {"overwrite": "output"},
+}
 
 
-class Commands(OwnHelp, TyperGroup):
-    """The commands; whoever calls one wrongly is told in one line what to type."""
-
-    words: Sequence[str] = ()
-
-    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
-        """Parse what is common to all commands."""
-        self.words = list(args)
-        with self._explained():
-            return super().make_context(info_name, args, *rest, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        with self._explained():
-            return super().invoke(ctx)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name, and its words without old spellings."""
-        name, command, rest = super().resolve_command(ctx, args)
-        for before, word in zip(("", *rest), rest, strict=False):
-            if not word or (word.startswith("--") and word.endswith("=")):
-                raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
-        current = [_current(word, ALIASES.get(str(name), {})) for word in rest]
-        if twice := _given_twice(command, current):
-            raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
-        return name, command, current
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except USAGE_ERROR as error:
-            if type(error).__name__ == "NoArgsIsHelpError":
-                raise
-            from .ui import usage
-
-            usage(*explain(error, self.words, self.commands))
+def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
+    """What is wrong where options of a command that are given contradict each other, and why."""
+    for one, others, why in (*APART[""], *APART.get(command, ())):
+        wrong = given - {one, *others[1:].split()} if others.startswith("*") else given & set(others.split())
+        if one in given and wrong:
+            return f"{flag(one)} does not go with {flag(min(wrong))}", why
+    for one, other in NEEDS.get(command, {}).items():
+        if one in given and other not in given:
+            return f"{flag(one)} means nothing without {flag(other)}", f"add {flag(other)}, or leave it out"
+    return None
 
 
-def _given_twice(command: Any, words: Sequence[str]) -> str | None:
+def flag(name: str) -> str:
+    """What is typed for an option of this name."""
+    return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"
+
+
+def given_twice(command: Any, words: Sequence[str]) -> str | None:
     """An option that has one value and is given a second one."""
     options = {spelled: each for each in command.params for spelled in (*each.opts, *each.secondary_opts)}
     seen: dict[str, str] = {}
@@ -171,7 +180,8 @@ def _given_twice(command: Any, words: Sequence[str]) -> str | None:
     return None
 
 
-def _current(word: str, aliases: Mapping[str, str]) -> str:
+def current(word: str, aliases: Mapping[str, str]) -> str:
+    """A word in the spelling that is shown in help."""
     flag, sign, value = word.partition("=")
     return aliases.get(flag, flag) + sign + value
 
@@ -202,7 +212,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
     if not found:
         return message[:1].lower() + message[1:], "options go behind the command; `gguftools --help` lists the commands"
     name = found[1].replace("_", "-")
-    known = PROGRAMS.get(name.removesuffix(".exe"))
+    known = PROGRAMS.get(name.removesuffix(".exe").removesuffix(".py"))
     if known == "split" and "--merge" in words:
         known = "merge"
     if name in commands or known:
