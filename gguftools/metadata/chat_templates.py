@@ -51,15 +51,6 @@ class Answer:
     fatal: bool = False
 
 
-@dataclass(frozen=True)
-class Rendering:
-    """A sample conversation through a template. error: why there is no text, in one line."""
-
-    sample: str
-    text: str | None
-    error: str | None = None
-
-
 def render(template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> list[Answer]:
     """What a template makes of conversations, each given as the template's variables.
 
@@ -85,8 +76,8 @@ def special_texts(metadata: Metadata) -> dict[str, str]:
     return found
 
 
-def try_template(template: str, metadata: Metadata) -> list[Rendering]:
-    """Every sample through the template; the first must come through.
+def try_template(template: str, metadata: Metadata) -> list[Answer]:
+    """What a template makes of each of SAMPLES; the first must come through.
 
     Raises VocabularyError where it does not, and as `render` does.
     """
@@ -94,17 +85,17 @@ def try_template(template: str, metadata: Metadata) -> list[Rendering]:
     answers = render(template, [common | sample for sample in SAMPLES.values()])
     if answers[0].text is None:
         raise VocabularyError(f"the chat template {answers[0].error}")
-    return [Rendering(name, answer.text, answer.error) for name, answer in zip(SAMPLES, answers, strict=True)]
+    return answers
 
 
-def remarks(renderings: list[Rendering], metadata: Metadata) -> Iterator[str]:
-    """What is odd about a template that works."""
-    for rendering in renderings:
-        if rendering.error:
-            yield f"with {rendering.sample}, the chat template {rendering.error}"
-    if QUESTION["content"] not in (renderings[0].text or ""):
+def remarks(answers: list[Answer], metadata: Metadata) -> Iterator[str]:
+    """What is odd about a template that works, by its answers to SAMPLES."""
+    for sample, answer in zip(SAMPLES, answers, strict=True):
+        if answer.error:
+            yield f"with {sample}, the chat template {answer.error}"
+    if QUESTION["content"] not in (answers[0].text or ""):
         yield "the chat template drops what the user says"
-    written = {token for each in renderings for token in LOOKS_SPECIAL.findall(each.text or "")}
+    written = {token for each in answers for token in LOOKS_SPECIAL.findall(each.text or "")}
     if written and TOKENS in metadata:
         for token in sorted(written - set(metadata[TOKENS])):
             yield f"the chat template writes {token!r}, which is no token of this vocabulary"

@@ -5,7 +5,7 @@ Disguises are undone here: concatenation, joins, replacements, reversals, format
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ class Values:
     double a text forty times cost nothing.
     """
 
-    names: Mapping[str, tuple[nodes.Expr, ...]] = field(default_factory=dict)
+    names: dict[str, tuple[nodes.Expr, ...]] = field(default_factory=dict)
     folded: dict[int, Any] = field(default_factory=dict)
 
 
@@ -173,3 +173,8 @@ def name_of(node: Any) -> str | None:
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
         return f"{node.node.name}.{node.attr}"
     return node.name if isinstance(node, nodes.Name) else None
+
+
+def called(node: Any) -> str | None:
+    """The name of the function, macro or variable that is called; None for methods, and for what is no call."""
+    return node.node.name if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) else None

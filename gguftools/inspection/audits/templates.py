@@ -18,7 +18,7 @@ from jinja2 import TemplateSyntaxError, nodes
 from ...metadata.child import ask
 from ...metadata.sandbox import bounded_request, environment, tell
 from .finding import Finding, Severity
-from .folding import Values, fold, name_of, number
+from .folding import Values, called, fold, name_of, number
 from .unicode import DECEPTIVE, INVISIBLE, mixed_word, named
 from .work import Work, growth
 
@@ -74,8 +74,9 @@ ENCODED = re.compile(r"(?:[A-Za-z0-9+/]{4}){20,}={0,2}|(?:[0-9a-fA-F]{2}){40,}")
 
 @dataclass
 class Template:
-    """A parsed template. values: what is assigned to each name ("ns.x" for members of namespaces).
+    """A parsed template.
 
+    folding: what is assigned to each name ("ns.x" for members of namespaces), and what expressions come to.
     user_text: names that hold what a message says; dates: names that hold the time; triggers: names whose value was
     decided by a keyword in a message, with the keyword.
     """
@@ -84,7 +85,6 @@ class Template:
     source: str
     tree: nodes.Template
     macros: frozenset[str]
-    values: dict[str, tuple[nodes.Expr, ...]] = field(default_factory=dict)
     folding: Values = field(default_factory=Values)
     user_text: set[str] = field(default_factory=set)
     dates: set[str] = field(default_factory=set)
@@ -157,23 +157,21 @@ def _characters(key: str, source: str) -> Iterator[Finding]:
 
 def _follow(template: Template) -> None:
     """Fill in what is assigned to each name, then pass on what came from messages, dates and keywords."""
-    for target, value in _assignments(template.tree):
-        template.values[target] = (*template.values.get(target, ()), value)
-    template.folding.names = template.values
+    assignments = list(_assignments(template.tree))
+    for target, value in assignments:
+        template.folding.names[target] = (*template.folding.names.get(target, ()), value)
     for _ in range(4):  # assignments in a row
-        for target, value in _assignments(template.tree):
+        for target, value in assignments:
             if _is_user_text(template, value):
                 template.user_text.add(target)
             if _is_date(template, value):
                 template.dates.add(target)
         for branch in _find(template.tree, nodes.If):
-            keyword = _keyword(template, branch.test)
-            if keyword:
-                for target, _ in _assignments_in(branch.body):
+            if keyword := _keyword(template, branch.test):
+                for target, _ in _assignments(nodes.Template(branch.body)):
                     template.triggers.setdefault(target, keyword)
-        for target, value in _assignments(template.tree):
-            keyword = _keyword(template, value) if not isinstance(value, nodes.Const) else None
-            if keyword:
+        for target, value in assignments:
+            if not isinstance(value, nodes.Const) and (keyword := _keyword(template, value)):
                 template.triggers.setdefault(target, keyword)
 
 
@@ -183,24 +181,16 @@ def _assignments(tree: nodes.Node) -> Iterator[tuple[str, nodes.Expr]]:
             yield from _pairs(node.target, node.node)
         elif isinstance(node, nodes.For):
             yield from _pairs(node.target, node.iter)
-        elif isinstance(node, nodes.AssignBlock):
-            name = name_of(node.target)
-            if name:
-                yield name, nodes.Concat([part for output in node.body for part in getattr(output, "nodes", ())])
+        elif name := name_of(node.target):
+            yield name, nodes.Concat([part for output in node.body for part in getattr(output, "nodes", ())])
     macros = {macro.name: macro for macro in _find(tree, nodes.Macro)}
     for call in _find(tree, nodes.Call):
-        if isinstance(call.node, nodes.Name) and call.node.name in macros:
-            for parameter, argument in zip(macros[call.node.name].args, call.args, strict=False):
-                yield parameter.name, argument
+        if (macro := macros.get(called(call) or "")) is not None:
+            yield from ((parameter.name, each) for parameter, each in zip(macro.args, call.args, strict=False))
     for assign in _find(tree, nodes.Assign):
-        call = assign.node
-        if isinstance(call, nodes.Call) and isinstance(call.node, nodes.Name) and call.node.name == "namespace":
-            for argument in call.kwargs:
+        if called(assign.node) == "namespace":
+            for argument in assign.node.kwargs:
                 yield f"{name_of(assign.target)}.{argument.key}", argument.value
-
-
-def _assignments_in(body: Iterable[nodes.Node]) -> Iterator[tuple[str, nodes.Expr]]:
-    yield from _assignments(nodes.Template(list(body)))
 
 
 def _pairs(target: Any, value: Any) -> Iterator[tuple[str, nodes.Expr]]:
@@ -248,7 +238,7 @@ def _is_date(template: Template, node: Any) -> bool:
     """Whether an expression depends on the time."""
     if name_of(node) in template.dates:
         return True
-    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "strftime_now":
+    if called(node) == "strftime_now":
         return True
     if isinstance(node, nodes.Test) and node.name in DEFINEDNESS:
         return False
@@ -271,7 +261,7 @@ def _internals(template: Template) -> Iterator[Finding]:
                 yield from _by_attribute(template, node)
             case nodes.Keyword() if INTERNAL.search(node.key):
                 yield template.found("high", "internals", node, f"spells the name {node.key!r} as an argument")
-            case nodes.Name() if node.name in STARTS and node.name not in template.values:
+            case nodes.Name() if node.name in STARTS and node.name not in template.folding.names:
                 yield template.found("high", "internals", node, f"uses {node.name!r}, which attacks start from")
     for node in _find(template.tree, nodes.Expr):
         text = template.text(node)
@@ -291,9 +281,8 @@ def _by_attribute(template: Template, node: nodes.Filter) -> Iterator[Finding]:
     for argument in names:
         name = template.text(argument)
         if name is None and fold(argument, template.folding) is None:
-            severity: Severity = "high" if node.name == "attr" else "medium"
             message = f"reads an attribute whose name is computed (|{node.name})"
-            yield template.found(severity, "internals", node, message)
+            yield template.found("high" if node.name == "attr" else "medium", "internals", node, message)
         elif name is not None and any(map(_is_internal, name.split("."))):
             yield template.found("high", "internals", node, f"reads the attribute {name!r} (|{node.name})")
         elif node.name == "attr":
@@ -304,14 +293,12 @@ def _by_attribute(template: Template, node: nodes.Filter) -> Iterator[Finding]:
 
 def _calls(template: Template) -> Iterator[Finding]:
     """Calls of what transformers' sandbox does not offer."""
-    known = FUNCTIONS | template.macros
-    imported = set(template.values)
     for node in _find(template.tree, nodes.Call):
         target = node.node
-        if isinstance(target, nodes.Name):
-            if target.name not in known and target.name not in STARTS:
-                what = "which is a variable" if target.name in imported else "which templates don't have"
-                yield template.found("medium", "call", node, f"calls {target.name!r}, {what}")
+        if (name := called(node)) is not None:
+            if name not in FUNCTIONS | template.macros | STARTS:
+                what = "which is a variable" if name in template.folding.names else "which templates don't have"
+                yield template.found("medium", "call", node, f"calls {name!r}, {what}")
         elif isinstance(target, nodes.Getattr):
             if not _is_internal(target.attr) and target.attr not in METHODS:
                 yield template.found("medium", "call", node, f"calls the method {target.attr!r}")
@@ -330,7 +317,7 @@ def _loops(template: Template) -> Iterator[Finding]:
     """Loops, powers and repetitions without a reasonable bound."""
     for node in _find(template.tree, nodes.Call, nodes.Mul, nodes.Pow, nodes.Filter):
         count: Any = None
-        if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "range":
+        if called(node) == "range":
             ends = [number(argument, template.folding) for argument in node.args]
             count = max((abs(end) for end in ends if end is not None), default=None)
             if any(_is_user_text(template, argument) for argument in node.args):
@@ -343,21 +330,18 @@ def _loops(template: Template) -> Iterator[Finding]:
         elif isinstance(node, nodes.Filter) and node.name in ("center", "indent", "wordwrap") and node.args:
             count = number(node.args[0], template.folding)
         if count is not None and count > LONG_LOOP:
-            severity: Severity = "high" if count > ENDLESS_LOOP else "medium"
-            yield template.found(severity, "loop", node, f"repeats {count:,} times")
+            yield template.found("high" if count > ENDLESS_LOOP else "medium", "loop", node, f"repeats {count:,} times")
     yield from _work(template)
 
 
 def _work(template: Template) -> Iterator[Finding]:
     """What takes too long or fills memory without a large number in it."""
     macros = {macro.name: macro for macro in _find(template.tree, nodes.Macro)}
-    total = Work(template.folding, macros).of([template.tree])
-    for body in (macro.body for macro in macros.values()):
-        total = max(total, Work(template.folding, macros).of(body))
+    bodies = [[template.tree], *(macro.body for macro in macros.values())]
+    total = max(Work(template.folding, macros).of(body) for body in bodies)
     if total > MUCH_WORK:
         severity: Severity = "high" if total > ENDLESS_WORK else "medium"
-        message = f"may write {total:.0e} characters, or go so many rounds"
-        yield template.found(severity, "loop", template.tree, message)
+        yield template.found(severity, "loop", template.tree, f"may write {total:.0e} characters, or go so many rounds")
     yield from _growing(template, macros)
     yield from _recursion(template, macros)
 
@@ -384,14 +368,12 @@ def _recursion(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterato
     for macro in macros.values():
         given = {argument.name for argument in macro.args}
         for call in _find(macro, nodes.Call):
-            same = isinstance(call.node, nodes.Name) and call.node.name == macro.name
             arguments = [*call.args, *(each.value for each in call.kwargs)]
-            if same and not any(_is_part(argument, given) for argument in arguments):
+            if called(call) == macro.name and not any(_is_part(argument, given) for argument in arguments):
                 yield template.found("medium", "loop", call, f"the macro {macro.name!r} calls itself without an end")
     for loop in _find(template.tree, nodes.For):
         for call in _find(loop, nodes.Call) if loop.recursive else ():
-            same = isinstance(call.node, nodes.Name) and call.node.name == "loop"
-            if same and name_of(loop.iter) in map(name_of, call.args):
+            if called(call) == "loop" and name_of(loop.iter) in map(name_of, call.args):
                 yield template.found("medium", "loop", call, "the loop calls itself without an end")
 
 
@@ -412,13 +394,11 @@ def _triggers(template: Template) -> Iterator[Finding]:
         if keyword is None:
             continue
         text = _written(template, node)
-        if _is_words(keyword) and _is_sentence(text):
-            message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
-            yield template.found("high", "trigger", node, message)
-        elif _is_sentence(text):
-            message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
+        if _is_sentence(text):
             known = keyword.startswith("/") or template.source.count(keyword) > 1  # a switch, or a tag it writes itself
-            yield template.found("low" if known else "medium", "trigger", node, message)
+            severity: Severity = "high" if _is_words(keyword) else "low" if known else "medium"
+            message = f"whether it writes {_cut(text)} depends on {_cut(keyword)} in a message"
+            yield template.found(severity, "trigger", node, message)
         elif _is_words(keyword) and not keyword.isidentifier():  # one word may be the name of a part of the message
             yield template.found("low", "trigger", node, f"does something else where a message has {_cut(keyword)}")
 
@@ -431,22 +411,21 @@ def _keyword(template: Template, test: Any) -> str | None:
         if name in template.triggers:
             return template.triggers[name]
         compared: list[Any] = []
-        if isinstance(node, nodes.Compare):
-            sides = [node.expr, *(operand.expr for operand in node.ops)]
-            if any(_is_user_text(template, side) and side not in mappings for side in sides):
-                compared = sides
-        elif isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):
-            if _is_user_text(template, node.node.node):
-                compared = list(node.args)
-        elif isinstance(node, nodes.Test) and node.name not in DEFINEDNESS:
-            sides = [node.node, *node.args]
-            compared = sides if any(_is_user_text(template, side) for side in sides) else []
-        elif isinstance(node, nodes.Filter) and node.node is not None:
-            by_content = node.name in ("selectattr", "rejectattr") and node.args
-            if _is_user_text(template, node.node):
-                compared = list(node.args)
-            elif by_content and template.text(node.args[0]) in CONTENT:
-                compared = list(node.args[2:])
+        match node:
+            case nodes.Compare():
+                if any(_is_user_text(template, side) and side not in mappings for side in _sides(node)):
+                    compared = _sides(node)
+            case nodes.Call(node=nodes.Getattr(node=said)) if _is_user_text(template, said):
+                compared = node.args
+            case nodes.Test() if node.name not in DEFINEDNESS:
+                sides = [node.node, *node.args]
+                compared = sides if any(_is_user_text(template, side) for side in sides) else []
+            case nodes.Filter() if node.node is not None:
+                by_content = node.name in ("selectattr", "rejectattr") and node.args
+                if _is_user_text(template, node.node):
+                    compared = node.args
+                elif by_content and template.text(node.args[0]) in CONTENT:
+                    compared = node.args[2:]
         words = [word for part in compared for word in _strings(template, part)]
         if found := next((word for word in sorted(words, key=_is_words, reverse=True) if word.strip()), None):
             return found
@@ -464,10 +443,7 @@ def _strings(template: Template, node: Any) -> Iterator[str]:
 def _dates(template: Template) -> Iterator[Finding]:
     """Decisions by date; writing it is what it is for."""
     for node in _find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
-        test = node.test
-        if test is None:
-            continue
-        compares = [test, *test.find_all((nodes.Compare, nodes.Test, nodes.Call))]
+        compares = [node.test, *node.test.find_all((nodes.Compare, nodes.Test, nodes.Call))] if node.test else []
         if any(_decides_by_date(template, each) for each in compares):
             yield template.found("high", "date", node, "does something else on certain days")
 
@@ -476,20 +452,21 @@ def _decides_by_date(template: Template, node: Any) -> bool:
     if isinstance(node, nodes.Test):
         return node.name not in DEFINEDNESS and _is_date(template, node.node)
     if isinstance(node, nodes.Compare):
-        sides = [node.expr, *(operand.expr for operand in node.ops)]
-        return _is_date(template, node) and all(template.text(side) != "" for side in sides)
-    return (
-        isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr) and _is_date(template, node.node.node)
-    )
+        return _is_date(template, node) and all(template.text(side) != "" for side in _sides(node))
+    called_on = node.node if isinstance(node, nodes.Call) else None
+    return isinstance(called_on, nodes.Getattr) and _is_date(template, called_on.node)
+
+
+def _sides(compare: nodes.Compare) -> list[Any]:
+    return [compare.expr, *(operand.expr for operand in compare.ops)]
 
 
 def _users(template: Template) -> Iterator[Finding]:
     """Decisions by who the user is, by the length of the conversation, or by chance."""
     for node in _find(template.tree, nodes.If, nodes.CondExpr):
-        for compare in (node.test, *node.test.find_all(nodes.Compare)):
-            if not isinstance(compare, nodes.Compare):
-                continue
-            sides = [compare.expr, *(operand.expr for operand in compare.ops)]
+        own = [node.test] if isinstance(node.test, nodes.Compare) else []
+        for compare in (*own, *node.test.find_all(nodes.Compare)):
+            sides = _sides(compare)
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
             if who and any(template.text(side) for side in sides):
                 yield template.found("medium", "user", node, f"decides by {who[0]!r}")
@@ -545,7 +522,7 @@ def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) ->
     pieces: list[str] = []
     for part in branch:
         for each in _literals(part) if part is not None else ():
-            values = template.values.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
+            values = template.folding.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
             for text in map(template.text, values[:MANY_VALUES]):
                 if text and text not in "\n".join(pieces):
                     pieces.append(text)
