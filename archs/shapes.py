@@ -40,6 +40,10 @@ SIZES = {
     "copies": "altup.num_inputs", "buckets": "attention.relative_buckets_count", "groups": "ssm.group_count",
     "routed": "moe_latent_size",
 }  # fmt: skip
+POSITIVE = {  # by the type of rotary scaling
+    "linear": ("rope.scaling.factor",),
+    "yarn": ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
+}
 # Of each group, every layer has one where all families of the name write any of them.
 NEEDED = ("attn_norm", "attn_q attn_qkv", "attn_k attn_qkv", "attn_v attn_qkv", "attn_output",
           "ffn_up ffn_up_exps ffn_gate_up_exps", "ffn_down ffn_down_exps ffn_down_t")  # fmt: skip
@@ -115,7 +119,7 @@ class _Model:
         return self.grouped[""]
 
     @cached_property
-    def two_sides(self) -> bool:
+    def encoder_decoder(self) -> bool:
         """An encoder and a decoder."""
         return any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped) or (
             "dec.output_norm.weight" in self.outside
@@ -128,7 +132,7 @@ class _Model:
     def layer_counts(self) -> Iterator[tuple[str, str, int]]:
         """For each kind of layer its prefix, the key that counts it, and how many have to be there."""
         count = self.keys.need("block_count")
-        if not self.two_sides:
+        if not self.encoder_decoder:
             yield "blk.", "block_count", count - self.keys.get("nextn_predict_layers", 0)
             return
         yield "enc.blk.", "block_count", count
@@ -205,12 +209,9 @@ def _model_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
     context = keys.get("rope.scaling.original_context_length", keys.get("context_length", 0))
     if rotating and kind in ("yarn", "dynamic") and context < 1:
         yield model.fault("rope.scaling.original_context_length", f"is {context}; 1 or more is expected")
-    if kind in ("yarn", "linear") and keys.get("rope.scaling.factor", 1.0) <= 0:
-        yield model.fault("rope.scaling.factor", f"is {keys.get('rope.scaling.factor')}; more than 0 is expected")
-    if kind == "yarn":
-        for key in ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"):
-            if keys.get(key, 1.0) <= 0:
-                yield model.fault(key, f"is {keys.get(key)}; more than 0 is expected")
+    for key in POSITIVE.get(kind, ()):
+        if keys.get(key, 1.0) <= 0:
+            yield model.fault(key, f"is {keys.get(key)}; more than 0 is expected")
     if keys.get("rope.scaling.yarn_log_multiplier", 0.0) < 0:
         yield model.fault("rope.scaling.yarn_log_multiplier", "is negative; 0 or more is expected")
     if any(own.rope_base == 1 for own in rotating):
@@ -219,7 +220,7 @@ def _model_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
         for name in factors:
             if name not in model.outside:
                 yield Fault(name, "is missing; longrope needs it")
-    others = model.two_sides or any(_has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
+    others = model.encoder_decoder or any(_has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
     if numbers.activation == "xielu" and others:
         yield model.fault("hidden_activation", "is 'xielu', which only dense nets have")
     if keys.get("attention.shared_kv_layers") and "gates" in block.qkv_steps:
@@ -241,7 +242,7 @@ def _outside_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
         sizes["projected"] = table.width
     yield from _part_faults(model, "", roles, parts.OUTSIDE, sizes)
     needed = []
-    if model.two_sides:
+    if model.encoder_decoder:
         needed += ["enc.output_norm.weight", "dec.output_norm.weight"]
     if any(_has(layer, "inp_gate") for layer in model.grouped.values()):
         needed += ["per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight"]
@@ -319,8 +320,8 @@ def _one_layer(model: _Model, numbers: Hyper, start: str, index: int) -> Iterato
     roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
     sizes, made_of = _sizes(model, numbers, index), list(_parts_of(model, start, own))
     of_parts = [fault for part in made_of for fault in _part_faults(model, start, roles, part, sizes)]
-    if model.two_sides:
-        yield from _two_sided_faults(model, start, own)
+    if model.encoder_decoder:
+        yield from _distance_faults(model, start, own)
     else:
         yield from _attention_faults(model, numbers, start, made_of)
         yield from _state_faults(model, made_of, sizes)
@@ -332,7 +333,7 @@ def _one_layer(model: _Model, numbers: Hyper, start: str, index: int) -> Iterato
 
 def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
     """What the layer is made of."""
-    if model.two_sides:
+    if model.encoder_decoder:
         yield parts.ENCODER if start.startswith("enc") else parts.DECODER
         return
     roles = model.grouped[start]
@@ -486,7 +487,7 @@ def _expert_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part
         yield model.fault("expert_group_used_count", f"is {best}: {used} experts cannot come from so many of {groups}")
 
 
-def _two_sided_faults(model: _Model, start: str, own: LayerHyper) -> Iterator[Fault]:
+def _distance_faults(model: _Model, start: str, own: LayerHyper) -> Iterator[Fault]:
     """Distances: near ones have a bucket each, those up to the farthest share the rest."""
     roles = model.grouped[start]
     bias = roles.get("attn_rel_b.weight")

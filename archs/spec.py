@@ -170,7 +170,7 @@ class Architecture:
     For the export to a checkpoint:
     flags_from_tensors: config keys that are true where a file has such a tensor (a glob).
     config_from_gguf: config keys that follow from a file otherwise than by the keys copied from them.
-    prepare_export: `prepare` undone: the tensors by the names that checkpoints have.
+    prepare_export: the inverse of `prepare`: the tensors by the names that checkpoints have.
     legacy_names: source names that some versions of a checkpoint have and an export does not write (of two rules for
         one GGUF name it writes the later); a function of the file's tensors where they decide.
     """

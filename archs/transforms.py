@@ -151,7 +151,7 @@ def _elements(tensor: Tensor) -> np.dtype[np.generic]:
     return dtype
 
 
-# Words for family files: each is, or makes, a Transform; most of them can be undone.
+# Words for family files: each is, or makes, a Transform; most of them have an inverse.
 
 Rows = Callable[[int, tuple[int, ...], Config], tuple[NDArray[np.intp], tuple[int, ...]]]
 

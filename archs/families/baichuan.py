@@ -14,10 +14,6 @@ def largest_bias(config: Config) -> float | None:
     return 8.0 if config.get("max_position_embeddings") is None else None
 
 
-def is_second(config: Config) -> bool:
-    return "z_loss_weight" in config
-
-
 BAICHUAN = LLAMA.derive(
     name="baichuan",
     hf_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
@@ -40,7 +36,7 @@ BAICHUAN = LLAMA.derive(
             TensorMap("blk.{i}.attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
             TensorMap("blk.{i}.attn_v", part(2, 3)),
         ),
-        "lm_head": TensorMap("output", unit_rows_if(is_second)),
+        "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
     block={"alibi": "attention.max_alibi_bias"},
 )

@@ -18,12 +18,7 @@ from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, head_rows, transpose
 from quants.errors import ModelError
 
-LATENT_EPS = 1e-6  # whatever `rms_norm_eps` is
-
-
-def latent_eps(config: Config) -> float | None:
-    """The epsilon of the norms of latents, where the others have another (llama.cpp drops it)."""
-    return LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None
+LATENT_EPS = 1e-6  # of the norms of latents, whatever `rms_norm_eps` is (llama.cpp drops it)
 
 
 def log_multiplier(config: Config) -> float | None:
@@ -88,7 +83,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         "attention.value_length_mla": "v_head_dim",
         "attention.q_lora_rank": "q_lora_rank",
         "attention.kv_lora_rank": "kv_lora_rank",
-        "attention.latent_norm_epsilon": latent_eps,
+        "attention.latent_norm_epsilon": lambda config: LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None,
         "expert_gating_func": always("softmax"),
         "expert_group_used_count": groups_used,
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,

@@ -18,17 +18,13 @@ def window_pattern(config: Config) -> list[bool] | None:
     return found if any(found) and config.get("sliding_window") else None
 
 
-def window_size(config: Config) -> int | None:
-    return config.get("sliding_window") if window_pattern(config) else None
-
-
 DOTS1 = HALVES.derive(
     name="dots1",
     hf_classes=("Dots1ForCausalLM",),
     metadata={
         **ROUTING,
         "expert_gating_func": always("sigmoid"),
-        "attention.sliding_window": window_size,
+        "attention.sliding_window": lambda config: config.get("sliding_window") if window_pattern(config) else None,
         "attention.sliding_window_pattern": window_pattern,
     },
     defaults={

@@ -23,10 +23,6 @@ def kv_heads(config: Config) -> int:
     return int(required(config, f"num_kv_heads|n_head_kv|{HEADS}"))
 
 
-def parallel(config: Config) -> bool | None:
-    return None if config["parallel_attn"] or config["new_decoder_architecture"] else False
-
-
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The switches of the config, by what a file shows of them."""
     groups, heads = keys["attention.head_count_kv"], keys["attention.head_count"]
@@ -66,7 +62,9 @@ FALCON = Architecture(
         "attention.head_count_kv": kv_heads,
         "attention.max_alibi_bias": lambda config: 8.0 if config["alibi"] else None,
         "rope.freq_base": unusual_base,
-        "use_parallel_residual": parallel,
+        "use_parallel_residual": lambda config: (
+            None if config["parallel_attn"] or config["new_decoder_architecture"] else False
+        ),
     },
     defaults={
         "hidden_size": 4544, "num_hidden_layers": lambda config: config.get("n_layer", 32),

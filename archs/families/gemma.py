@@ -16,14 +16,8 @@ from archs.config import unusual_windows
 from archs.config_keys import BothSides
 from archs.families.qwen2 import HALVES
 from archs.rope import unusual_base
-from archs.spec import Architecture, Config, TensorMap
+from archs.spec import Config, TensorMap
 from archs.transforms import add_one
-
-
-def unusual_activation(config: Config) -> str | None:
-    name = config.get("hidden_act")
-    return None if name in (None, "gelu", "gelu_pytorch_tanh") else str(name)
-
 
 GEMMA = HALVES.derive(
     name="gemma",
@@ -31,7 +25,12 @@ GEMMA = HALVES.derive(
     vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
     wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
-    metadata={"rope.freq_base": unusual_base, "hidden_activation": unusual_activation},
+    metadata={
+        "rope.freq_base": unusual_base,
+        "hidden_activation": lambda config: {"gelu": None, "gelu_pytorch_tanh": None}.get(
+            config.get("hidden_act"), config.get("hidden_act")
+        ),
+    },
     defaults={
         "hidden_size": 3072, "intermediate_size": 24_576, "num_hidden_layers": 28, "num_attention_heads": 16,
         "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256_000,
@@ -109,17 +108,13 @@ GEMMA3 = GEMMA2.derive(
 )  # fmt: skip
 
 
-def one_way(config: Config) -> Architecture | None:
-    return None if config.get("use_bidirectional_attention") else GEMMA3
-
-
 GEMMA_EMBEDDING = GEMMA3.derive(
     name="gemma-embedding",
     hf_classes=("Gemma3TextModel",),
     keys={"sliding_window": BothSides()},
     defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
-    variant=one_way,
+    variant=lambda config: None if config.get("use_bidirectional_attention") else GEMMA3,
     config_from_gguf=lambda keys, tensors: {"use_bidirectional_attention": True},
     block={"causal": False, "hidden_states": True},
 )

@@ -72,10 +72,6 @@ GLM = GLM4.derive(
 )
 
 
-def moe_rotated_width(config: Config) -> int:
-    return int(head_dim(config) * config["partial_rotary_factor"])
-
-
 GLM4_MOE = DOTS1.derive(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),
@@ -85,7 +81,7 @@ GLM4_MOE = DOTS1.derive(
     },
     metadata={
         "block_count": MTP_KEYS["block_count"],
-        "rope.dimension_count": moe_rotated_width,
+        "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "nextn_predict_layers": "num_nextn_predict_layers",
         "attention.sliding_window": None,

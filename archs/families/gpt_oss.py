@@ -6,9 +6,8 @@ keep their blocks, bfloat16 ones are stored as (in, out).
 
 from archs.config import other_than, unless_usual, unusual_windows
 from archs.families.qwen2 import HALVES
-from archs.spec import Config, TensorMap
+from archs.spec import TensorMap
 from archs.transforms import Invertible, chain, every_second, transpose
-from quants import Tensor
 
 PERIOD = 2  # every second layer sees everything
 
@@ -18,12 +17,10 @@ SCALING = {  # also of configs that say null
 }  # fmt: skip
 
 
-def _rows_first(tensor: Tensor, config: Config) -> Tensor:
-    """MXFP4 experts are stored with a row per output already."""
-    return tensor if tensor.format.is_quantized else transpose(tensor, config)
-
-
-rows_first = Invertible(_rows_first, transpose.invert)
+# MXFP4 experts are stored with a row per output already.
+rows_first = Invertible(
+    lambda tensor, config: tensor if tensor.format.is_quantized else transpose(tensor, config), transpose.invert
+)
 
 
 GPT_OSS = HALVES.derive(

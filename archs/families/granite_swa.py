@@ -4,13 +4,11 @@ Reference: transformers `models/granite_swa/modeling_granite_swa.py`, `models/gr
 of experts stay together, the gate first.
 """
 
-from collections.abc import Iterable
 
 from archs.config import changed, windowed_layers
 from archs.families.granite import GRANITE
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
-from quants import Tensor
 from quants.errors import ModelError
 
 
@@ -26,10 +24,6 @@ def base(config: Config) -> float:
     if len(bases) > 1:
         raise ModelError("config.json has several rotary bases (layer_rope_theta), which its files cannot express")
     return float(bases.pop() if bases else config["rope_theta"])
-
-
-def freqs(config: Config) -> Iterable[Tensor]:
-    return llama3_freqs(changed(config, rope_theta=base(config)))
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -71,7 +65,7 @@ GRANITE_SWA = GRANITE.derive(
         "layers.{i}.shared_mlp.input_linear": "blk.{i}.ffn_up_shexp",
         "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
     },
-    generated=(freqs, longrope_factors),
+    generated=(lambda config: llama3_freqs(changed(config, rope_theta=base(config))), longrope_factors),
     block={"scoring": "softmax_of_top", "numbers": None},
 )  # fmt: skip
 

@@ -77,10 +77,6 @@ MINISTRAL3 = MISTRAL3.derive(
     },
 )  # fmt: skip
 
-def mistral4_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {**v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, scale=10)}
-
-
 MISTRAL4 = DEEPSEEK_V3.derive(
     name="mistral4",
     hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
@@ -99,7 +95,9 @@ MISTRAL4 = DEEPSEEK_V3.derive(
         },
         "vocab_size": 131_072,
     },
-    config_from_gguf=mistral4_config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {
+        **v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, scale=10),
+    },
     legacy_names=tuple(SEPARATE_EXPERTS),
     refused={"n_group": lambda count: (count or 1) > 1},
     tensors={

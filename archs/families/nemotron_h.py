@@ -40,10 +40,6 @@ def kv_heads(config: Config) -> list[int]:
     return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in layer_kinds(config)]
 
 
-def feed_forward_lengths(config: Config) -> list[int]:
-    return [config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)]
-
-
 def unused_epsilon(config: Config) -> float | None:
     """Configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same."""
     return None if config.get("rms_norm_eps") is None else float(config["layer_norm_epsilon"])
@@ -86,10 +82,6 @@ def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
     return found
 
 
-def with_experts(config: Config) -> Architecture | None:
-    return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
-
-
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """The kind of each layer, by what widths it has."""
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
@@ -112,6 +104,10 @@ def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
+def with_experts(config: Config) -> Architecture | None:
+    return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
+
+
 NEMOTRON_H = MAMBA2.derive(
     name="nemotron_h",
     hf_classes=("NemotronHForCausalLM",),
@@ -119,7 +115,9 @@ NEMOTRON_H = MAMBA2.derive(
         **COMMON,
         "context_length": lambda config: UNBOUNDED,
         "block_count": lambda config: len(layer_kinds(config)),
-        "feed_forward_length": feed_forward_lengths,
+        "feed_forward_length": lambda config: [
+            config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
+        ],
         "attention.head_count_kv": kv_heads,
         "attention.layer_norm_rms_epsilon": unused_epsilon,
         "rope.dimension_count": "head_dim",

@@ -24,7 +24,7 @@ def head_width(config: Config) -> int:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Config keys that follow from a file, on its way back to a checkpoint."""
+    """Config keys that follow from a file, for the export to a checkpoint."""
     width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
     return {**bert.config_from_gguf(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
 

@@ -45,11 +45,6 @@ QWEN3_MOE = QWEN2_MOE.derive(
 )  # fmt: skip
 
 
-def deepstack(config: Config) -> int:
-    """How many layers also get features of pictures."""
-    return len(lookup(config, "vision_config.deepstack_visual_indexes") or ())
-
-
 def columns(width: str) -> Invertible:
     """Experts' matrices with a row for each output; transformers 5 saves them so, published ones are transposed."""
 
@@ -61,7 +56,9 @@ def columns(width: str) -> Invertible:
 
 KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_sections": sections,
-    "n_deepstack_layers": deepstack,
+    "n_deepstack_layers": lambda config: len(  # layers that also get features of pictures
+        lookup(config, "vision_config.deepstack_visual_indexes") or ()
+    ),
     "attention.sliding_window": None,
     "attention.sliding_window_pattern": None,
 }
