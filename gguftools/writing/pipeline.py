@@ -31,6 +31,7 @@ from quants.errors import FileError, FormatError
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from .finiteness import check_finite, check_finite_values
 from .resume import resumable_gguf
 from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_blocks, thread_count
 
@@ -330,39 +331,6 @@ def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]
         pieces.append(item.format.encode(values[start:stop], item.importance[group]))
         start = stop
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def check_finite(tensor: Tensor, raw: NDArray[np.uint8], first_row: int) -> None:
-    """Raise FormatError for a NaN or infinity in stored rows, where values have bytes of their own."""
-    infinity, size = tensor.format.infinity, tensor.format.block_bytes
-    if infinity is None or not raw.size:
-        return
-    bits = np.ascontiguousarray(raw).view(f"<u{size}")
-    mask = bits.dtype.type(infinity)
-    # As integers, all that is not finite is largest: what is positive if the sign counts, else what is negative.
-    negative = mask | bits.dtype.type(1 << 8 * size - 1)
-    if bits.view(f"<i{size}").max() >= infinity or bits.max() >= negative:
-        row, column = (int(n) for n in np.argwhere((bits & mask) == mask)[0])
-        is_infinity = bits[row, column] in (mask, negative)
-        raise _not_finite(tensor, first_row + row, column, "infinity" if is_infinity else "NaN")
-
-
-def check_finite_values(tensor: Tensor, values: Floats, first_row: int) -> None:
-    """Raise FormatError for a NaN or infinity among decoded rows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.add.reduce(values, axis=None)):  # no sum of finite numbers is NaN; a huge one is looked at
-            return
-    found = np.argwhere(~np.isfinite(values))
-    if len(found):
-        row, column = (int(n) for n in found[0])
-        raise _not_finite(tensor, first_row + row, column, "NaN" if np.isnan(values[row, column]) else "infinity")
-
-
-def _not_finite(tensor: Tensor, row: int, column: int, what: str) -> FormatError:
-    return FormatError(
-        f"tensor {tensor.name!r} has {what} in row {row}, column {column} ({tensor.origin or 'source'})",
-        hint="the source is damaged: fetch it again",
-    )
 
 
 def _check_range(item: Item, encoded: NDArray[np.uint8], first_row: int) -> None:

@@ -14,9 +14,9 @@ from archs.metadata import Value, ValueType
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
-from gguftools.inspection.block_check import not_finite
 from gguftools.inspection.validation import validate
 from gguftools.opened import open as open_file
+from gguftools.writing.finiteness import not_finite
 from quants import decode, format_named
 from quants.format import formats
 
