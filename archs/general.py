@@ -11,7 +11,7 @@ from typing import Any
 from quants import Tensor
 from quants.errors import ModelError
 
-from .metadata import Metadata, ValueType
+from .metadata import Metadata
 from .small_files import read_json_object
 from .typed_json import Kind, Number, Text, Whole, read_fields
 
@@ -47,11 +47,9 @@ def general(
         if found.name is None:
             found.name = name or folder.resolve().name
         found.set_gguf_meta_model(writer)
-    metadata = Metadata()
-    for key, value in writer.kv_data[0].items():
-        data = _texts(value.value) if value.type in (ValueType.STRING, ValueType.ARRAY) else value.value
-        metadata.set(key, data, value.type, value.sub_type or _element(data))
-    return metadata
+    texts = (str, list, tuple)
+    values = {key: each.value for key, each in writer.kv_data[0].items()}
+    return Metadata({key: _texts(value) if isinstance(value, texts) else value for key, value in values.items()})
 
 
 @contextmanager
@@ -84,12 +82,6 @@ def _described(folder: Path, parameters: int) -> Any:
 def _texts(value: Any) -> Any:
     """Texts of a model card, in which YAML may see numbers or dates."""
     return [str(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
-
-
-def _element(value: object) -> object:
-    import gguf
-
-    return gguf.GGUFValueType.get_type(value[0]) if isinstance(value, (list, tuple)) and value else None
 
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quants.errors import ModelError
 
 from .experts import GATING
+from .schema import F32, find
 from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Norm, Rope, Scoring
 
 
@@ -23,8 +24,12 @@ class Keys:
     metadata: Mapping[str, Any]
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self.metadata.get(f"{self.architecture}.{key}")
-        return default if value is None else value
+        """As the schema's type: a whole number under a key of floats becomes one."""
+        name = f"{self.architecture}.{key}"
+        value, known = self.metadata.get(name), find(name, self.architecture)
+        if value is None:
+            return default
+        return float(value) if known and known.type is F32 and isinstance(value, int) else value
 
     def need(self, key: str) -> Any:
         value = self.get(key)

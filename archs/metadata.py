@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-from gguf.constants import GGUFValueType as ValueType
+from . import schema
+from .values import GgufType, Value, ValueType, is_list, value_of
 
-__all__ = ["Metadata", "Value", "ValueType"]
-
-
-@dataclass(frozen=True)
-class Value:
-    """A metadata value.
-
-    data: int, float, bool or str (bytes where a string is not UTF-8); for an ARRAY any sequence of those, which may
-    decode its items only when asked (a reader's) or be a numpy array; for nested arrays a sequence of Values.
-    element: the type of an ARRAY's items.
-    """
-
-    data: Any
-    type: ValueType
-    element: ValueType | None = None
+__all__ = ["GgufType", "Metadata", "Value", "ValueType"]
 
 
 class Metadata(MutableMapping[str, Any]):
-    """An ordered mapping key → plain data that remembers types: `metadata[key]`, `metadata.value(key)`."""
+    """An ordered mapping key → plain data that remembers types: `metadata[key]`, `metadata.value(key)`.
 
-    def __init__(self) -> None:
+    Plain data that is set gets the type that the key has here, else the schema's, else the one that follows from it.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        """values: plain data, or Values. Raises OptionError for data that a key cannot have."""
         self._values: dict[str, Value] = {}
+        self.update(values or {})
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key].data
 
     def __setitem__(self, key: str, data: Any) -> None:
-        """Set plain data. The type is that of the key's old value, or else follows from the data."""
-        old = self._values.get(key)
-        self._values[key] = data if isinstance(data, Value) else _typed(data, old)
+        """Raises OptionError for data that the key's type cannot hold."""
+        self._values[key] = data if isinstance(data, Value) else value_of(key, data, self.type_for(key, data))
 
     def __delitem__(self, key: str) -> None:
         del self._values[key]
@@ -48,30 +38,32 @@ class Metadata(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __eq__(self, other: object) -> bool:
+        """Against other Metadata with types, in any order."""
+        return self._values == other._values if isinstance(other, Metadata) else super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        name = self.get("general.architecture")
+        return f"<Metadata: {len(self)} keys{f' of a {name} model' if isinstance(name, str) else ''}>"
+
     def value(self, key: str) -> Value:
         return self._values[key]
 
     def set(self, key: str, data: Any, type: ValueType, element: ValueType | None = None) -> None:
-        """Set a value and its exact type."""
+        """Set a value and its exact type, unchecked."""
         self._values[key] = Value(data, type, element)
+
+    def type_for(self, key: str, data: Any) -> GgufType | None:
+        """What plain data is stored as under a key; None where that follows from the data alone."""
+        old, known = self._values.get(key), schema.find(key)
+        listed = data.startswith("[") if isinstance(data, str) else is_list(data)
+        if known and known.per_layer and listed and (old is None or old.type is not ValueType.ARRAY):
+            return known.list_type(data)
+        return old.gguf_type if old is not None else known.gguf_type if known else None
 
     def copy(self) -> Metadata:
         new = Metadata()
         new._values = dict(self._values)
         return new
-
-
-def _typed(data: Any, old: Value | None) -> Value:
-    if old is not None:
-        return Value(data, old.type, old.element)
-    if isinstance(data, (list, tuple)):
-        return Value(data, ValueType.ARRAY, _scalar_type(data[0]) if data else ValueType.STRING)
-    return Value(data, _scalar_type(data))
-
-
-def _scalar_type(data: Any) -> ValueType:
-    if isinstance(data, bool):
-        return ValueType.BOOL
-    if isinstance(data, int):
-        return ValueType.UINT32 if 0 <= data < 1 << 32 else ValueType.INT64
-    return ValueType.FLOAT32 if isinstance(data, float) else ValueType.STRING

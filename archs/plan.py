@@ -17,11 +17,11 @@ from quants.errors import ModelError
 from .config import lookup, normalized, required
 from .config_keys import KEYS
 from .general import general
-from .keys import F32, MODEL
-from .metadata import Metadata, Value, ValueType
+from .metadata import Metadata
 from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .pooling import pooling_type
 from .registry import of_config
+from .schema import F32, MODEL
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap
 from .transforms import stacked, transpose
@@ -122,7 +122,7 @@ def plan(
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
-    """The family's keys with their values (archs.metadata.Value where the type is not the default).
+    """The family's keys with their values as plain data, which are stored as the schema says.
 
     Raises ModelError for a variant that these keys cannot express.
     """
@@ -162,9 +162,9 @@ def _stored(key: str, value: Any) -> Any:
         value = value.item()
     if isinstance(value, (list, tuple)):
         whole = value and isinstance(value[0], int) and not isinstance(value[0], bool)
-        return Value([_bounded(key, one, 2**31) for one in value], ValueType.ARRAY, ValueType.INT32) if whole else value
-    rule = MODEL.get(key)
-    return float(_bounded(key, value)) if rule is not None and rule.type is F32 else _bounded(key, value)
+        return [_bounded(key, one, 2**31) for one in value] if whole else value
+    is_float = key in MODEL and MODEL[key].type is F32
+    return float(_bounded(key, value)) if is_float else _bounded(key, value)
 
 
 def _bounded(key: str, value: Any, most: int = 2**32) -> Any:

@@ -20,9 +20,9 @@ from quants.errors import ModelError
 
 from . import parts
 from .hyper import Hyper, Keys, LayerHyper, hyper
-from .keys import ELSEWHERE, MODEL
 from .parts import Alternatives, Part, evaluated, full_name, unknown
 from .registry import architectures
+from .schema import ELSEWHERE, MODEL
 from .spec import Architecture, TensorMap
 
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]+)\.(.+)")

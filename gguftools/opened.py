@@ -42,9 +42,9 @@ class OpenFile:
         """Built from the metadata alone. Raises VocabularyError where there is no vocabulary, or one we can't run."""
         from runtime.tokenizer import tokenizer_from_metadata
 
-        from .metadata.typed import check_kinds
+        from .metadata.typed import check_types
 
-        check_kinds(self.metadata, "tokenizer.")
+        check_types(self.metadata, "tokenizer.")
         return tokenizer_from_metadata(self.metadata)
 
 

@@ -1,9 +1,10 @@
-"""What someone who mistyped a name may have meant."""
+"""Names in messages: quoted, and what someone who mistyped one may have meant."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 MOST_CHARACTERS = 200  # comparing takes the product of two lengths
 
@@ -33,3 +34,9 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None, 
 
 def _fold(word: str) -> str:
     return re.sub(r"[-_. ]", "", word[:MOST_CHARACTERS]).casefold()
+
+
+def quote(value: Any) -> str:
+    """A name from a file for a message: quoted, and cut where it is long."""
+    text = repr(value[:100] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

@@ -16,12 +16,12 @@ from quants.errors import FormatError, ModelError
 
 from ..config import normalized
 from ..hyper import Hyper, hyper
-from ..keys import MODEL
 from ..metadata import Value
 from ..model_type import filled_in, with_types
 from ..plan import architecture_metadata, map_tensors
 from ..registry import architectures, of_config
 from ..rope import SCALING
+from ..schema import MODEL
 from ..shapes import check_model
 from ..spec import Architecture, Config, TensorMap
 from .config import SECTIONS, export_config, number

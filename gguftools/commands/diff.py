@@ -48,11 +48,12 @@ def diff(
 
 def _print_comparison(found: DiffReport, all_tensors: bool) -> None:
     from ..console.ui import print_line, print_table
+    from ..metadata.text import typed
 
     for key in found.keys:
-        for sign, shown in (("-", key.a), ("+", key.b)):
-            if shown is not None:
-                print_line(f"{sign} {key.key}  {shown}")
+        for sign, value in (("-", key.a), ("+", key.b)):
+            if value is not None:
+                print_line(f"{sign} {key.key}  {typed(value)}")
         if key.note:
             print_line(f"  ({key.note})")
     tensors = found.tensors if all_tensors else found.different_tensors

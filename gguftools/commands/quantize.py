@@ -93,12 +93,11 @@ def quantize(
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from gguftools.quantization.recipes import RECIPES, Options
 
-    from ..console.arguments import read_rules
+    from ..console.arguments import once, read_rules
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_report, print_table, resumable_note, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.quantize import quantize as run
-    from ..metadata.values import once
 
     if list_recipes and json:
         print_json([

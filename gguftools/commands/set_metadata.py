@@ -45,11 +45,11 @@ def set_metadata(
     json: Json = False,
 ) -> None:
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
+    from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.progress import bytes_progress
     from ..console.ui import print_edit, usage
     from ..console.usage import misplaced_words
     from ..metadata.edit import set_metadata as run
-    from ..metadata.values import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
 
     if mistake := misplaced_words(assignments or (), remove or ()):
         usage(*mistake)

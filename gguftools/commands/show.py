@@ -28,7 +28,7 @@ def show(
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inputs import selected
     from ..inspection import describe
-    from ..metadata.text import brief, type_name
+    from ..metadata.text import brief
     from ..opened import open
 
     opened = [open(path) for path in files]
@@ -55,7 +55,7 @@ def show(
                 facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
                 table(str(each.path), ("", ""), facts)
                 pairs = {k: each.metadata.value(k) for k in each.metadata}
-                rows = [(k, type_name(v), brief(v)) for k, v in pairs.items()]
+                rows = [(k, str(v.gguf_type), brief(v)) for k, v in pairs.items()]
                 table("metadata", ("key", "type", "value"), rows)
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))

@@ -6,18 +6,23 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from archs.metadata import Value, ValueType
+from archs.small_files import parse_json
 from quants import format_named
 from quants.errors import FileError, OptionError
 from quants.format import formats as every_format
+from quants.spelling import quote
 
 from ..inspection.audits.finding import SEVERITIES, Severity
+from ..metadata.text import ArgumentText
 from ..quantization.recipes import RECIPES
 
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 FLOAT_TYPES = ("F32", "F16", "BF16")
+T = TypeVar("T")
 
 
 def parse_size(text: str) -> int:
@@ -119,3 +124,77 @@ def outtypes() -> Iterable[str]:
 
 def severities() -> Iterable[str]:
     return SEVERITIES
+
+
+def split_pair(text: str, what: str) -> tuple[str, str]:
+    """KEY=VALUE in two."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise OptionError(f"{text!r} is not of the form {what}")
+    return key, value
+
+
+def once(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """The pairs by their first parts, none of which is given twice."""
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise OptionError(f"{name!r} is given twice: {quote(found[name])} and {quote(value)}")
+        found[name] = value
+    return found
+
+
+def parse_assignment(text: str) -> tuple[str, ArgumentText]:
+    """KEY=VALUE; `KEY=@file` takes the file's text, `@@` begins a value with one @. Raises FileError, too."""
+    key, value = split_pair(text, "KEY=VALUE")
+    return key, ArgumentText(text_or_file(value))
+
+
+def text_or_file(value: str) -> str:
+    """The text itself, or for `@file` what the file holds."""
+    if value.startswith("@@"):
+        return value[1:]
+    return read_text_file(Path(value[1:])) if value.startswith("@") else value
+
+
+def named_files(texts: Iterable[str]) -> list[Path]:
+    """The files that `KEY=@FILE` and `@FILE` name."""
+    values = (text if text.startswith("@") else text.partition("=")[2] for text in texts)
+    return [Path(value[1:]) for value in values if value.startswith("@")]
+
+
+def read_text_file(path: Path) -> str:
+    """A UTF-8 file, to the byte. Raises FileError."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and types of a JSON file: an object whose values are plain, or {"type": …, "value": …} as `show` prints.
+
+    Raises FileError, too.
+    """
+    try:
+        given = parse_json(read_text_file(path))
+    except ValueError as error:
+        raise FileError(f"{path} is not JSON: {error}") from error
+    if isinstance(given, dict) and isinstance(given.get("metadata"), dict):
+        given = given["metadata"]
+    if not isinstance(given, dict):
+        raise FileError(f"{path} holds no JSON object of keys and values")
+    values: dict[str, Any] = {}
+    types: dict[str, str] = {}
+    for key, entry in given.items():
+        if isinstance(entry, dict):
+            if "value" not in entry or set(entry) - {"type", "value"}:
+                fields = ", ".join(map(repr, entry))
+                raise OptionError(f"{path}: {key!r} has {fields}; a plain value, or 'type' and 'value' were expected")
+            if "type" in entry:
+                types[key] = entry["type"]
+            entry = entry["value"]
+        values[key] = entry
+    return values, types

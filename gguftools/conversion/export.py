@@ -26,7 +26,7 @@ from ..files.checkpoint.safetensors import Entry, plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
 from ..inputs import PathLike, open_input, selected
 from ..metadata.difference import compare_metadata
-from ..metadata.typed import check_kinds
+from ..metadata.typed import check_types
 from ..writing.row_blocks import Progress, over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")
@@ -181,7 +181,7 @@ def export_checkpoint(
     """
     opened, target = open_input(Path(source)), Path(folder)
     with new_folder(target, overwrite) as made:
-        check_kinds(opened.metadata, "")
+        check_types(opened.metadata, "")
         rebuilt = plan_export(opened.metadata, opened.tensors)
         config = _config(rebuilt, opened.metadata, outtype)
         texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}

@@ -15,7 +15,7 @@ from quants import Tensor
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
 
-from ..metadata.text import SHORT_ARRAY, plain, type_name
+from ..metadata.text import SHORT_ARRAY, plain
 from ..opened import OpenFile
 
 
@@ -79,16 +79,16 @@ def as_json(opened: OpenFile, tensors: Iterable[Tensor]) -> dict[str, Any]:
 
 def _json_value(value: Value) -> dict[str, Any]:
     if value.type is not ValueType.ARRAY or len(value.data) <= SHORT_ARRAY:
-        return {"type": type_name(value), "value": plain(value)}
+        return {"type": str(value.gguf_type), "value": plain(value)}
     first = Value(value.data[:SHORT_ARRAY], value.type, value.element)
-    return {"type": type_name(value), "length": len(value.data), "first": plain(first)}
+    return {"type": str(value.gguf_type), "length": len(value.data), "first": plain(first)}
 
 
 def as_text(opened: OpenFile) -> Iterator[str]:
     """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
-        yield f"{key}\t{type_name(value)}\t{json.dumps(plain(value), ensure_ascii=False)}"
+        yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
     for name in sorted(opened.tensors):
         tensor = opened.tensors[name]
         shape = "x".join(map(str, tensor.shape))

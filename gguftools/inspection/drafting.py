@@ -16,7 +16,7 @@ from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 
 from ..inputs import PathLike
 from ..metadata.text import plain
-from ..metadata.typed import check_kinds
+from ..metadata.typed import check_types
 from ..opened import open
 
 FIRST_COMPARED = 5
@@ -56,7 +56,7 @@ def can_draft(target: PathLike, draft: PathLike) -> DraftingReport:
     """Compare the vocabularies of two GGUF files. Raises FileError, VocabularyError where a file has none."""
     a, b = open(target).metadata, open(draft).metadata
     for metadata in (a, b):
-        check_kinds(metadata, "tokenizer.")
+        check_types(metadata, "tokenizer.")
     texts_a, texts_b = _texts(a, target), _texts(b, draft)
     obstacles: list[str] = []
     notes: list[str] = []

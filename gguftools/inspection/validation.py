@@ -17,7 +17,7 @@ from quants.errors import GgufToolsError
 from ..files.gguf.reader import GgufFile, align, open_gguf
 from ..files.gguf.writer import RESERVE_KEY
 from ..inputs import PathLike, read_by_calls
-from ..metadata.known_keys import problems as key_problems
+from ..metadata.checks import problems as key_problems
 from ..writing.row_blocks import Progress
 from .block_check import can_check, find_bad_blocks
 from .vocabulary_check import ERROR, WARNING, check_vocabulary

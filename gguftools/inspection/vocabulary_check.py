@@ -15,10 +15,10 @@ from archs.vocab.pretokenizer import byte_characters, table
 from archs.vocab.tokens import missing_bytes
 from quants import Tensor
 from quants.errors import VocabularyError
+from quants.spelling import quote
 
-from ..files.gguf.strings import quote
 from ..metadata.text import plain
-from ..metadata.typed import wrong_kinds
+from ..metadata.typed import type_mismatches
 
 TOKENS, TYPES, MERGES, MODEL, PRE = (
     Keys.Tokenizer.LIST, Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.MERGES, Keys.Tokenizer.MODEL, Keys.Tokenizer.PRE
@@ -35,7 +35,7 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
         if MODEL in metadata and metadata[MODEL] != "none":
             yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
         return
-    wrong = list(wrong_kinds(metadata, "tokenizer."))
+    wrong = list(type_mismatches(metadata, "tokenizer."))
     for key, message in wrong:
         yield ERROR, key, message
     if wrong:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from archs.metadata import Metadata
+from archs.schema import SPECIAL_TOKENS, TOKENS
 from quants.errors import VocabularyError
 
 from .child import ask
-from .known_keys import SPECIAL_TOKENS, TOKENS
 
 SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
 LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.values import INTEGERS
 from gguftools.quantization.recipes import (
     RECIPES,
     Choice,
@@ -23,10 +24,9 @@ from gguftools.quantization.recipes import (
 from quants import Tensor
 from quants.errors import FormatError, OptionError
 
-from ..files.gguf.reader import INTEGERS
 from ..files.gguf.shards import filled, shard_metadata, shard_paths
 from ..inputs import Input
-from ..metadata.known_keys import architecture_of, check_new_keys, problems, strange_choice
+from ..metadata.checks import architecture_of, check_new_keys, problems, strange_choice
 from ..writing.pipeline import FilePlan, Floats, Item
 from .imatrix import ImportanceMatrix, importance_for
 

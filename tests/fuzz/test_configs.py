@@ -33,7 +33,7 @@ from archs.shapes import faults
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.validation import validate
-from gguftools.metadata.known_keys import problems
+from gguftools.metadata.checks import problems
 from quants.errors import GgufToolsError
 from tests.archs import checkpoints
 from tests.conftest import SHARED

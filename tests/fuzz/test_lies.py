@@ -29,8 +29,8 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.keys import MODEL
 from archs.metadata import Metadata, Value, ValueType
+from archs.schema import MODEL
 from gguftools.conversion.export import export_checkpoint
 from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection import describe

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from archs.small_files import check_not_pointer, parse_json
 from quants import Format, FormatError, Tensor
 from quants.errors import FileError
+from quants.spelling import quote
 
 from ..gguf.reader import MAX_VALUES, map_file
-from ..gguf.strings import quote
 from ..positioned import PositionedInput
 from .dtypes import checkpoint_formats
 

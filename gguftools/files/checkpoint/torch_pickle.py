@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from quants import Format, Tensor
 from quants.errors import FileError
+from quants.spelling import quote
 
 from ..gguf.reader import MAX_VALUES, map_file
-from ..gguf.strings import quote
 from ..positioned import PositionedInput
 from .dtypes import checkpoint_formats
 

@@ -30,15 +30,17 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.small_files import check_not_pointer
+from archs.values import ARRAY_TYPES, INTEGERS, MAX_ARRAY_DEPTH
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
+from quants.spelling import quote
 
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import hint_for_absent, hint_for_folder
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
-from .strings import ORDER_SIGN, find_strings, quote
+from .strings import ORDER_SIGN, find_strings
 
 MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
 VERSIONS = (2, 3)
@@ -48,7 +50,6 @@ MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = (1 << 16) - 1
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
-MAX_ARRAY_DEPTH = 4
 MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
 OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
@@ -59,13 +60,6 @@ SCALARS = {
     ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
 }  # fmt: skip
-ARRAY_TYPES = {
-    ValueType.UINT8: "u1", ValueType.INT8: "i1", ValueType.UINT16: "u2", ValueType.INT16: "i2",
-    ValueType.UINT32: "u4", ValueType.INT32: "i4", ValueType.FLOAT32: "f4", ValueType.BOOL: "u1",
-    ValueType.UINT64: "u8", ValueType.INT64: "i8", ValueType.FLOAT64: "f8",
-}  # fmt: skip
-UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64)
-INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
 # Keys that say how to read the file, and the types they may have.
 STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
     "general.architecture": (ValueType.STRING,),

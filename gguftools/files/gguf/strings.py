@@ -93,12 +93,6 @@ class StringArray(Sequence[Any]):
         return self._starts
 
 
-def quote(value: Any) -> str:
-    """A name from a file for a message: quoted, and cut where it is long."""
-    text = repr(value[:100] if isinstance(value, (str, bytes)) else value)
-    return text if len(text) <= 100 else f"{text[:100]}…"
-
-
 def _text(raw: bytes) -> str | bytes:
     try:
         return raw.decode()

@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.values import ARRAY_TYPES, numbers
 from quants import Format
 from quants.errors import FileError
 
 from ..atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
 from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
 from .reader import (
-    ARRAY_TYPES,
     DEFAULT_ALIGNMENT,
-    INTEGERS,
     MAX_ALIGNMENT,
     MAX_DIMENSIONS,
     MAX_NAME_BYTES,
@@ -221,42 +220,6 @@ def _array(value: Value, order: str) -> Iterator[bytes]:
             yield b"".join(_string(item, order) for item in value.data)
     else:
         yield numbers(value.data, element).astype(order + ARRAY_TYPES[element]).tobytes()
-
-
-def numbers(data: Any, element: ValueType) -> NDArray[Any]:
-    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
-    wanted = np.dtype(ARRAY_TYPES[element])
-    if not len(data):
-        return np.empty(0, wanted)
-    if element in INTEGERS and not isinstance(data, np.ndarray):
-        # numpy would turn a list of small and very large integers into floats
-        if not all(isinstance(item, (int, np.integer)) for item in data):
-            raise ValueError("an item is not an integer")
-        _check_limits(min(data), max(data), wanted)
-        return np.array(data, wanted)
-    given = np.asarray(data)
-    if given.ndim != 1 or given.dtype.kind not in "biuf":
-        raise ValueError(f"a list of numbers was expected, not {given.dtype} of shape {given.shape}")
-    if element is ValueType.BOOL:
-        if not np.isin(given, (0, 1)).all():
-            raise ValueError("an item is neither true nor false")
-    elif element in INTEGERS:
-        if given.dtype.kind not in "iu":
-            raise ValueError(f"items of type {given.dtype} are not integers")
-        _check_limits(given.min(), given.max(), wanted)
-    else:
-        with np.errstate(over="ignore"):
-            stored = given.astype(wanted)
-        if (np.isinf(stored) & np.isfinite(given)).any():
-            raise ValueError(f"an item is too large for {element.name}")
-        return stored
-    return given.astype(wanted)
-
-
-def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
-    limits = np.iinfo(wanted)
-    if int(least) < limits.min or int(greatest) > limits.max:
-        raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
 
 
 class Figures(NamedTuple):

@@ -15,7 +15,7 @@ from gguf.constants import Keys, TokenType
 from archs.metadata import Metadata, ValueType
 from archs.vocab.pretokenizer import byte_characters
 
-from ...metadata.typed import wrong_kinds
+from ...metadata.typed import type_mismatches
 from .finding import Finding, Severity
 from .unicode import CONTROL, DECEPTIVE, INVISIBLE, mixed_word, named
 
@@ -120,7 +120,7 @@ def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
     if key not in metadata or metadata.value(key).element is not ValueType.STRING:
         return
     texts = metadata[key].tolist() if hasattr(metadata[key], "tolist") else list(metadata[key])
-    sound = not any(wrong == Keys.Tokenizer.TOKEN_TYPE for wrong, _ in wrong_kinds(metadata, "tokenizer."))
+    sound = not any(wrong == Keys.Tokenizer.TOKEN_TYPE for wrong, _ in type_mismatches(metadata, "tokenizer."))
     types = np.asarray(metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()) if sound else ())
     types = types if len(types) == len(texts) else np.ones(len(texts), np.int32)
     special = {i: texts[i] for i in np.flatnonzero(~np.isin(types, PLAIN_TYPES)).tolist()}

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import gguftools
-from archs.metadata import Metadata, Value, ValueType
+from archs.metadata import GgufType, Metadata, Value, ValueType
+from gguftools.console.arguments import parse_assignment, read_json_values
 from gguftools.files import locks
 from gguftools.files.gguf import journal
 from gguftools.files.gguf.journal import journal_path
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
 from gguftools.metadata import edit
-from gguftools.metadata.values import Typed, parse_assignment, parse_kind, read_json_values
+from gguftools.metadata.text import ArgumentText
 from quants import format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
@@ -79,21 +80,21 @@ SCALARS = {
 @pytest.mark.parametrize("name", SCALARS)
 def test_every_type_from_text_and_data(path, name):
     text, data = SCALARS[name]
-    gguftools.set_metadata(path, {"k": Typed(text), "d": data}, types={"k": name, "d": name}, new=True)
+    gguftools.set_metadata(path, {"k": ArgumentText(text), "d": data}, types={"k": name, "d": name}, new=True)
     assert stored(path, "k") == stored(path, "d") == (ValueType[name], None, data)
-    report = gguftools.set_metadata(path, {"k": Typed(text), "d": data})
+    report = gguftools.set_metadata(path, {"k": ArgumentText(text), "d": data})
     assert (report.changes, report.bytes_written) == ([], 0)
     array = json.dumps([data, data])
-    gguftools.set_metadata(path, {"a": Typed(array)}, types={"a": f"ARRAY/{name}"}, new=True)
+    gguftools.set_metadata(path, {"a": ArgumentText(array)}, types={"a": f"ARRAY/{name}"}, new=True)
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data, data])
     gguftools.set_metadata(path, {"a": [data]})
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [data])
-    gguftools.set_metadata(path, {"a": Typed("[]")})
+    gguftools.set_metadata(path, {"a": ArgumentText("[]")})
     assert stored(path, "a") == (ValueType.ARRAY, ValueType[name], [])
 
 
 def test_nested_arrays(path):
-    gguftools.set_metadata(path, {"n": Typed("[[1, 2], []]")}, types={"n": "ARRAY/ARRAY/INT8"}, new=True)
+    gguftools.set_metadata(path, {"n": ArgumentText("[[1, 2], []]")}, types={"n": "ARRAY/ARRAY/INT8"}, new=True)
     gguftools.set_metadata(path, {"n": [[3], [-4, 5]]})
     value = open_gguf(path).metadata.value("n")
     assert [(item.element, item.data.tolist()) for item in value.data] == [
@@ -105,11 +106,12 @@ def test_nested_arrays(path):
 def test_type_from_the_text_where_nothing_else_says(path):
     texts = {"a": "true", "b": "12", "c": "-12", "d": "1.5", "e": "[1, -2]", "f": '["x"]', "g": "1.5.2", "h": "[x"}
     texts["i"] = str(2**40)
-    gguftools.set_metadata(path, {key: Typed(text) for key, text in texts.items()}, new=True)
+    gguftools.set_metadata(path, {key: ArgumentText(text) for key, text in texts.items()}, new=True)
     kinds = {key: (v := open_gguf(path).metadata.value(key)).element or v.type for key in texts}
     names = ["BOOL", "UINT32", "INT32", "FLOAT32", "INT32", "STRING", "STRING", "STRING", "INT64"]
     assert [kind.name for kind in kinds.values()] == names
-    gguftools.set_metadata(path, {"general.version": Typed("1.5"), "llama.rope.scaling.factor": Typed("2")})
+    texts = {"general.version": ArgumentText("1.5"), "llama.rope.scaling.factor": ArgumentText("2")}
+    gguftools.set_metadata(path, texts)
     assert stored(path, "general.version") == (ValueType.STRING, None, "1.5")
     assert stored(path, "llama.rope.scaling.factor") == (ValueType.FLOAT32, None, 2.0)
 
@@ -137,7 +139,7 @@ def test_values_that_the_type_cannot_hold(path, text):
     kind, message = BAD_VALUES[text]
     before = path.read_bytes()
     with pytest.raises(OptionError, match=message) as caught:
-        gguftools.set_metadata(path, {"k": Typed(text)}, types={"k": kind}, new=True)
+        gguftools.set_metadata(path, {"k": ArgumentText(text)}, types={"k": kind}, new=True)
     assert "'k' is " in str(caught.value)
     assert path.read_bytes() == before
 
@@ -145,7 +147,7 @@ def test_values_that_the_type_cannot_hold(path, text):
 def test_unknown_types():
     for text in ("UINT", "ARRAY", "INT8/ARRAY", "ARRAY/ARRAY/ARRAY/ARRAY/ARRAY/INT8", ""):
         with pytest.raises(OptionError, match="is not a type of values"):
-            parse_kind(text)
+            GgufType.named(text)
 
 
 REFUSED = {

@@ -16,7 +16,7 @@ from gguftools.inspection.audit import audit
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
-from gguftools.metadata.typed import wrong_kinds
+from gguftools.metadata.typed import type_mismatches
 from gguftools.opened import open as open_file
 from quants.errors import GgufToolsError
 
@@ -68,10 +68,10 @@ def test_any_value_under_any_key(seed, model, tmp_path):
 
 def test_kinds():
     metadata = metadata_of({"general.architecture": "llama", "llama.block_count": 4, "tokenizer.ggml.bos_token_id": 1})
-    assert not list(wrong_kinds(metadata, ""))
+    assert not list(type_mismatches(metadata, ""))
     metadata.set("llama.block_count", 4, ValueType.INT64)  # another width is no other kind
-    assert not list(wrong_kinds(metadata, ""))
+    assert not list(type_mismatches(metadata, ""))
     metadata.set("llama.block_count", "4", STRING)
     metadata.set("tokenizer.ggml.bos_token_id", 1.0, FLOAT32)
-    assert [key for key, _ in wrong_kinds(metadata, "")] == ["llama.block_count", "tokenizer.ggml.bos_token_id"]
-    assert [key for key, _ in wrong_kinds(metadata, "tokenizer.")] == ["tokenizer.ggml.bos_token_id"]
+    assert [key for key, _ in type_mismatches(metadata, "")] == ["llama.block_count", "tokenizer.ggml.bos_token_id"]
+    assert [key for key, _ in type_mismatches(metadata, "tokenizer.")] == ["tokenizer.ggml.bos_token_id"]

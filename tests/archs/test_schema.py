@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from archs.keys import COUNT, FLAG, MODEL, POSITIVE, STRINGS, TEXT, Rule
+from archs.metadata import ValueType
+from archs.schema import MODEL, TINY, Key
 
+TEXT, FLAG, COUNT = Key(ValueType.STRING), Key(ValueType.BOOL), Key(ValueType.UINT32, 0)
+POSITIVE, STRINGS = Key(ValueType.FLOAT32, TINY), Key(ValueType.STRING, array=True)
 NAN, INFINITY = float("nan"), float("inf")
 
 
@@ -25,7 +28,7 @@ NAN, INFINITY = float("nan"), float("inf")
         (MODEL["activation_sparsity_scale"], [-INFINITY, 1.0], None),
         (MODEL["activation_sparsity_scale"], [NAN], "not finite"),
         (MODEL["attention.sliding_window_pattern"], np.array([True, False]), None),
-        (MODEL["attention.sliding_window_pattern"], 6, None), (COUNT, 10**400, "at most"), (Rule(COUNT.type), -5, None),
+        (MODEL["attention.sliding_window_pattern"], 6, None), (COUNT, 10**400, "at most"), (Key(COUNT.type), -5, None),
     ],
 )  # fmt: skip
 def test_wrong(rule, data, wrong):

@@ -7,11 +7,12 @@ import re
 import pytest
 from gguf.constants import Keys
 
-from archs.keys import ELSEWHERE, MODEL
 from archs.metadata import Metadata, Value, ValueType
 from archs.registry import architectures
+from archs.schema import ELSEWHERE, MODEL, find
+from archs.small_files import parse_json
 from archs.spec import COMMON
-from gguftools.metadata.known_keys import OTHER_PROGRAMS, check_new_keys, is_known, rule_of, strange_choice
+from gguftools.metadata.checks import check_new_keys, is_known, strange_choice
 from quants.errors import OptionError
 
 from ...conftest import ROOT
@@ -31,7 +32,7 @@ def test_what_families_write_is_known():
     for architecture in architectures():
         for key in {**COMMON, **architecture.metadata}:
             full = key if key in ELSEWHERE or key.startswith("general.") else f"{architecture.name}.{key}"
-            assert rule_of(full, architecture.name) is not None, full
+            assert find(full, architecture.name) is not None, full
 
 
 def test_what_the_runtime_reads_is_known():
@@ -48,11 +49,11 @@ def test_what_the_gguf_package_names_is_known(key):
         filled = key.format(arch="llama", id=0, name="tool_use", dense=f"dense_{number}")
         assert is_known(filled, ["llama"])
         if key.startswith("{arch}."):
-            assert rule_of(filled, "llama") is not None, "its type is not known"
+            assert find(filled, "llama") is not None, "its type is not known"
 
 
-def test_no_key_is_in_two_tables():
-    assert not set(MODEL) & set(OTHER_PROGRAMS)
+def test_no_key_is_there_twice():
+    parse_json((ROOT / "archs" / "schema.json").read_text("utf-8"), unique=True)
 
 
 @pytest.mark.parametrize("key", ["llama.contxt_length", "qwen2.context_length", "context_length", "x", "general.nam"])

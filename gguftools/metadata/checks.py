@@ -1,4 +1,4 @@
-"""What the keys that we know must hold: the type that the reference reads them as, and values that mean something."""
+"""What keys may be called, and what they may hold: for edits, for overrides, and for readers of strangers' files."""
 
 from __future__ import annotations
 
@@ -8,108 +8,35 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from gguf.constants import MODEL_ARCH_NAMES, GGUFType, Keys, LlamaFileType, PoolingType, TokenType
+from gguf.constants import MODEL_ARCH_NAMES, Keys, LlamaFileType
 
-from archs.keys import COUNT, ELSEWHERE, F32, FLAG, I32, MODEL, NUMBER, STRINGS, TEXT, U32, Rule
 from archs.metadata import Metadata, Value, ValueType
+from archs.schema import KEYS, OF_MODELS, TOKEN_TYPES, TOKENS, Key, find
 from quants import Tensor
 from quants.errors import OptionError
-from quants.spelling import did_you_mean
+from quants.spelling import did_you_mean, quote
 
-from ..files.gguf.strings import quote
 from ..files.gguf.writer import RESERVE_KEY
-from .values import Kind, kind_of
 
-TOKENS = Keys.Tokenizer.LIST
-
-GENERAL: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("architecture", "type", "name", "author", "version", "organization", "finetune", "basename", "description",
-         "quantized_by", "size_label", "license", "license.name", "license.link", "url", "doi", "uuid", "repo_url",
-         "source.url", "source.doi", "source.uuid", "source.repo_url"), TEXT),
-    **dict.fromkeys(("tags", "languages"), STRINGS),
-    **dict.fromkeys(("file_type", "quantization_version", "base_model.count", "dataset.count"), COUNT),
-    "alignment": Rule(U32, 1), "sampling.sequence": TEXT,
-    **dict.fromkeys(("sampling.top_k", "sampling.penalty_last_n", "sampling.mirostat"), Rule(I32)),
-    **{f"sampling.{each}": NUMBER for each in (
-        "top_p", "min_p", "xtc_probability", "xtc_threshold", "temp", "penalty_repeat", "mirostat_tau",
-        "mirostat_eta")},
-}  # fmt: skip
-OTHER_PROGRAMS: dict[str, Rule] = {  # of models, read by llama.cpp and not by the runtime here
-    **dict.fromkeys(
-        ("embedding_length_out", "features_length", "expert_chunk_feed_forward_length", "experts_per_group",
-         "moe_every_n_layers", "rescale_every_n_layers", "time_mix_extra_dim", "time_decay_extra_dim",
-         "token_shift_count", "attention.group_norm_groups", "attention.decay_lora_rank", "attention.iclr_lora_rank",
-         "attention.value_residual_mix_lora_rank", "attention.gate_lora_rank", "attention.indexer.head_count",
-         "attention.indexer.key_length", "attention.indexer.top_k", "kda.head_dim", "wkv.head_size",
-         "posnet.embedding_length", "posnet.block_count", "convnext.embedding_length", "convnext.block_count",
-         *(f"dense_{number}_feat_{side}" for number in (2, 3) for side in ("in", "out"))), COUNT),
-    **dict.fromkeys(("expert_group_scale", "rope.scaling.alpha"), NUMBER),
-    **dict.fromkeys(("swiglu_clamp_exp", "swiglu_clamp_shexp"), Rule(F32, array=True, per_layer=True)),
-}  # fmt: skip
-OTHER_FILES: dict[str, Rule] = {
-    Keys.Adapter.TYPE: TEXT, Keys.Adapter.LORA_ALPHA: NUMBER, Keys.Adapter.LORA_TASK_NAME: TEXT,
-    Keys.Adapter.LORA_PROMPT_PREFIX: TEXT, Keys.Adapter.ALORA_INVOCATION_TOKENS: Rule(U32, array=True),
-    Keys.IMatrix.CHUNK_COUNT: COUNT, Keys.IMatrix.CHUNK_SIZE: COUNT, Keys.IMatrix.DATASETS: STRINGS,
-    Keys.Diffusion.SHIFT_LOGITS: FLAG,
-}  # fmt: skip
-TOKENIZER: dict[str, Rule] = {
-    Keys.Tokenizer.MODEL: TEXT, Keys.Tokenizer.PRE: TEXT, Keys.Tokenizer.CHAT_TEMPLATE: TEXT,
-    Keys.Tokenizer.HF_JSON: TEXT, TOKENS: STRINGS, Keys.Tokenizer.MERGES: STRINGS,
-    Keys.Tokenizer.CHAT_TEMPLATES: STRINGS, Keys.Tokenizer.TOKEN_TYPE: Rule(ValueType.INT32, array=True),
-    Keys.Tokenizer.SCORES: Rule(F32, array=True), Keys.Tokenizer.TOKEN_TYPE_COUNT: Rule(U32, 1),
-    **dict.fromkeys(
-        (Keys.Tokenizer.ADD_BOS, Keys.Tokenizer.ADD_EOS, Keys.Tokenizer.ADD_SEP, Keys.Tokenizer.ADD_PREFIX,
-         Keys.Tokenizer.REMOVE_EXTRA_WS, "tokenizer.ggml.normalizer.nfc", "tokenizer.ggml.normalizer.lowercase",
-         "tokenizer.ggml.normalizer.strip_accents", "tokenizer.huggingface.ignore_merges"), FLAG),
-    "tokenizer.huggingface.added_tokens": TEXT, "tokenizer.huggingface.normalizer": TEXT, Keys.Tokenizer.RWKV: TEXT,
-}  # fmt: skip
-TOKENIZER_MODELS = ("llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "none", "no_vocab")  # llama.cpp's
-SPECIAL_TOKENS = {  # the roles of --special-token
-    "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
-    "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
-    "eot": Keys.Tokenizer.EOT_ID, "eom": Keys.Tokenizer.EOM_ID, "cls": "tokenizer.ggml.cls_token_id",
-    "fim_pre": Keys.Tokenizer.FIM_PRE_ID, "fim_suf": Keys.Tokenizer.FIM_SUF_ID,
-    "fim_mid": Keys.Tokenizer.FIM_MID_ID, "fim_pad": Keys.Tokenizer.FIM_PAD_ID,
-    "fim_rep": Keys.Tokenizer.FIM_REP_ID, "fim_sep": Keys.Tokenizer.FIM_SEP_ID,
-}  # fmt: skip
-PER_TOKEN = (Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.SCORES)
+PER_TOKEN = (TOKEN_TYPES, Keys.Tokenizer.SCORES)
 NEWER_FILE_TYPES = (41,)  # than the `gguf` package: Q2_0
 NEEDED = ("block_count", "context_length", "embedding_length", "attention.head_count")
 
 
-def rule_of(key: str, architecture: str) -> Rule | None:
-    """What is known of a key; None for one that we don't know."""
-    if key.startswith("general."):
-        name = key.removeprefix("general.")
-        listed = name.startswith(("base_model.", "dataset.")) and name.count(".") == 2
-        return TEXT if listed else GENERAL.get(name)
-    if is_token_id(key):
-        return COUNT
-    if is_chat_template(key):
-        return TEXT
-    if architecture and key.startswith(f"{architecture}."):
-        name = key.removeprefix(f"{architecture}.")
-        return MODEL.get(name) or OTHER_PROGRAMS.get(name)
-    return TOKENIZER.get(key) or ELSEWHERE.get(key) or OTHER_FILES.get(key)
-
-
 def is_known(key: str, architectures: Iterable[str]) -> bool:
     """Whether any program reads the key in a model of one of these architectures."""
-    if key in (RESERVE_KEY, *_constants()) or key.startswith(("split.", "quantize.imatrix.")):
-        return True
-    return any(rule_of(key, name) is not None for name in architectures)
+    return key in _constants() or any(find(key, name) is not None for name in ("", *architectures))
 
 
 @cache
 def _constants() -> tuple[str, ...]:
     """The keys that the `gguf` package names without a place for something else."""
-    classes, found = [Keys], []
+    classes, keys = [Keys], []
     for each in classes:
         members = [value for name, value in vars(each).items() if not name.startswith("_")]
         classes += [member for member in members if isinstance(member, type)]
-        found += [member for member in members if isinstance(member, str) and "{" not in member]
-    return tuple(found)
+        keys += [member for member in members if isinstance(member, str) and "{" not in member]
+    return tuple(keys)
 
 
 def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, new: bool) -> None:
@@ -125,25 +52,20 @@ def check_new_keys(keys: Iterable[str], metadata: Metadata, architecture: Any, n
             problem = f"{key!r} cannot be a key: it has spaces or is not printable ASCII"
             raise OptionError(problem, "keys look like general.name")
         if not new and not is_known(key, architectures):
-            hint = _similar_keys(key, metadata, architectures)
+            models = (f"{name}.{each}" for name in architectures for each in OF_MODELS)
+            others = (name for name in KEYS if "*" not in name and not name.startswith("NAME."))
+            near = did_you_mean(key, dict.fromkeys((*metadata, *models, *others, *_constants())))
+            hint = f"{near} " if near else ""
             raise OptionError(f"no program is known to read {key!r}", f"{hint}--new adds it all the same")
-
-
-def _similar_keys(key: str, metadata: Metadata, architectures: Collection[str]) -> str:
-    models = (f"{name}.{each}" for name in architectures for each in (*MODEL, *OTHER_PROGRAMS))
-    general = (f"general.{each}" for each in GENERAL)
-    known = dict.fromkeys((*metadata, *general, *models, *TOKENIZER, *SPECIAL_TOKENS.values(), *_constants()))
-    near = did_you_mean(key, known)
-    return f"{near} " if near else ""
 
 
 def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str | None] | None:
     """What is wrong with a value that is none of those that mean something, and what may be meant."""
-    rule = rule_of(key, architecture)
-    if rule is None or not rule.allows(value):
+    known_key = find(key, architecture)
+    if known_key is None or not known_key.allows(value):
         return None
-    known = _choices(key, rule)
-    items = np.unique(value.data).tolist() if isinstance(value.data, np.ndarray) else [value.data]
+    known = _choices(key, known_key)
+    items = np.unique(value.data).tolist() if value.type is ValueType.ARRAY and known else [value.data]
     for item in items if known else ():
         if item not in known:
             shown = ", ".join(map(repr, known)) if len(known) < 20 else f"those that llama.cpp has ({len(known)})"
@@ -152,9 +74,9 @@ def strange_choice(key: str, value: Value, architecture: str) -> tuple[str, str 
     return None
 
 
-def _choices(key: str, rule: Rule) -> Collection[str | int]:
+def _choices(key: str, known_key: Key) -> Collection[str | int]:
     """All values of a key that mean something; none where they are numbers or free text."""
-    if key == "general.architecture":
+    if key == Keys.General.ARCHITECTURE:
         from archs.registry import architectures
 
         return dict.fromkeys((*(each.name for each in architectures()), *MODEL_ARCH_NAMES.values()))
@@ -166,17 +88,7 @@ def _choices(key: str, rule: Rule) -> Collection[str | int]:
         from archs.vocab.pretokenizer import table
 
         return table()
-    if key.endswith(".pooling_type"):
-        return [int(each) for each in PoolingType]
-    return {
-        Keys.General.TYPE: [value for name, value in vars(GGUFType).items() if not name.startswith("_")],
-        Keys.Tokenizer.MODEL: TOKENIZER_MODELS, Keys.Adapter.TYPE: ("lora",),
-        Keys.Tokenizer.TOKEN_TYPE: [int(each) for each in TokenType],
-    }.get(key, rule.choices)  # fmt: skip
-
-
-def kind_of_rule(rule: Rule) -> Kind:
-    return Kind(ValueType.ARRAY, Kind(rule.type)) if rule.array else Kind(rule.type)
+    return known_key.known or known_key.choices
 
 
 def is_token_id(key: str) -> bool:
@@ -194,14 +106,13 @@ def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[s
         yield f"{key!r} is the space for later edits, not a value; its size is given by --reserve"
     if key.startswith("split.") and key != "split.vram_capacity":  # that one is of PowerInfer's placement files
         yield f"{key!r} belongs to the shards of a split set; split and merge write it"
-    rule = rule_of(key, architecture)
-    if rule is not None:
-        stored_so = old is not None and kind_of(old) == kind_of(value)
-        if not rule.allows(value) and not stored_so:
-            yield f"{key!r} is read as {kind_of_rule(rule)}, not {kind_of(value)}"
-        if not rule.allows(value):
+    known = find(key, architecture)
+    if known is not None:
+        if not known.allows(value):
+            if old is None or old.gguf_type != value.gguf_type:
+                yield f"{key!r} is read as {known.gguf_type}, not {value.gguf_type}"
             return
-        if wrong := rule.wrong(value.data):
+        if wrong := known.wrong(value.data):
             yield f"{key!r} {wrong}"
     if key == "general.alignment" and value.data & (value.data - 1):
         yield f"{key!r} is {value.data}; a power of two is expected"
@@ -243,10 +154,10 @@ def _length(metadata: Metadata, key: str) -> int | None:
 
 def _model_problems(name: str, key: str, value: Value, metadata: Metadata) -> Iterator[str]:
     prefix = key.removesuffix(name)
-    rule = MODEL.get(name)
+    known = OF_MODELS.get(name)
     layers = metadata.get(f"{prefix}block_count")
     further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # layers at the end, which lists may leave out
-    per_layer = rule is not None and rule.per_layer and value.type is ValueType.ARRAY
+    per_layer = known is not None and known.per_layer and value.type is ValueType.ARRAY
     if per_layer and _are_counts(layers, further) and len(value.data) not in (layers, layers - further):
         yield f"{key!r} has {len(value.data)} items; the model has {layers} layers"
     if name in ("attention.head_count", "attention.head_count_kv"):
@@ -274,13 +185,12 @@ def removal_problem(key: str, old: Metadata) -> str | None:
 
 def warning(key: str, old: Value | None, metadata: Metadata) -> str | None:
     """What the user should hear about a change that is allowed."""
-    architecture = architecture_of(metadata)
     if key == "general.architecture":
         before = "" if old is None else old.data
         left = sum(other.startswith(f"{before}.") for other in metadata)
         more = f", and {left} keys that begin with {f'{before}.'!r} will not be read" if before and left else ""
         return f"another architecture expects other tensors{more}"
-    rule = rule_of(key, architecture)
-    if rule is not None and rule.shaping and old is not None:
+    known = find(key, architecture_of(metadata))
+    if known is not None and known.shaping and old is not None:
         return f"{key} shapes tensors; those of this file were made for {quote(old.data)}"
     return None

@@ -1,0 +1,167 @@
+"""The schema of keys: of every metadata key that is written or read its type, its bounds and what it means.
+
+`schema.json` has a line for each, and conversion, runtime, editing, validation and the docs (`docs/keys.md`) read no
+other table. NAME stands for the architecture's name, * for anything.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .values import FLOATS, INTEGERS, GgufType, Value, ValueType, array_of
+
+U32, I32, F32, BOOL, STRING = (
+    ValueType.UINT32, ValueType.INT32, ValueType.FLOAT32, ValueType.BOOL, ValueType.STRING
+)  # fmt: skip
+INTEGER_ARRAYS = (U32, I32)  # llama.cpp reads lists of integers of either type
+MOST = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
+ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of the items of arrays, where they are no integers
+TINY = 1e-30  # the least of what is more than 0
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key. least: the smallest value. array: always one. per_layer: may be an array with an item for each layer.
+
+    shaping: tensors have the shapes they have because of it. flags: items of its array may be true or false instead.
+    infinite: it may be. any_width: programs read integers of any width. choices: all values that mean something; known:
+    those that are known to. unread: by the runtime here, not by llama.cpp. role: of the special token whose id it is.
+    meaning: one phrase. added: when we write it where llama.cpp's converter does not.
+    """
+
+    type: ValueType
+    least: float | None = None
+    array: bool = False
+    per_layer: bool = False
+    shaping: bool = False
+    flags: bool = False
+    infinite: bool = False
+    any_width: bool = False
+    choices: tuple[str | int, ...] = ()
+    known: tuple[str | int, ...] = ()
+    unread: bool = False
+    role: str = ""
+    meaning: str = ""
+    added: str = ""
+
+    @property
+    def gguf_type(self) -> GgufType:
+        """What a single value is stored as, or the array where the key is always one."""
+        return array_of(GgufType(self.type)) if self.array else GgufType(self.type)
+
+    def list_type(self, data: Any) -> GgufType:
+        """What a list with an item for each layer is stored as; integers as llama.cpp's converter does it."""
+        flags = self.flags and len(data) and all(isinstance(item, (bool, np.bool_)) for item in data)
+        items = BOOL if flags else I32 if self.type is U32 else self.type
+        return array_of(GgufType(items))
+
+    def allows(self, value: Value) -> bool:
+        """Whether the value has the very type that programs read the key as."""
+        if self.any_width:
+            return self.is_like(value)
+        if value.type is not ValueType.ARRAY:
+            return not self.array and value.type is self.type
+        if not self.array and not self.per_layer:
+            return False
+        both = self.type in INTEGER_ARRAYS and value.element in INTEGER_ARRAYS
+        return value.element is self.type or both or (self.flags and value.element is BOOL)
+
+    def is_like(self, value: Value) -> bool:
+        """Whether the value is of the key's sort: integers of any width are integers, floats of any width floats."""
+        if value.type is not ValueType.ARRAY:
+            return not self.array and _alike(self.type, value.type)
+        if not self.array and not self.per_layer:
+            return False
+        return _alike(self.type, value.element) or (self.flags and value.element is BOOL)
+
+    def wrong(self, data: Any) -> str | None:
+        """What is wrong with plain data that the key holds: "is 0; 1 or more is expected". None: nothing.
+
+        Integers of any width are integers, and may stand for floats.
+        """
+        if not isinstance(data, (int, float, str, bytes, np.generic)):
+            return self._wrong_items(data) if self.array or self.per_layer else f"is a list; {self} is expected"
+        if self.array or not self._is_sort(data):
+            return f"is {data!r}; {'a list' if self.array else self} is expected"
+        if isinstance(data, (str, bytes)):
+            return self._wrong_choice(data)
+        data = data.item() if isinstance(data, np.generic) else data
+        if isinstance(data, float) and (math.isnan(data) or (math.isinf(data) and not self.infinite)):
+            return f"is {data}; a finite number is expected"
+        if self.least is not None and data < self.least:
+            return f"is {data}; {'more than 0' if self.least == TINY else f'{self.least} or more'} is expected"
+        if data > MOST.get(self.type, math.inf):
+            return f"is {data}; at most {MOST[self.type]} is expected"
+        return self._wrong_choice(data)
+
+    def _wrong_choice(self, data: object) -> str | None:
+        known = ", ".join(map(str, self.choices))
+        return f"is {data!r}; known are {known}" if self.choices and data not in self.choices else None
+
+    def _is_sort(self, data: object) -> bool:
+        if self.type is STRING:
+            return isinstance(data, str)
+        if self.type is BOOL:
+            return isinstance(data, (bool, np.bool_, int))
+        whole = isinstance(data, (int, np.integer)) and not isinstance(data, bool)
+        return whole or (self.type is F32 and isinstance(data, (float, np.floating)))
+
+    def _wrong_items(self, data: Any) -> str | None:
+        if self.type is STRING:
+            return None  # lists of texts are decoded only when asked for
+        items = np.asarray(data) if isinstance(data, (list, tuple, np.ndarray)) else np.empty(0, object)
+        sorts = ITEMS.get(self.type, "") + ("b" if self.flags else "") + "iu"
+        if items.ndim != 1 or (items.size and items.dtype.kind not in sorts):
+            return f"has items of another kind; {self} is expected"
+        if items.dtype.kind == "f" and (np.isnan(items).any() or not (self.infinite or np.isfinite(items).all())):
+            return "has items that are not finite"
+        if self.least is not None and items.size and items.min() < 0:
+            return f"has the item {items.min()}; 0 or more is expected"
+        if items.size and items.max() > MOST.get(self.type, math.inf):
+            return f"has the item {items.max()}; at most {MOST[self.type]} is expected"
+        return None
+
+    def __str__(self) -> str:
+        """What is expected, in words."""
+        each = {STRING: "a text", BOOL: "true or false", F32: "a number"}.get(self.type, "a whole number")
+        return f"a list of {each.partition(' ')[2]}s" if self.array else each
+
+
+def _alike(a: ValueType, b: ValueType | None) -> bool:
+    return a is b or (a in INTEGERS and b in INTEGERS) or (a in FLOATS and b in FLOATS)
+
+
+def _read() -> dict[str, Key]:
+    found = {}
+    for name, fields in json.loads(Path(__file__).with_suffix(".json").read_bytes()).items():
+        array, _, item = fields.pop("type").rpartition("/")
+        lists = {each: tuple(fields[each]) for each in ("choices", "known") if each in fields}
+        found[name] = Key(ValueType[item], array=bool(array), **{**fields, **lists})
+    return found
+
+
+KEYS = _read()
+OF_MODELS = {name.removeprefix("NAME."): key for name, key in KEYS.items() if name.startswith("NAME.")}
+MODEL = {name: key for name, key in OF_MODELS.items() if not key.unread}
+PATTERNS = [(re.compile(fnmatch.translate(name)), key) for name, key in KEYS.items() if "*" in name]
+SPECIAL_TOKENS = {key.role: name for name, key in KEYS.items() if key.role}  # the keys of their ids
+ELSEWHERE = {name: key for name, key in KEYS.items() if name.startswith(("xielu.", "powerinfer."))}
+TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+
+
+def find(key: str, architecture: str | None = None) -> Key | None:
+    """What is known of a key; None for one that we don't know. architecture: whose keys count; None: those of any."""
+    if known := KEYS.get(key):
+        return known
+    name = key.partition(".")[0] if architecture is None else architecture
+    if name and key.startswith(f"{name}.") and (known := OF_MODELS.get(key.removeprefix(f"{name}."))):
+        return known
+    return next((known for pattern, known in PATTERNS if pattern.match(key)), None)

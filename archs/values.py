@@ -1,0 +1,252 @@
+"""Values as GGUF files store them: their types, what plain data fits one, and when two are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGUFValueType as ValueType
+from numpy.typing import NDArray
+
+from quants.errors import OptionError
+from quants.spelling import quote
+
+ARRAY_TYPES = {
+    ValueType.UINT8: "u1", ValueType.INT8: "i1", ValueType.UINT16: "u2", ValueType.INT16: "i2",
+    ValueType.UINT32: "u4", ValueType.INT32: "i4", ValueType.FLOAT32: "f4", ValueType.BOOL: "u1",
+    ValueType.UINT64: "u8", ValueType.INT64: "i8", ValueType.FLOAT64: "f8",
+}  # fmt: skip
+UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64)
+INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
+FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
+INTEGER_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)  # the first that fits
+MAX_ARRAY_DEPTH = 4
+
+__all__ = ["GgufType", "Value", "ValueType", "array_of", "is_list", "numbers", "type_of", "value_of"]
+
+
+@dataclass(frozen=True)
+class GgufType:
+    """The type of a value, of an array with that of its items: "UINT32", "ARRAY/INT8", "ARRAY/ARRAY/STRING"."""
+
+    type: ValueType
+    items: GgufType | None = None
+
+    def __str__(self) -> str:
+        return self.type.name if self.items is None else f"{self.type.name}/{self.items}"
+
+    @classmethod
+    def named(cls, text: str) -> GgufType:
+        """A type as `str` gives it. Raises OptionError."""
+        known = [each.name for each in ValueType]
+        *arrays, last = text.upper().split("/")
+        if last not in known or last == "ARRAY" or set(arrays) - {"ARRAY"} or len(arrays) > MAX_ARRAY_DEPTH:
+            scalars = ", ".join(name for name in known if name != "ARRAY")
+            hint = f"types are {scalars}, and ARRAY/ before any of them"
+            raise OptionError(f"{text!r} is not a type of values", hint=hint)
+        found = cls(ValueType[last])
+        for _ in arrays:
+            found = cls(ValueType.ARRAY, found)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A metadata value; equal to another that is stored as the same type and bytes.
+
+    data: int, float, bool or str (bytes where a string is not UTF-8); for an ARRAY any sequence of those, which may
+    decode its items only when asked (a reader's) or be a numpy array; for nested arrays a sequence of Values.
+    element: the type of an ARRAY's items.
+    """
+
+    data: Any
+    type: ValueType
+    element: ValueType | None = None
+
+    @property
+    def gguf_type(self) -> GgufType:
+        """Of nested arrays, that of the first items."""
+        if self.type is not ValueType.ARRAY:
+            return GgufType(self.type)
+        if self.element is ValueType.ARRAY and len(self.data):
+            return GgufType(ValueType.ARRAY, self.data[0].gguf_type)
+        nested, empty = self.element is ValueType.ARRAY, GgufType(ValueType.STRING)
+        return array_of(array_of(empty) if nested else GgufType(self.element) if self.element is not None else empty)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value) or (self.type, self.element) != (other.type, other.element):
+            return NotImplemented if not isinstance(other, Value) else False
+        a, b = self.data, other.data
+        if self.type is not ValueType.ARRAY:
+            return bool(_stored(a, self.type) == _stored(b, self.type))
+        if len(a) != len(b):
+            return False
+        if self.element in (None, ValueType.ARRAY, ValueType.STRING):
+            return bool(a == b) if type(a) is type(b) else list(a) == list(b)
+        return numbers(a, self.element).tobytes() == numbers(b, self.element).tobytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _stored(data: Any, type: ValueType) -> Any:
+    """A scalar that equals another where files hold the same: floats by their bits, so that NaN is NaN."""
+    if type not in FLOATS:
+        return data
+    with np.errstate(over="ignore"):
+        return np.asarray(data).astype(ARRAY_TYPES[type]).tobytes()
+
+
+def array_of(items: GgufType) -> GgufType:
+    return GgufType(ValueType.ARRAY, items)
+
+
+def is_list(data: Any) -> bool:
+    return hasattr(data, "__len__") and not isinstance(data, (str, bytes, Mapping))
+
+
+def value_of(key: str, data: Any, gguf_type: GgufType | None) -> Value:
+    """Plain data as a value of the given type (None: the one that follows from the data). Raises OptionError.
+
+    data: may also be a function that gives it, from the type.
+    """
+    try:
+        data = data(gguf_type) if callable(data) else data
+        return _fitted(data, gguf_type or type_of(data))
+    except (ValueError, TypeError, OverflowError) as error:
+        hint = f"another type is given by --type {key}=TYPE" if gguf_type is not None else None
+        problem = f"{key!r} is {gguf_type}: {error}" if gguf_type else f"{key!r}: {error}"
+        raise OptionError(problem, hint=hint) from error
+
+
+def type_of(data: Any) -> GgufType:
+    """The type that plain data has by itself: integers the first of UINT32, INT32, INT64, UINT64 that holds them all.
+
+    Raises ValueError where it has none.
+    """
+    if isinstance(data, np.ndarray) and data.ndim:
+        codes = {code: each for each, code in ARRAY_TYPES.items() if each is not ValueType.BOOL}
+        codes["b1"] = ValueType.BOOL
+        code = f"{data.dtype.kind}{data.dtype.itemsize}"
+        if data.ndim != 1 or code not in codes:
+            raise ValueError(f"an array of {data.dtype} of shape {data.shape} has no GGUF type")
+        return array_of(GgufType(codes[code]))
+    return array_of(_common_type(data)) if is_list(data) else _common_type([data])
+
+
+def _common_type(items: Any) -> GgufType:
+    if not len(items):
+        raise ValueError("an empty array could be of any type")
+    for sort, name in ((_is_flag, ValueType.BOOL), (_is_text, ValueType.STRING)):
+        if all(map(sort, items)):
+            return GgufType(name)
+    if all(map(is_list, items)):
+        return type_of(items[0])
+    if all(map(_is_integer, items)):
+        for each in INTEGER_TYPES:
+            limits = np.iinfo(ARRAY_TYPES[each])
+            if limits.min <= min(items) and max(items) <= limits.max:
+                return GgufType(each)
+        raise ValueError("no GGUF type holds integers of more than 64 bits")
+    if all(map(_is_number, items)):
+        return GgufType(ValueType.FLOAT32)
+    raise ValueError("the items are of different types" if len(items) > 1 else f"{quote(items[0])} has no GGUF type")
+
+
+def _is_flag(item: Any) -> bool:
+    return isinstance(item, (bool, np.bool_))
+
+
+def _is_text(item: Any) -> bool:
+    return isinstance(item, (str, bytes))
+
+
+def _is_integer(item: Any) -> bool:
+    return isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+
+
+def _is_number(item: Any) -> bool:
+    return _is_integer(item) or isinstance(item, (float, np.floating))
+
+
+def _sort(type: ValueType) -> tuple[Callable[[Any], bool], str]:
+    """Whether plain data may be stored as a type, and what it is called."""
+    if type is ValueType.STRING:
+        return _is_text, "a string"
+    if type is ValueType.BOOL:
+        return _is_flag, "true or false"
+    return (_is_integer, "an integer") if type in INTEGERS else (_is_number, "a number")
+
+
+def _fitted(data: Any, gguf_type: GgufType) -> Value:
+    """Raises ValueError where the data is of another type or out of range."""
+    type, items = gguf_type.type, gguf_type.items
+    if items is None:
+        data = data[()] if isinstance(data, np.ndarray) and not data.ndim else data
+        if type is not ValueType.STRING and not np.isscalar(data):
+            raise ValueError(f"{quote(data)} is not a single value")
+        _check_items([data], type)
+        if type is ValueType.STRING:
+            return Value(data, type)
+        if type in INTEGERS:
+            limits = np.iinfo(ARRAY_TYPES[type])
+            if not limits.min <= data <= limits.max:
+                raise ValueError(f"{data} is not from {limits.min} to {limits.max}")
+            return Value(int(data), type)
+        numbers([data], type)
+        return Value(bool(data) if type is ValueType.BOOL else float(data), type)
+    if not is_list(data):
+        raise ValueError(f"{quote(data)} is not an array")
+    if items.items is not None:
+        return Value([_fitted(item, items) for item in data], type, ValueType.ARRAY)
+    if isinstance(data, np.ndarray):
+        stored = numbers(data, items.type)
+        return Value(stored.view(np.bool_) if items.type is ValueType.BOOL else stored, type, items.type)
+    _check_items(data, items.type)
+    if items.type is not ValueType.STRING:
+        numbers(data, items.type)
+    return Value(data, type, items.type)
+
+
+def _check_items(data: Any, type: ValueType) -> None:
+    fits, what = _sort(type)
+    for item in data:
+        if not fits(item):
+            raise ValueError(f"{quote(item)} is not {what}")
+
+
+def numbers(data: Any, element: ValueType) -> NDArray[Any]:
+    """Items of a number array in the type they are stored as. Raises ValueError for one that the type can't hold."""
+    wanted = np.dtype(ARRAY_TYPES[element])
+    if not len(data):
+        return np.empty(0, wanted)
+    if element in INTEGERS and not isinstance(data, np.ndarray):
+        # numpy would turn a list of small and very large integers into floats
+        if not all(isinstance(item, (int, np.integer)) for item in data):
+            raise ValueError("an item is not an integer")
+        _check_limits(min(data), max(data), wanted)
+        return np.array(data, wanted)
+    given = np.asarray(data)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise ValueError(f"a list of numbers was expected, not {given.dtype} of shape {given.shape}")
+    if element is ValueType.BOOL:
+        if not np.isin(given, (0, 1)).all():
+            raise ValueError("an item is neither true nor false")
+    elif element in INTEGERS:
+        if given.dtype.kind not in "iu":
+            raise ValueError(f"items of type {given.dtype} are not integers")
+        _check_limits(given.min(), given.max(), wanted)
+    else:
+        with np.errstate(over="ignore"):
+            stored = given.astype(wanted)
+        if (np.isinf(stored) & np.isfinite(given)).any():
+            raise ValueError(f"an item is too large for {element.name}")
+        return stored
+    return given.astype(wanted)
+
+
+def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
+    limits = np.iinfo(wanted)
+    if int(least) < limits.min or int(greatest) > limits.max:
+        raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
