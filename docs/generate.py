@@ -21,6 +21,7 @@ FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
 import archs.registry  # noqa: E402
+import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
 from gguftools.console.usage import (  # noqa: E402
@@ -150,6 +151,35 @@ def architectures() -> str:
     return table(("GGUF name", "Hugging Face classes", "vocabularies"), rows)
 
 
+def keys(*starts: str) -> str:
+    """The schema's keys that begin with one of these: type, bounds, what they mean."""
+    known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
+    rows = [(f"`{name}`", _type(key), _bounds(key), _meaning(key)) for name, key in known.items()]
+    return table(("key", "type", "values", "what it says"), rows)
+
+
+def _type(key: archs.schema.Key) -> str:
+    return f"{key.gguf_type}{'' if key.array or not key.per_layer else ', or an array'}"
+
+
+def _bounds(key: archs.schema.Key) -> str:
+    if values := key.choices or key.known:
+        return ", ".join(map(str, values))
+    least = "" if not key.least else "above 0" if key.least == archs.schema.TINY else f"{key.least} or more"
+    return ", ".join(filter(None, (least, "one a layer" if key.per_layer else "", "may be ∞" if key.infinite else "")))
+
+
+def _meaning(key: archs.schema.Key) -> str:
+    return f"{key.meaning} (not read by the runtime here)" if key.unread else key.meaning
+
+
+def added_keys() -> str:
+    """Keys that llama.cpp's converter does not write."""
+    added = {name: key for name, key in archs.schema.KEYS.items() if key.added}
+    rows = [(f"`{name}`", _type(key), key.added, key.meaning) for name, key in added.items()]
+    return table(("key", "type", "written when", "meaning"), rows)
+
+
 def reference() -> str:
     """Every public name with its signature and its docstring."""
     names = [name for name in gguftools.__all__ if not name.startswith("__")]
@@ -210,8 +240,9 @@ def rooms() -> str:
 
 
 PARTS: Mapping[str, Callable[..., str]] = {
-    "architectures": architectures, "commands": commands, "contradictions": contradictions, "flags": flags,
-    "formats": formats, "older-spellings": older_spellings, "options": options, "programs": programs,
+    "added-keys": added_keys, "architectures": architectures, "commands": commands, "contradictions": contradictions,
+    "flags": flags,
+    "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
     "reference": reference, "rooms": rooms,
 }  # fmt: skip
 
