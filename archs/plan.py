@@ -179,12 +179,16 @@ def _bounded(key: str, value: Any, most: int = 2**32) -> Any:
 
 @dataclass
 class Mapped:
-    """Tensors by GGUF name, those that become metadata (by key and layer), and those that become nothing."""
+    """Tensors by GGUF name, those that become metadata (by key and layer), and those that become nothing.
+
+    stacks: experts on the way into one tensor each, by their number, with the rule of all.
+    """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     numbers: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    stacks: dict[str, tuple[TensorMap, dict[int, Tensor]]] = field(default_factory=dict)
 
     def metadata(self, architecture: Architecture) -> dict[str, list[float]]:
         """The arrays whose numbers are stored as tensors, one a layer."""
@@ -201,7 +205,7 @@ def map_tensors(
     whole = unpacked(config, tensors)
     count = layer_count(architecture, config)
     rules = _rules(architecture)
-    result, stacks, unknown = Mapped(ignored=whole.ignored), Stacks(), []
+    result, unknown = Mapped(ignored=whole.ignored), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
     sources: Mapping[str, Tensor] = _as_stored_plainly(architecture, config, tensors, whole.tensors)
@@ -228,14 +232,14 @@ def map_tensors(
             result.numbers.setdefault(target.key, {})[numbers[0]] = tensor
             continue
         for each in maps_of(target):
-            _place(each, suffix, numbers, tensor, config, result, stacks)
+            _place(each, suffix, numbers, tensor, config, result)
     if unknown:
         raise ModelError(
             f"{architecture.name} ({', '.join(architecture.hf_classes)}) has no rule for {unknown[0]!r}"
             + (f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""),
             hint="the checkpoint is of another variant, or is quantized in a way this version does not read",
         )
-    stacks.finish(result, config)
+    _stack_experts(result, config)
     _check_layers(architecture, config, result)
     return result
 
@@ -308,15 +312,13 @@ def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: C
     return name if SUFFIX.search(name) else name + suffix
 
 
-def _place(
-    each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped, stacks: Stacks
-) -> None:
+def _place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped) -> None:
     name = _target_name(each, suffix, numbers, config)
     if name == suffix:
         result.ignored.append(tensor.name)
         return
     if each.stack:
-        stacks.add(name, numbers[-1], tensor, each)
+        result.stacks.setdefault(name, (each, {}))[1][numbers[-1]] = tensor
         result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
         return
     placed = each.transform(tensor, config) if each.transform else tensor
@@ -328,23 +330,13 @@ def _place(
     result.tensors[name] = placed.renamed(name)
 
 
-class Stacks:
-    """Experts on the way into one tensor each."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, tuple[TensorMap, dict[int, Tensor]]] = {}
-
-    def add(self, name: str, number: int, tensor: Tensor, rule: TensorMap) -> None:
-        self.parts.setdefault(name, (rule, {}))[1][number] = tensor
-
-    def finish(self, result: Mapped, config: Config) -> None:
-        counts = {name: len(parts) for name, (_, parts) in self.parts.items()}
-        for name, (rule, parts) in self.parts.items():
-            missing = sorted(set(range(max(parts) + 1)) - set(parts))
-            if missing:
-                raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
-            tensor = stacked([parts[i] for i in range(counts[name])], name)
-            result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
+def _stack_experts(result: Mapped, config: Config) -> None:
+    for name, (rule, parts) in result.stacks.items():
+        missing = sorted(set(range(max(parts) + 1)) - set(parts))
+        if missing:
+            raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
+        tensor = stacked([parts[i] for i in range(len(parts))], name)
+        result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
 
 
 def _check_predicts_more(name: str, layer: int, count: int, config: Config) -> None:

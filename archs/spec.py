@@ -150,7 +150,8 @@ class Architecture:
         depends on others (then null means absent too). "model_type" where it is not the first class in lower case
         without what it is used for; architectures derived for other classes don't inherit it.
     tensors: source name → target. Source names are written without wrapper prefixes ("model.", "transformer.", …) and
-        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert.
+        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert. An export uses the
+        later of two rules for one GGUF name.
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
@@ -171,8 +172,8 @@ class Architecture:
     flags_from_tensors: config keys that are true where a file has such a tensor (a glob).
     config_from_gguf: config keys that follow from a file otherwise than by the keys copied from them.
     prepare_export: the inverse of `prepare`: the tensors by the names that checkpoints have.
-    legacy_names: source names that some versions of a checkpoint have and an export does not write (of two rules for
-        one GGUF name it writes the later); a function of the file's tensors where they decide.
+    legacy_names: source names that some versions of a checkpoint have and an export does not write, though their rule
+        is the later one for a GGUF name; a function of the file's tensors where they decide.
     """
 
     name: str

@@ -100,7 +100,6 @@ DEEPSEEK_V2 = LLAMA.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
     refused={"rope_interleave": False},
-    legacy_names=tuple(FUSED_EXPERTS),
     tensors={
         **FUSED_EXPERTS,
         "lm_head": TensorMap(unless_tied("output")),

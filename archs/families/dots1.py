@@ -5,7 +5,7 @@ Reference: transformers `models/dots1/modeling_dots1.py`. Every layer's window, 
 """
 
 from archs.config import windowed_layers
-from archs.experts import FUSED_EXPERTS, ROUTING, always
+from archs.experts import ROUTING, always
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
@@ -33,7 +33,6 @@ DOTS1 = HALVES.derive(
         "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "max_position_embeddings": 2048,
         "max_window_layers": 62, "vocab_size": 152_064,
     },
-    legacy_names=tuple(FUSED_EXPERTS),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
         **head_norms(),

@@ -6,7 +6,7 @@ Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5
 """
 
 from archs.config import head_dim, other_than
-from archs.experts import FUSED_EXPERTS, shared_width
+from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
 from archs.spec import ConfigKeys, GgufKeys, Tensors
@@ -55,11 +55,10 @@ ERNIE45_MOE = HALVES.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     refused={"moe_norm_min": other_than(1e-12)},
-    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
         "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+        "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
     },
     layers_vary=True,
     block={"rope": "adjacent", "normalize_experts": True},

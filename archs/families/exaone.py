@@ -74,7 +74,6 @@ EXAONE_MOE = DOTS1.derive(
     config_from_gguf=lambda keys, tensors: {
         **mtp_counts(keys), **kinds_of_nets(keys, tensors),
     },
-    legacy_names=("layers.{i}.mlp.gate.e_score_correction_bias",),
     tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **MTP_TENSORS},
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

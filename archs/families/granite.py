@@ -52,7 +52,6 @@ GRANITE_MOE = GRANITE.derive(
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     config_from_gguf=config_from_gguf,
-    legacy_names=(*fused_experts("block_sparse_moe"), "layers.{i}.block_sparse_moe.router"),
     tensors={
         **fused_experts("block_sparse_moe"),
         "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",

@@ -61,7 +61,6 @@ JAMBA = HALVES.derive(
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
     flags_from_tensors=MAMBA_BIASES,
-    legacy_names=tuple(fused_experts("feed_forward")),
     tensors={
         **mamba("mamba"),
         "layers.{i}.mamba.x_proj": "blk.{i}.ssm_x",
@@ -72,8 +71,8 @@ JAMBA = HALVES.derive(
         "layers.{i}.pre_ff_layernorm": "blk.{i}.ffn_norm",
         **gated_net("feed_forward"),
         "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
-        **separate_experts("feed_forward"),
         **fused_experts("feed_forward"),
+        **separate_experts("feed_forward"),
         "final_layernorm": "output_norm",
     },
     layers_vary=True,

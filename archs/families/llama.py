@@ -64,5 +64,4 @@ MIXTRAL = MISTRAL.derive(
         "layers.{i}.block_sparse_moe.experts.{e}.w2": TensorMap("blk.{i}.ffn_down_exps", stack=True),
         "layers.{i}.block_sparse_moe.experts.{e}.w3": TensorMap("blk.{i}.ffn_up_exps", stack=True),
     },
-    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate"),
 )  # fmt: skip

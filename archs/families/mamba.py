@@ -66,10 +66,9 @@ MAMBA = Architecture(
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
-    legacy_names=("embedding",),
     tensors={
-        "embeddings": "token_embd",
         "embedding": "token_embd",
+        "embeddings": "token_embd",
         "layers.{i}.norm": "blk.{i}.attn_norm",
         **mamba("mixer"),
         "layers.{i}.mixer.x_proj": "blk.{i}.ssm_x",

@@ -3,7 +3,7 @@
 Reference: transformers `models/minimax_m2/modeling_minimax_m2.py`.
 """
 
-from archs.experts import FUSED_EXPERTS, always
+from archs.experts import always
 from archs.families.llama import MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import rotated_width
@@ -33,7 +33,6 @@ MINIMAX_M2 = MIXTRAL.derive(
         "rope_theta": 5_000_000.0, "num_local_experts": 256, "num_experts_per_tok": 8, "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
-    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.e_score_correction_bias"),
     tensors={
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",

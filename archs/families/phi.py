@@ -9,7 +9,6 @@ Reference: transformers `models/phi/modeling_phi.py`, `models/phi3/modeling_phi3
 """
 
 from archs.config import other_than, rope_scaling, unless_usual
-from archs.experts import FUSED_EXPERTS
 from archs.families.llama import MIXTRAL
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
@@ -108,7 +107,7 @@ PHIMOE = MIXTRAL.derive(
         "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
         "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
     },
-    legacy_names=(*FUSED_EXPERTS, "layers.{i}.mlp.gate", "layers.{i}.mlp.router"),
+    legacy_names=("layers.{i}.mlp.router",),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
     config_from_gguf=lambda keys, tensors: {

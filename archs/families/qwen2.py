@@ -77,7 +77,6 @@ QWEN2_MOE = QWEN2.derive(
         "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
         **gated_net("mlp.shared_expert", "_shexp"),
     },
-    legacy_names=tuple(FUSED_EXPERTS),
     config_from_gguf=dense_layers,
     flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,
