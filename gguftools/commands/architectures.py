@@ -1,7 +1,5 @@
 """`gguftools architectures`."""
 
-
-
 from ..console.options import Json, Markdown
 
 EXAMPLES = (
@@ -10,20 +8,13 @@ EXAMPLES = (
 )
 
 
-def architectures(
-    json: Json = False,
-    markdown: Markdown = False,
-) -> None:
+def architectures(json: Json = False, markdown: Markdown = False) -> None:
     """List the model architectures that are converted and run."""
-    from archs.registry import architectures as known
-
     from ..console.ui import print_json, print_markdown, print_table
+    from ..inspection.architectures import architectures as known
 
     if json:
-        print_json([
-            {"name": a.name, "hf_classes": a.hf_classes, "vocabularies": a.vocab, "converts": True, "runs": True}
-            for a in known()
-        ])  # fmt: skip
+        print_json(known())
         return
-    rows = [(a.name, ", ".join(a.hf_classes), ", ".join(a.vocab)) for a in known()]
+    rows = [(each.name, ", ".join(each.hf_classes), ", ".join(each.vocabularies)) for each in known()]
     (print_markdown if markdown else print_table)(None, ("GGUF name", "Hugging Face classes", "vocabularies"), rows)
