@@ -16,15 +16,9 @@ EXAMPLES = (
 
 def audit(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
-    against: Annotated[
-        Path | None, Option("--against", help="Hugging Face folder or GGUF file that they were made from.")
-    ] = None,
-    tensor_values: Annotated[
-        bool, Option("--tensor-values", help="Also look for tensors out of line; reads all data.")
-    ] = False,
-    fail_on: Annotated[
-        Any, Option("--fail-on", help="Exit code 1 from this severity on: info, low, medium or high.")
-    ] = "medium",
+    against: Annotated[Path | None, Option(help="Hugging Face folder or GGUF file that they were made from.")] = None,
+    tensor_values: Annotated[bool, Option(help="Also look for tensors out of line; reads all data.")] = False,
+    fail_on: Annotated[Any, Option(help="Exit code 1 from this severity on: info, low, medium or high.")] = "medium",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -38,8 +32,7 @@ def audit(
         with bytes_progress(f"audit {path.name}") as progress:
             found.append(look(path, against, tensors=tensor_values, threads=threads, progress=progress))
     if json:
-        documents = [each.as_dict() for each in found]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        print_json(found[0] if len(found) == 1 else found)
     else:
         for each in found:
             rows = [

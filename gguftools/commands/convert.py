@@ -23,22 +23,15 @@ def convert(
     ],
     output: Annotated[str | None, where("a file, or a folder for NAME-OUTTYPE.gguf; default the current one.")] = None,
     outtype: Annotated[
-        str,
-        Option("--outtype", help="Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."),
+        str, Option(help="Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL.")
     ] = "auto",
-    pre: Annotated[str | None, Option("--pre", help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
-    embed_tokenizer: Annotated[
-        bool, Option("--embed-tokenizer", help="Also keep tokenizer.json itself in the file.")
-    ] = False,
+    pre: Annotated[str | None, Option(help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
+    embed_tokenizer: Annotated[bool, Option(help="Also keep tokenizer.json itself in the file.")] = False,
     lora: Annotated[
-        Path | None, Option("--lora", help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
+        Path | None, Option(help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
     ] = None,
-    merge_lora: Annotated[
-        list[Any] | None, Option("--merge-lora", metavar="ADAPTER[=SCALE]", help="Add an adapter.")
-    ] = None,
-    predictor: Annotated[
-        Path | None, Option("--predictor", help="Predictor folder: write a PowerInfer file of a ReLU model.")
-    ] = None,
+    merge_lora: Annotated[list[Any] | None, Option(help="Add an adapter.")] = None,
+    predictor: Annotated[Path | None, Option(help="Predictor folder: write a PowerInfer file of a ReLU model.")] = None,
     imatrix: Matrix = None,
     reserve: Reserve = None,
     overwrite: Overwrite = False,
@@ -46,8 +39,7 @@ def convert(
     threads: Threads = None,
     memory: Memory = "512M",
     check_logits: Annotated[
-        int,
-        Option("--check-logits", metavar="N", min=0, help="Then compare logits of N random prompts with transformers."),
+        int, Option(min=0, help="Then compare logits of N random prompts with transformers.")
     ] = 0,
     json: Json = False,
 ) -> None:

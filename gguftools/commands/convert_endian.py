@@ -25,7 +25,7 @@ def convert_endian(
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)
     if json:
-        print_json(report.as_dict())
+        print_json(report)
         return
     for path in report.files:
         print_line(str(path))

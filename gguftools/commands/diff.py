@@ -23,8 +23,8 @@ EXAMPLES = (
 def diff(
     a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],
     b: Annotated[Path, Argument(help="What it is compared with.")],
-    vocab: Annotated[bool, Option("--vocab", help="Can B draft for A in speculative decoding?")] = False,
-    all_tensors: Annotated[bool, Option("--all-tensors", help="List tensors that are the same, too.")] = False,
+    vocab: Annotated[bool, Option(help="Can B draft for A in speculative decoding?")] = False,
+    all_tensors: Annotated[bool, Option(help="List tensors that are the same, too.")] = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -36,13 +36,13 @@ def diff(
         from ..inspection.drafting import can_draft
 
         drafting = can_draft(a, b)
-        print_json(drafting.as_dict()) if json else _print_drafting(drafting)
+        print_json(drafting) if json else _print_drafting(drafting)
         raise Exit(0 if drafting.possible else 1)
     from ..inspection.compare import diff as compare
 
     with bytes_progress(f"diff {a.name}") as progress:
         comparison = compare(a, b, threads=threads, progress=progress)
-    print_json(comparison.as_dict()) if json else _print_comparison(comparison, all_tensors)
+    print_json(comparison) if json else _print_comparison(comparison, all_tensors)
     raise Exit(1 if comparison.differ else 0)
 
 

@@ -17,12 +17,12 @@ def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     output: Annotated[str, where("a folder for a checkpoint, or a .safetensors or .npy file.")],
     tensors: Annotated[
-        str | None, Option("--tensors", help="Tensors whose names match: they are written under their GGUF names.")
+        str | None, Option(help="Tensors whose names match: they are written under their GGUF names.")
     ] = None,
     outtype: Annotated[
         str | None,
         Option(
-            "--outtype", parser=parser("outtype_named"),
+            parser=parser("outtype_named"),
             help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def export(
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
     if json:
-        print_json(found.as_dict())
+        print_json(found)
         return
     kind = f" ({found.hf_class})" if found.hf_class else ""
     print_line(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")

@@ -12,13 +12,13 @@ EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.
 
 def gpu_split(
     activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],
-    vram: Annotated[int, Option("--vram", help="Memory of the GPU for neurons, such as 6G.")],
+    vram: Annotated[int, Option(help="Memory of the GPU for neurons, such as 6G.")],
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
     output: Annotated[str | None, where("a file; default MODEL.generated.gpuidx.")] = None,
-    batch: Annotated[int, Option("--batch", min=1, help="Neurons that are placed together.")] = 256,
-    least: Annotated[int, Option("--least", min=0, help="Neurons that a layer gets if it gets any.")] = 0,
+    batch: Annotated[int, Option(min=1, help="Neurons that are placed together.")] = 256,
+    least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -28,7 +28,7 @@ def gpu_split(
 
     report = run(activations, vram, model, output, batch=batch, least=least, overwrite=overwrite)
     if json:
-        print_json(report.as_dict())
+        print_json(report)
         return
     found = report.placement
     neurons = sum(len(gpu) for gpu in found.gpu)

@@ -16,13 +16,13 @@ EXAMPLES = (
 
 def hash(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
-    xxh64: Annotated[bool, Option("--xxh64", help="XXH64: fast, against damage. The default.")] = False,
-    sha1: Annotated[bool, Option("--sha1", help="SHA-1.")] = False,
-    sha256: Annotated[bool, Option("--sha256", help="SHA-256: against tampering.")] = False,
-    uuid: Annotated[bool, Option("--uuid", help="UUID (version 5) of all tensors' data.")] = False,
-    all: Annotated[bool, Option("--all", help="All of them.")] = False,
-    no_tensors: Annotated[bool, Option("--no-tensors", help="Of each file as a whole only.")] = False,
-    check: Annotated[Path | None, Option("--check", help="Manifest to compare the files with.")] = None,
+    xxh64: Annotated[bool, Option(help="XXH64: fast, against damage. The default.")] = False,
+    sha1: Annotated[bool, Option(help="SHA-1.")] = False,
+    sha256: Annotated[bool, Option(help="SHA-256: against tampering.")] = False,
+    uuid: Annotated[bool, Option(help="UUID (version 5) of all tensors' data.")] = False,
+    all: Annotated[bool, Option(help="All of them.")] = False,
+    no_tensors: Annotated[bool, Option(help="Of each file as a whole only.")] = False,
+    check: Annotated[Path | None, Option(help="Manifest to compare the files with.")] = None,
     output: Annotated[str | None, where("a file for the manifest.")] = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -47,7 +47,7 @@ def hash(
             raise Exit(1)
         return
     if json:
-        print_json([digest.as_dict() for digest in digests])
+        print_json(digests)
     elif output is None:
         for digest in digests:
             print_line(digest.line())

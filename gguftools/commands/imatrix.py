@@ -16,7 +16,7 @@ def imatrix(
     output: Annotated[str, where("a file; .dat for the legacy form.")],
     ctx: Context = 512,
     chunks: Chunks = None,
-    process_output: Annotated[bool, Option("--process-output", help="Also measure the weights of the head.")] = False,
+    process_output: Annotated[bool, Option(help="Also measure the weights of the head.")] = False,
     overwrite: Overwrite = False,
     threads: Threads = None,
     json: Json = False,

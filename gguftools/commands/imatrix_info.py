@@ -16,11 +16,7 @@ EXAMPLES = (
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
     merge: Annotated[
-        str | None,
-        Option(
-            "--merge", metavar="PATH",
-            help="Write them as one matrix; .dat for the legacy form (also converts one).",
-        ),
+        str | None, Option(help="Write them as one matrix; .dat for the legacy form (also converts one).")
     ] = None,
     overwrite: Overwrite = False,
     json: Json = False,

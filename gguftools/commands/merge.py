@@ -17,7 +17,7 @@ def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
     output: Annotated[str | None, where("a file; default PREFIX.gguf beside the shards.")] = None,
     free: Annotated[
-        bool, Option("--free", help="Delete each shard once its bytes are safe; if interrupted, run it again.")
+        bool, Option(help="Delete each shard once its bytes are safe; if interrupted, run it again.")
     ] = False,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,

@@ -1,6 +1,7 @@
 """`gguftools perplexity`."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -19,20 +20,20 @@ def perplexity(
     file: TextFile,
     ctx: Context = 512,
     chunks: Chunks = None,
-    stride: Annotated[int, Option("--stride", min=0, help="Let windows overlap, each so many tokens on.")] = 0,
+    stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
     threads: Threads = None,
     round_activations: Annotated[
-        bool, Option("--round-activations", help="Round activations as llama.cpp does, to compare with its figures.")
+        bool, Option(help="Round activations as llama.cpp does, to compare with its figures.")
     ] = False,
     sparse: Annotated[
-        bool, Option("--sparse", help="Compute only the neurons that a PowerInfer file's predictor marks; compare.")
+        bool, Option(help="Compute only the neurons that a PowerInfer file's predictor marks; compare.")
     ] = False,
-    no_dense: Annotated[bool, Option("--no-dense", help="With --sparse: leave out the comparison.")] = False,
-    running: Annotated[bool, Option("--running", help="Print the value after every window.")] = False,
+    no_dense: Annotated[bool, Option(help="With --sparse: leave out the comparison.")] = False,
+    running: Annotated[bool, Option(help="Print the value after every window.")] = False,
     json: Json = False,
 ) -> None:
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
-    from ..console.progress import window_progress
+    from ..console.progress import StepProgress, window_progress
     from ..console.terminal import put
     from ..console.ui import note, print_json
     from ..measurement.perplexity import context_warning
@@ -40,7 +41,17 @@ def perplexity(
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")
-    with window_progress(f"measure {model.name}", "PPL") as progress:
+    passes = 2 if sparse and not no_dense else 1
+
+    def print_window(done: int, total: int, value: float) -> None:
+        nonlocal passes
+        passes -= done == 1
+        if not passes:  # of the last one, whose result is the command's
+            print(f"{done:5d}  {value:.4f}", flush=True)
+
+    bar = window_progress(f"measure {model.name}", "PPL")
+    told: AbstractContextManager[StepProgress] = nullcontext(print_window) if running else bar
+    with told as progress:
         result = measure(
             model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
             round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
@@ -48,9 +59,6 @@ def perplexity(
     if json:
         print_json(result.as_json())
         return
-    if running:
-        for number, value in enumerate(result.chunks, 1):
-            print(f"{number:5d}  {value:.4f}")
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(
         f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"

@@ -34,51 +34,29 @@ def quantize(
     recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
     output: Annotated[str | None, where("a file, or a folder for MODEL-RECIPE.gguf; default: beside SOURCE.")] = None,
     imatrix: Matrix = None,
-    include_weights: Annotated[
-        list[str] | None, Option("--include-weights", help="Use the matrix for names with this part only.")
-    ] = None,
-    exclude_weights: Annotated[
-        list[str] | None, Option("--exclude-weights", help="Ignore the matrix for names with this part.")
-    ] = None,
-    allow_missing_experts: Annotated[
-        bool, Option("--allow-missing-experts", help="Go on where the matrix never saw many experts.")
-    ] = False,
+    include_weights: Annotated[list[str] | None, Option(help="Use the matrix for names with this part only.")] = None,
+    exclude_weights: Annotated[list[str] | None, Option(help="Ignore the matrix for names with this part.")] = None,
+    allow_missing_experts: Annotated[bool, Option(help="Go on where the matrix never saw many experts.")] = False,
     tensor_type: Annotated[
-        list[Any] | None, Option("--tensor-type", help="REGEX=TYPE: format of the tensors whose name matches.")
+        list[Any] | None, Option(help="REGEX=TYPE: format of the tensors whose name matches.")
     ] = None,
-    tensor_type_file: Annotated[
-        Path | None, Option("--tensor-type-file", help="Such rules from a file, one a line.")
-    ] = None,
-    output_tensor_type: Annotated[
-        str | None, Option("--output-tensor-type", help="Format of output.weight.")
-    ] = None,
-    token_embedding_type: Annotated[
-        str | None, Option("--token-embedding-type", help="Format of token_embd.weight.")
-    ] = None,
-    pure: Annotated[bool, Option("--pure", help="The recipe's main format for every tensor.")] = False,
-    leave_output_tensor: Annotated[
-        bool, Option("--leave-output-tensor", help="Keep output.weight as it is.")
-    ] = False,
-    prune_layers: Annotated[
-        Any, Option("--prune-layers", help="Leave layers out, as 3,5,7; the rest is renumbered.")
-    ] = None,
-    override_kv: Annotated[
-        list[Any] | None, Option("--override-kv", help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")
-    ] = None,
+    tensor_type_file: Annotated[Path | None, Option(help="Such rules from a file, one a line.")] = None,
+    output_tensor_type: Annotated[str | None, Option(help="Format of output.weight.")] = None,
+    token_embedding_type: Annotated[str | None, Option(help="Format of token_embd.weight.")] = None,
+    pure: Annotated[bool, Option(help="The recipe's main format for every tensor.")] = False,
+    leave_output_tensor: Annotated[bool, Option(help="Keep output.weight as it is.")] = False,
+    prune_layers: Annotated[Any, Option(help="Leave layers out, as 3,5,7; the rest is renumbered.")] = None,
+    override_kv: Annotated[list[Any] | None, Option(help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")] = None,
     new: New = False,
-    keep_split: Annotated[bool, Option("--keep-split", help="As many shards as the source.")] = False,
+    keep_split: Annotated[bool, Option(help="As many shards as the source.")] = False,
     split_max_size: ShardSize = None,
     split_max_tensors: ShardTensors = None,
     reserve: Reserve = None,
     allow_requantize: Annotated[
-        bool, Option("--allow-requantize", help="Quantize tensors that are quantized already; quality suffers.")
+        bool, Option(help="Quantize tensors that are quantized already; quality suffers.")
     ] = False,
-    no_fallback: Annotated[
-        bool, Option("--no-fallback", help="Fail where a tensor cannot have the format of its recipe.")
-    ] = False,
-    check_tensors: Annotated[
-        bool, Option("--check-tensors", help="Look for NaN and infinity everywhere before writing.")
-    ] = False,
+    no_fallback: Annotated[bool, Option(help="Fail where a tensor cannot have the format of its recipe.")] = False,
+    check_tensors: Annotated[bool, Option(help="Look for NaN and infinity everywhere before writing.")] = False,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -87,7 +65,7 @@ def quantize(
     ] = None,
     threads: Threads = None,
     memory: Memory = "512M",
-    list_recipes: Annotated[bool, Option("--list-recipes", help="List the recipes and leave.")] = False,
+    list_recipes: Annotated[bool, Option(help="List the recipes and leave.")] = False,
     json: Json = False,
 ) -> None:
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""

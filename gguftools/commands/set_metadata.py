@@ -20,27 +20,21 @@ def set_metadata(
         list[str] | None,
         Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE: a file's text; KEY[INDEX]=VALUE: one item."),
     ] = None,
-    from_json: Annotated[
-        Path | None, Option("--from-json", help="More values, from a JSON object of keys and values.")
-    ] = None,
+    from_json: Annotated[Path | None, Option(help="More values, from a JSON object of keys and values.")] = None,
     type: Annotated[
-        list[str] | None, Option("--type", help="KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise.")
+        list[str] | None, Option(help="KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise.")
     ] = None,
-    remove: Annotated[list[str] | None, Option("--remove", help="Key to remove.")] = None,
-    rename: Annotated[list[str] | None, Option("--rename", help="OLD=NEW: another name for a key.")] = None,
-    chat_template: Annotated[
-        str | None, Option("--chat-template", help="Jinja text, or @FILE; tried on sample conversations.")
-    ] = None,
-    special_token: Annotated[
-        list[str] | None, Option("--special-token", help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")
-    ] = None,
+    remove: Annotated[list[str] | None, Option(help="Key to remove.")] = None,
+    rename: Annotated[list[str] | None, Option(help="OLD=NEW: another name for a key.")] = None,
+    chat_template: Annotated[str | None, Option(help="Jinja text, or @FILE; tried on sample conversations.")] = None,
+    special_token: Annotated[list[str] | None, Option(help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")] = None,
     output: Annotated[str | None, where("a copy; FILE stays as it is.")] = None,
     reserve: Reserve = None,
-    force: Annotated[bool, Option("--force", help="Store values that the model cannot have, too.")] = False,
+    force: Annotated[bool, Option(help="Store values that the model cannot have, too.")] = False,
     new: New = False,
     overwrite: Overwrite = False,
-    recover: Annotated[bool, Option("--recover", help="First complete an edit that was interrupted.")] = False,
-    roll_back: Annotated[bool, Option("--roll-back", help="First undo an edit that was interrupted.")] = False,
+    recover: Annotated[bool, Option(help="First complete an edit that was interrupted.")] = False,
+    roll_back: Annotated[bool, Option(help="First undo an edit that was interrupted.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

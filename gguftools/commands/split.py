@@ -18,9 +18,7 @@ def split(
     output: Annotated[str | None, where("PREFIX of the shards' names; default the file's own.")] = None,
     split_max_size: ShardSize = None,
     split_max_tensors: ShardTensors = None,
-    no_tensor_first_split: Annotated[
-        bool, Option("--no-tensor-first-split", help="The first shard has the metadata alone.")
-    ] = False,
+    no_tensor_first_split: Annotated[bool, Option(help="The first shard has the metadata alone.")] = False,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
     json: Json = False,

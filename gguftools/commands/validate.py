@@ -15,7 +15,7 @@ EXAMPLES = (
 
 def validate(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
-    header: Annotated[bool, Option("--header", help="Check the header alone, not every block of the data.")] = False,
+    header: Annotated[bool, Option(help="Check the header alone, not every block of the data.")] = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -29,8 +29,7 @@ def validate(
         with bytes_progress(f"validate {path.name}") as progress:
             found.append(check(path, data=not header, threads=threads, progress=progress))
     if json:
-        documents = [each.as_dict() for each in found]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        print_json(found[0] if len(found) == 1 else found)
     else:
         for each in found:
             rows = [(problem.severity, problem.where, problem.message) for problem in each.problems]

@@ -105,7 +105,7 @@ class Commands(OwnHelp, TyperGroup):
             if not word or (word.startswith("--") and word.endswith("=")):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
         words = [current(word, ALIASES.get(str(name), {})) for word in rest]
-        if twice := given_twice(command, words):
+        if twice := given_twice(command, words, ctx):
             raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
         return name, command, words
 

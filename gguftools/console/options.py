@@ -33,7 +33,8 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 # What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
 BY_NAME = {
     "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "imatrix": "FILE",
-    "include_weights": "PART", "key": "KEY", "memory": "SIZE", "outtype": "OUTTYPE",
+    "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
+    "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
     "recipes": "RECIPE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
     "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
@@ -73,6 +74,7 @@ def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
     word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(annotation, ""))
     if isinstance(info, OptionInfo):
         info.metavar = word
+        info.param_decls = info.param_decls or (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
     if word in PARSERS:
         info.parser = parser(PARSERS[word])
     if word in VALUES:

@@ -55,14 +55,19 @@ def note(text: str) -> None:
         terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
 
 
-def print_json(value: Any) -> None:
-    print(_json(value, indent=2))
+def print_json(result: Any) -> None:
+    """A result, or several: what its `as_dict` says, as JSON."""
+    print(_json(result, indent=2))
 
 
 def _json(value: Any, indent: int | None = None) -> str:
     """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
-    text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=str)
+    text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
     return UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+
+
+def _plain(result: Any) -> Any:
+    return result.as_dict() if hasattr(result, "as_dict") else str(result)
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
@@ -108,7 +113,7 @@ def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) ->
     if unknown:
         note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
     if as_json:
-        print_json(report.as_dict())
+        print_json(report)
         return
     for output in report.outputs:
         _note_fallbacks(output)
@@ -157,7 +162,7 @@ def print_edit(report: EditReport, as_json: bool) -> None:
     for warning in report.warnings:
         note(f"warning: {warning}")
     if as_json:
-        print_json(report.as_dict())
+        print_json(report)
         return
     for change in report.changes:
         for line in change.lines():
@@ -184,7 +189,7 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
     for warning in report.warnings:
         note(f"warning: {warning}")
     if as_json:
-        print_json(report.as_dict())
+        print_json(report)
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
@@ -194,7 +199,7 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
 def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
     """For each file, what differs from its manifest."""
     if as_json:
-        print_json([report.as_dict() for report in reports])
+        print_json(reports)
         return
     for report in reports:
         for mismatch in report.mismatches:

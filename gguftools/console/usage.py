@@ -159,24 +159,16 @@ def flag(name: str) -> str:
     return name.upper() if name in ARGUMENTS else f"--{name.replace('_', '-')}"
 
 
-def given_twice(command: Any, words: Sequence[str]) -> str | None:
+def given_twice(command: Any, words: Sequence[str], ctx: Any) -> str | None:
     """An option that has one value and is given a second one."""
-    options = {spelled: each for each in command.params for spelled in (*each.opts, *each.secondary_opts)}
-    seen: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        found = word.partition("=")[0]
-        found = found if found in options or word.startswith("--") else word[:2]
-        option = options.get(found) if found.startswith("-") else None
-        if option is None:
-            continue
-        if option.name in seen and not option.multiple and (not option.is_flag or seen[option.name] != found):
+    try:
+        _, _, given = command.make_parser(typer.Context(command, parent=ctx)).parse_args(list(words))
+    except USAGE_ERROR:
+        return None  # said later
+    for option in {each for each in given if given.count(each) > 1}:
+        opposite = option.is_flag and {*option.opts, *option.secondary_opts}.intersection(words) > {*option.opts}
+        if option.param_type_name == "option" and not option.multiple and (not option.is_flag or opposite):
             return str(option.opts[0])
-        seen[option.name] = found
-        if not option.is_flag and word == found:
-            next(rest, None)  # its value
     return None
 
 
