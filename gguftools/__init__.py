@@ -1,6 +1,6 @@
 """Turn Hugging Face checkpoints into GGUF files, quantize them, edit them, and measure what quantizing cost.
 
-The functions of this module are the public Python API; what a command does, one of them does.
+What is listed in `__all__` is the public Python API; what a command does, one of its functions does.
 """
 
 from __future__ import annotations
@@ -11,44 +11,54 @@ __version__ = "0.1.0"
 
 _API = {
     # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
-    "audit": "inspection.audit",
-    "convert": "conversion.convert",
-    "diff": "inspection.compare",
-    "hash": "inspection.hashing",
-    "load": "opened",
-    "open": "opened",
-    "perplexity": "measurement.perplexity",
-    "quantize": "conversion.quantize",
-    "set_metadata": "metadata.edit",
-    "validate": "inspection.validation",
+    "GgufToolsError": "quants.errors",
+    "Model": "gguftools.model",
+    "audit": "gguftools.inspection.audit",
+    "convert": "gguftools.conversion.convert",
+    "diff": "gguftools.inspection.compare",
+    "export": "gguftools.conversion.export",
+    "gpu_split": "gguftools.conversion.placement",
+    "hash": "gguftools.inspection.hashing",
+    "imatrix": "gguftools.measurement.importance",
+    "load": "gguftools.model",
+    "open": "gguftools.model",
+    "perplexity": "gguftools.measurement.perplexity",
+    "quantize": "gguftools.conversion.quantize",
+    "set_metadata": "gguftools.metadata.edit",
+    "validate": "gguftools.inspection.validation",
 }
 
 __all__ = [
-    "GgufToolsError", "__version__", "audit", "convert", "diff", "hash", "load", "open", "perplexity", "quantize",
-    "set_metadata", "validate",
+    "GgufToolsError", "Model", "__version__", "audit", "convert", "diff", "export", "gpu_split", "hash", "imatrix",
+    "load", "open", "perplexity", "quantize", "set_metadata", "validate",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
     from .conversion.convert import convert
+    from .conversion.export import export
+    from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
     from .inspection.audit import audit
     from .inspection.compare import diff
     from .inspection.hashing import hash
     from .inspection.validation import validate
+    from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
-    from .opened import load, open
+    from .model import Model, load, open
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "GgufToolsError":
-        return importlib.import_module("quants.errors").GgufToolsError
     if name not in _API:
         raise AttributeError(f"module 'gguftools' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"gguftools.{_API[name]}"), name)
-    globals()[name] = value  # over the submodule of that name, which the import has bound here
+    value = getattr(importlib.import_module(_API[name]), name)
+    globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_API})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 from .errors import FormatError
 from .format import Format, format_named
 
+ARRAYS = ("F32", "F16", "F64", "I8", "I16", "I32", "I64")  # formats whose values numpy has a type for
+
 ReadRows = Callable[[int, int], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array of rows in some format.
+    """A named array of rows in some format: `tensor[a:b]` and `numpy.asarray(tensor)` decode it to float32.
 
     shape: rows first, as in numpy; the last number is the width of a row. All other dimensions together count rows.
     read(start, stop): the stored bytes of those rows, uint8 (stop - start, bytes of a row); a view where it can be.
@@ -73,12 +76,56 @@ class Tensor:
         decoded = self.format.decode(raw)
         return decoded.reshape(self.shape) if whole else decoded
 
+    def __getitem__(self, index: int | slice) -> NDArray[np.float32]:
+        """Values of the first dimension's items, decoded: float32. Nothing else is read; steps are 1 or more.
+
+        Raises IndexError for an item that there is not.
+        """
+        count = self.shape[0] if self.shape else 0
+        if isinstance(index, slice):
+            start, stop, step = index.indices(count)
+            if step < 1:
+                raise IndexError(f"{self.name!r} is read from front to back; a step of {step} is not")
+            return self._items(start, max(start, stop))[::step]
+        if not -count <= index < count:
+            raise IndexError(f"{self.name!r} has {count} items; there is no item {index}")
+        item: NDArray[np.float32] = self._items(index % count, index % count + 1)[0]
+        return item
+
+    def _items(self, start: int, stop: int) -> NDArray[np.float32]:
+        if len(self.shape) == 1:
+            return self.float32()[start:stop]
+        rows = math.prod(self.shape[1:-1])
+        return self.float32(start * rows, stop * rows).reshape(stop - start, *self.shape[1:])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The decoded values, float32 unless numpy asks for another type."""
+        values: NDArray[Any] = np.asarray(self.float32(), dtype)
+        return values
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name!r}: {self.format.name} {self.shape}, {self.nbytes:,} bytes>"
+
     def renamed(self, name: str) -> Tensor:
         return replace(self, name=name)
 
 
-def from_array(name: str, values: NDArray[np.float32], origin: str = "") -> Tensor:
-    """A Tensor over float32 values that are already in memory."""
-    values = np.ascontiguousarray(values, "<f4")
-    raw = values.reshape(-1, values.shape[-1] if values.ndim else 1).view(np.uint8)
-    return Tensor(name, values.shape, format_named("F32"), lambda start, stop: raw[start:stop], origin)
+def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
+    """A Tensor over an array in memory, stored in the array's own type: floats (bfloat16 too) or signed integers.
+
+    Raises FormatError for types that GGUF has no tensors of.
+    """
+    values = np.asarray(values)
+    if values.dtype.name == "bfloat16":  # ml_dtypes', which numpy does not know by itself
+        stored, form = values.view(np.uint16), "BF16"
+    else:
+        stored = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        form = next((name for name in ARRAYS if format_named(name).elements == stored.dtype), "")
+    if not form:
+        known = f"{', '.join(ARRAYS)} and bfloat16"
+        raise FormatError(f"{name!r} is an array of {values.dtype}; GGUF has tensors of {known}")
+    raw = np.ascontiguousarray(stored).reshape(-1, stored.shape[-1] if stored.ndim else 1).view(np.uint8)
+    return Tensor(name, stored.shape, format_named(form), lambda start, stop: raw[start:stop], origin)

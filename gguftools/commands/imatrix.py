@@ -24,14 +24,14 @@ def imatrix(
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
     from ..console.progress import window_progress
     from ..console.ui import note, print_json, print_matrix
-    from ..measurement.importance import measure_importance
+    from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..quantization.imatrix import as_dict
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")
     with window_progress(f"read with {model.name}") as progress:
-        matrix = measure_importance(
+        matrix = imatrix(
             model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
             overwrite=overwrite, progress=progress,
         )  # fmt: skip

@@ -24,10 +24,9 @@ def show(
 ) -> None:
     """Show what GGUF files hold: a summary, metadata, tensors."""
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
-    from ..inputs import selected
     from ..inspection import describe
     from ..metadata.text import brief
-    from ..opened import open
+    from ..model import open, selected
 
     opened = [open(path) for path in files]
     if json and not key:
@@ -55,8 +54,9 @@ def show(
                 pairs = {k: each.metadata.value(k) for k in each.metadata}
                 rows = [(k, str(v.gguf_type), brief(v)) for k, v in pairs.items()]
                 table("metadata", ("key", "type", "value"), rows)
+            places = each.file.offsets if each.file else {}
             found = [
-                (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{each.file.offsets[t.name]:,}", size(t.nbytes))
+                (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{places.get(t.name, 0):,}", size(t.nbytes))
                 for t in selected(each.tensors, tensors)
             ]
             if found:

@@ -14,7 +14,7 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, check_space, check_target, output_path
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.shards import set_name, shard_paths
-from ..inputs import read_by_calls
+from ..model import pread_tensors
 from ..writing.pipeline import FilePlan, Item, write_files
 from ..writing.row_blocks import Progress
 
@@ -52,7 +52,7 @@ def convert_endian(
         raise OptionError(f"there is no byte order {order!r}", hint="it is little or big")
     if order == opened.byte_order:
         raise OptionError(f"{path} is {order} endian already")
-    tensors = read_by_calls(opened)
+    tensors = pread_tensors(opened)
     targets = _targets(opened, order, output)
     files = [_plan(part, target, tensors, order) for part, target in zip(opened.parts, targets, strict=True)]
     reads, total = Reads(states=opened.states), sum(file.layout.total for file in files)

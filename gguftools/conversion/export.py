@@ -24,9 +24,9 @@ from quants.errors import FileError, OptionError, VocabularyError
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from ..files.checkpoint.safetensors import Entry, plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
-from ..inputs import PathLike, open_input, selected
 from ..metadata.difference import compare_metadata
 from ..metadata.typed import check_types
+from ..model import Model, PathLike, opened, selected
 from ..writing.row_blocks import Progress, over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")
@@ -50,8 +50,40 @@ class Exported:
         return {**asdict(self), "path": str(self.path)}
 
 
+def export(
+    source: PathLike | Model,
+    output: PathLike,
+    *,
+    tensors: str | None = None,
+    outtype: str | None = None,
+    max_shard: int | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write a Hugging Face folder, or (a .safetensors or .npy output, or `tensors`) tensors under their GGUF names.
+
+    tensors: a regular expression that names must hold. outtype: F32, F16 or BF16; None keeps floats as they are and
+    decodes block formats to F32. max_shard: bytes of weights in a file of a folder. overwrite: replace what exists.
+    Raises FileError, OptionError, FormatError, ModelError, VocabularyError; see `export_tensors`, `export_checkpoint`.
+    """
+    wanted = None if outtype is None else outtype.upper()
+    if wanted is not None and wanted not in OUTTYPES:
+        raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
+    if tensors is None and not os.fspath(output).endswith((".safetensors", ".npy")):
+        return export_checkpoint(
+            source, output, outtype=wanted, max_shard=max_shard or DEFAULT_SHARD, overwrite=overwrite, threads=threads,
+            progress=progress,
+        )  # fmt: skip
+    if max_shard is not None:
+        raise OptionError("max_shard means nothing for tensors by themselves", "it is for the weights of a checkpoint")
+    return export_tensors(
+        source, output, pattern=tensors, outtype=wanted, overwrite=overwrite, threads=threads, progress=progress
+    )
+
+
 def export_tensors(
-    source: PathLike,
+    source: PathLike | Model,
     output: PathLike,
     *,
     pattern: str | None = None,
@@ -67,22 +99,23 @@ def export_tensors(
     one tensor; a folder, or what ends in a slash, takes them all.
     Raises FileError, OptionError, FormatError.
     """
-    path, opened = Path(output), open_input(Path(source))
-    tensors = selected(opened.tensors, pattern)
+    path, model = Path(output), opened(source)
+    tensors = selected(model.streamed(), pattern)
     is_folder = path.is_dir() or os.fspath(output).endswith("/")
     if path.suffix == ".npy" and not is_folder:
         if len(tensors) != 1:
             message = f"a .npy file holds one tensor; {len(tensors)} were chosen"
             raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
-        return _write_npy(tensors, {tensors[0].name: path}, path, outtype, overwrite, opened.reads, threads, progress)
+        paths = {tensors[0].name: path}
+        return _write_npy(tensors, paths, path, outtype, overwrite, model.origin.reads, threads, progress)
     if is_folder:
         with made_folder(path):
             paths = {tensor.name: path / f"{_file_name(tensor.name)}.npy" for tensor in tensors}
-            return _write_npy(tensors, paths, path, outtype, overwrite, opened.reads, threads, progress)
+            return _write_npy(tensors, paths, path, outtype, overwrite, model.origin.reads, threads, progress)
     if path.suffix != ".safetensors":
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
     named = [(tensor.name, tensor) for tensor in tensors]
-    size = _write_safetensors(path, named, outtype, threads, progress, overwrite=overwrite, reads=opened.reads)
+    size = _write_safetensors(path, named, outtype, threads, progress, overwrite=overwrite, reads=model.origin.reads)
     return Exported(path, (path.name,), len(tensors), size)
 
 
@@ -164,7 +197,7 @@ def _write_npy(
 
 
 def export_checkpoint(
-    source: PathLike,
+    source: PathLike | Model,
     folder: PathLike,
     *,
     outtype: str | None = None,
@@ -179,19 +212,19 @@ def export_checkpoint(
     weights in a file. What is written converts to the same tensors again; `differing` lists metadata that would not.
     Raises FileError, ModelError where the architecture's mapping cannot be undone, VocabularyError.
     """
-    opened, target = open_input(Path(source)), Path(folder)
+    model, target = opened(source), Path(folder)
     with new_folder(target, overwrite) as made:
-        check_types(opened.metadata, "")
-        rebuilt = plan_export(opened.metadata, opened.tensors)
-        config = _config(rebuilt, opened.metadata, outtype)
+        check_types(model.metadata, "")
+        rebuilt = plan_export(model.metadata, model.streamed())
+        config = _config(rebuilt, model.metadata, outtype)
         texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
-        texts |= restored_files(opened.metadata) if "tokenizer.ggml.model" in opened.metadata else {}
+        texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}
         for name, content in texts.items():
-            with atomic_output(made / name, overwrite=overwrite, reads=opened.reads) as file:
+            with atomic_output(made / name, overwrite=overwrite, reads=model.origin.reads) as file:
                 file.write(content)
-        differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, opened.metadata)]
+        differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, model.metadata)]
         files, size = _write_weights(
-            made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, opened.reads
+            made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, model.origin.reads
         )
     return Exported(
         target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)

@@ -25,7 +25,7 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.torch_pickle import open_torch
 from ..files.gguf.reader import open_gguf
-from ..inputs import PathLike
+from ..model import PathLike
 from ..writing.pipeline import FilePlan, Item, write_files
 from .predictors import numbered_files
 

@@ -81,8 +81,10 @@ def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
 def output_path(output: PathLike, default_name: str | None = None) -> Path:
     """The file that an output names: itself, or `default_name` in the folder that it is or, by its last slash, must be.
 
-    Raises FileError where the folder does not exist, or a file has to be named.
+    Raises FileError where the folder does not exist, or a file has to be named; OptionError for what is no path.
     """
+    if not isinstance(output, (str, os.PathLike)):
+        raise OptionError(f"the output is {type(output).__name__}; a path was expected")
     path = Path(output)
     if not os.fspath(output).endswith("/") and not path.is_dir():
         return path

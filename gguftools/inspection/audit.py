@@ -15,8 +15,7 @@ from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
 
 from ..files.gguf.reader import open_gguf
-from ..inputs import PathLike, read_by_calls
-from ..opened import OpenFile, open
+from ..model import Model, PathLike, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates
@@ -65,15 +64,15 @@ def audit(
     compared with that. tensors: also look for tensors out of line, which reads them all.
     Raises FileError for a file that cannot be opened: `validate` says more of those.
     """
-    opened = open(path)
-    templates = dict(chat_templates(opened.metadata))
-    found = [*audit_names(opened.metadata, "key"), *audit_names(opened.tensors, "name")]
-    found += [*audit_metadata(opened.metadata), *audit_tokens(opened.metadata)]
+    model = opened(path)
+    templates = dict(chat_templates(model.metadata))
+    found = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
+    found += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
     found += audit_templates(templates) if templates else ()
     if against is not None:
         found += compare_templates(templates, dict(chat_templates(_source_metadata(Path(against)))))
     if tensors:
-        found += _audit_tensors(opened, against, threads, progress)
+        found += _audit_tensors(model, against, threads, progress)
     ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
     return AuditReport(Path(path), tuple(ordered), tuple(templates))
 
@@ -119,12 +118,12 @@ def _difference(source: str, found: str) -> tuple[int, str]:
 
 
 def _audit_tensors(
-    opened: OpenFile, against: PathLike | None, threads: int | None, progress: Progress | None
+    model: Model, against: PathLike | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from audit_statistics(measure(read_by_calls(opened.file), threads, progress))
+    yield from audit_statistics(measure(model.streamed(), threads, progress))
     if against is None:
         return
-    compared = diff(against, opened.path, threads=threads, progress=progress)
+    compared = diff(against, model, threads=threads, progress=progress)
     relative = {}
     for tensor in compared.tensors:
         if tensor.kind in ("added", "removed", "shape"):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from quants import Tensor
 
 from ..files.gguf.writer import RESERVE_KEY
-from ..inputs import PathLike, open_input
 from ..metadata.difference import KeyDifference, compare_metadata
+from ..model import Model, PathLike, opened
 from ..writing.row_blocks import Progress, over_rows
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
@@ -104,18 +104,18 @@ class DiffReport:
 
 
 def diff(
-    a: PathLike, b: PathLike, *, threads: int | None = None, progress: Progress | None = None
+    a: PathLike | Model, b: PathLike | Model, *, threads: int | None = None, progress: Progress | None = None
 ) -> DiffReport:
     """Compare two models: GGUF files, split sets or Hugging Face folders. Figures say how far B is from A.
 
     progress(bytes of A read, of how many, tensor). Raises FileError, ModelError, VocabularyError for what cannot be
     opened, FormatError for tensors of a type that cannot be decoded.
     """
-    first, second = open_input(Path(a)), open_input(Path(b))
-    folder = Path(a).is_dir() or Path(b).is_dir()
+    first, second = opened(a), opened(b)
+    folder = bool(first.origin.outtype or second.origin.outtype)
     keys = tuple(compare_metadata(first.metadata, second.metadata, OF_THE_OUTPUT if folder else (RESERVE_KEY,)))
-    tensors = _compare_tensors(first.tensors, second.tensors, threads, progress)
-    return DiffReport(Path(a), Path(b), folder, keys, tuple(tensors))
+    tensors = _compare_tensors(first.streamed(), second.streamed(), threads, progress)
+    return DiffReport(first.path, second.path, folder, keys, tuple(tensors))
 
 
 def _compare_tensors(

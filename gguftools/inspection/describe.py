@@ -16,10 +16,10 @@ from quants.errors import OptionError
 from quants.spelling import did_you_mean
 
 from ..metadata.text import SHORT_ARRAY, plain
-from ..opened import OpenFile
+from ..model import Model
 
 
-def summary(opened: OpenFile) -> dict[str, Any]:
+def summary(opened: Model) -> dict[str, Any]:
     """The few facts that people look for first; keys whose facts the file lacks are left out."""
     metadata, tensors = opened.metadata, opened.tensors
     name = metadata.get("general.architecture")
@@ -42,7 +42,7 @@ def summary(opened: OpenFile) -> dict[str, Any]:
         "width": _number(metadata, f"{name}.embedding_length"),
         "vocabulary": _vocabulary(metadata),
         "chat template": "yes" if "tokenizer.chat_template" in metadata else None,
-        "shards": len(opened.file.shards) if len(opened.file.shards) > 1 else None,
+        "shards": len(opened.files) if len(opened.files) > 1 else None,
     }
     return {key: value for key, value in facts.items() if value is not None}
 
@@ -60,18 +60,19 @@ def _vocabulary(metadata: Mapping[str, Any]) -> str | None:
     return f"{named} ({pre})" if isinstance(pre, str) and pre else named
 
 
-def as_json(opened: OpenFile, tensors: Iterable[Tensor]) -> dict[str, Any]:
+def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
     """Everything but tensor data; arrays longer than a few items by type, length and first items."""
+    file = opened.file
     return {
         "file": str(opened.path),
-        "version": opened.file.version,
-        "byte_order": opened.file.byte_order,
-        "alignment": opened.file.alignment,
+        **({"version": file.version, "byte_order": file.byte_order} if file else {}),
+        "alignment": opened.origin.alignment,
         "summary": summary(opened),
         "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
         "tensors": [
-            {"name": t.name, "type": t.format.name, "shape": list(t.shape), "offset": opened.file.offsets[t.name],
+            {"name": t.name, "type": t.format.name, "shape": list(t.shape), "offset": file.offsets[t.name],
              "bytes": t.nbytes}
+            if file else {"name": t.name, "type": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
             for t in tensors
         ],
     }  # fmt: skip
@@ -84,7 +85,7 @@ def _json_value(value: Value) -> dict[str, Any]:
     return {"type": str(value.gguf_type), "length": len(value.data), "first": plain(first)}
 
 
-def as_text(opened: OpenFile) -> Iterator[str]:
+def as_text(opened: Model) -> Iterator[str]:
     """A stable dump for `diff`: every key in full, of tensors type, shape and a short hash of their bytes."""
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)

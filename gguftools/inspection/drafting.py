@@ -14,10 +14,9 @@ from archs.metadata import Metadata
 from quants.errors import VocabularyError
 from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
 
-from ..inputs import PathLike
 from ..metadata.text import plain
 from ..metadata.typed import check_types
-from ..opened import open
+from ..model import PathLike, open
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128

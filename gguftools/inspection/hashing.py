@@ -22,7 +22,7 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
-from ..inputs import read_by_calls
+from ..model import pread_tensors
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
 PathLike = str | os.PathLike[str]
@@ -61,7 +61,7 @@ def hash(
     whole = {name: _start(name) for name in wanted}
     found: list[Digest] = []
     with ThreadPoolExecutor(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
-        for tensor in read_by_calls(opened).values():
+        for tensor in pread_tensors(opened).values():
             own = {name: _start(name) for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):

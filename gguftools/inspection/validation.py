@@ -16,8 +16,8 @@ from quants.errors import GgufToolsError
 
 from ..files.gguf.reader import GgufFile, align, open_gguf
 from ..files.gguf.writer import RESERVE_KEY
-from ..inputs import PathLike, read_by_calls
 from ..metadata.checks import problems as key_problems
+from ..model import PathLike, pread_tensors
 from ..writing.row_blocks import Progress
 from .block_check import can_check, find_bad_blocks
 from .vocabulary_check import ERROR, WARNING, check_vocabulary
@@ -66,7 +66,7 @@ def validate(
     """
     try:
         file = open_gguf(Path(path))
-        tensors = read_by_calls(file)
+        tensors = pread_tensors(file)
     except GgufToolsError as error:
         hint = f"; {error.hint}" if error.hint else ""
         return ValidationReport(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants.errors import ModelError, OptionError
 
 from ..files.checkpoint.folder import is_remote
-from ..inputs import PathLike
+from ..model import PathLike
 from ..writing.report import LogitCheck, OutputReport
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check_output(output: OutputReport, folder: PathLike, prompts: int) -> LogitC
     Needs torch, and memory for the model in float32. Raises ModelError where transformers can't load the checkpoint
     without running code from it, or the runtime can't run the file.
     """
-    from ..opened import load
+    from ..model import load
 
     model = load(output.file)
     asked = [prompt for prompt, _ in zip(_prompts(model, Path(folder)), range(prompts), strict=False)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quants.errors import OptionError
 
-from ..opened import OpenFile, open
+from ..model import Model, PathLike, opened
 from .perplexity import read_text
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class DivergenceReport:
 
 
 def divergence(
-    model: str | os.PathLike[str] | OpenFile,
-    base: str | os.PathLike[str] | OpenFile,
+    model: PathLike | Model,
+    base: PathLike | Model,
     text: str | os.PathLike[str],
     *,
     n_ctx: int = 512,
@@ -56,17 +56,17 @@ def divergence(
     differ.
     """
     from runtime.divergence import divergence as measure
-    from runtime.model import Model
+    from runtime.model import Model as RunningModel
     from runtime.precision import Precision
 
-    files = [each if isinstance(each, OpenFile) else open(each) for each in (model, base)]
+    files = [opened(each) for each in (model, base)]
     written = read_text(Path(text))
     tokens, of_base = (file.tokenizer.encode(written) for file in files)
     if tokens != of_base:
         both = f"{files[0].path} and {files[1].path}"
         raise OptionError(f"{both} make different tokens of the text; their vocabularies have to be equal")
     precision: Precision = "llama.cpp" if round_activations else "float32"
-    models = [Model(file.metadata, file.tensors, threads=threads, precision=precision) for file in files]
+    models = [RunningModel(file.metadata, file.tensors, threads=threads, precision=precision) for file in files]
     tokenizer = files[0].tokenizer
     figures = measure(
         tokens, models[1].lazy_logits, models[0].lazy_logits, n_ctx, bos=tokenizer.bos if tokenizer.add_bos else None,

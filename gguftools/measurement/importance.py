@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 from quants.errors import ModelError
 
 from ..files.atomic import NOTHING, check_target, output_path
-from ..opened import open
+from ..model import Model, PathLike, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from .perplexity import read_text
 
@@ -20,10 +19,10 @@ MOST = 3e38  # what float32 holds
 Progress = Callable[[int, int, float], None]
 
 
-def measure_importance(
-    model: str | os.PathLike[str],
-    text: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+def imatrix(
+    model: PathLike | Model,
+    text: PathLike,
+    output: PathLike,
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
@@ -32,24 +31,27 @@ def measure_importance(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ImportanceMatrix:
-    """Let the model read `text` in windows and write the sums of squared inputs of its weights to `output`.
+    """Let the model read the file `text` in windows: an importance matrix, the sums of squared inputs of its weights.
 
-    Windows are those of perplexity, every position counts. with_output: also for the weights of the head, which recipes
-    don't ask importance for. output: GGUF form, or the legacy one if it ends in .dat; overwrite: even if it exists.
+    Windows are those of perplexity, every position counts. output: where it is written, too: GGUF form, or the legacy
+    one if it ends in .dat; overwrite: even if it exists. with_output: also for the weights of the head, which recipes
+    don't ask importance for. threads: default all processors. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance
-    from runtime.model import Model
+    from runtime.model import Model as RunningModel
     from runtime.perplexity import windows
 
-    opened, target = open(model), output_path(output)
-    reads = [*opened.file.shards, Path(text)]
-    check_target(target, NOTHING.also(reads), overwrite)
-    tokenizer = opened.tokenizer
+    source = opened(model)
+    reads = [*source.files, Path(text)]
+    target = Path("imatrix.gguf") if output is None else output_path(output)
+    if output is not None:
+        check_target(target, NOTHING.also(reads), overwrite)
+    tokenizer = source.tokenizer
     tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     found = Importance()
-    net = Model(opened.metadata, opened.tensors, threads=threads, observe=found.observe)
+    net = RunningModel(source.metadata, source.tensors, threads=threads, observe=found.observe)
     bos = tokenizer.bos if tokenizer.add_bos else None
     for done, (inputs, _) in enumerate(plan.batches(tokens, bos), 1):
         net.lazy_logits(inputs)
@@ -64,5 +66,6 @@ def measure_importance(
         for name in kept
     }
     matrix = ImportanceMatrix(target, entries, (Path(text).name,), len(plan.starts), n_ctx)
-    write_imatrix(matrix, target, overwrite, reads)
+    if output is not None:
+        write_imatrix(matrix, target, overwrite, reads)
     return matrix

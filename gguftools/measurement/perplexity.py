@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from quants.errors import FileError
 
 from ..files.naming import hint_for_absent
-from ..opened import OpenFile, open
+from ..model import Model, PathLike, opened
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -48,8 +47,8 @@ class Measured:
 
 
 def perplexity(
-    model: str | os.PathLike[str] | OpenFile,
-    text: str | os.PathLike[str],
+    model: PathLike | Model,
+    text: PathLike,
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
@@ -68,17 +67,17 @@ def perplexity(
     neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
-    from runtime.model import Model
+    from runtime.model import Model as RunningModel
     from runtime.perplexity import Perplexity, windows
     from runtime.perplexity import perplexity as measure
     from runtime.precision import Precision
 
-    opened = model if isinstance(model, OpenFile) else open(model)
-    tokenizer = opened.tokenizer
+    source = opened(model)
+    tokenizer = source.tokenizer
     tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     precision: Precision = "llama.cpp" if round_activations else "float32"
-    net = Model(opened.metadata, opened.tensors, threads=threads, precision=precision)
+    net = RunningModel(source.metadata, source.tensors, threads=threads, precision=precision)
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
@@ -103,7 +102,7 @@ def perplexity(
     result = evaluate()
     seconds = time.perf_counter() - start
     return Measured(
-        file=str(opened.path),
+        file=str(source.path),
         perplexity=result.perplexity,
         standard_error=result.standard_error,
         chunks=result.chunks,
@@ -116,9 +115,9 @@ def perplexity(
     )
 
 
-def context_warning(model: str | os.PathLike[str] | OpenFile, n_ctx: int) -> str | None:
+def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
     """What to say of windows that are longer than what the model was made for."""
-    metadata = (model if isinstance(model, OpenFile) else open(model)).metadata
+    metadata = opened(model).metadata
     longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     if not isinstance(longest, int) or not 0 < longest < n_ctx:
         return None

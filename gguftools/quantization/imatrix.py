@@ -296,6 +296,22 @@ def check(matrix: ImportanceMatrix) -> list[str]:
     return zero
 
 
+def usable_matrix(
+    given: PathLike | ImportanceMatrix | None, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> tuple[ImportanceMatrix | None, list[str]]:
+    """The entries to use of a matrix or its file, and what in them is worth a warning.
+
+    Raises OptionError, FileError.
+    """
+    if given is None:
+        if include or exclude:
+            raise OptionError("weights are included or excluded, but there is no importance matrix")
+        return None, []
+    read = given if isinstance(given, ImportanceMatrix) else read_imatrix(Path(given))
+    matrix = only(read, include, exclude) if include or exclude else read
+    return matrix, check(matrix)
+
+
 def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_experts: bool = False) -> Floats | None:
     """The importance of a tensor's columns: float32 (experts, width), (1, width) for a matrix; None without an entry.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from archs.metadata import Metadata, Value, ValueType
-from archs.values import INTEGERS
+from archs.values import INTEGERS, value_of
 from gguftools.quantization.recipes import (
     RECIPES,
     Choice,
@@ -17,6 +18,7 @@ from gguftools.quantization.recipes import (
     Options,
     Recipe,
     choose,
+    choose_by_rules,
     layer_of,
     model_facts,
     visit_order,
@@ -25,8 +27,8 @@ from quants import Tensor
 from quants.errors import FormatError, OptionError
 
 from ..files.gguf.shards import filled, shard_metadata, shard_paths
-from ..inputs import Input
 from ..metadata.checks import architecture_of, check_new_keys, problems, strange_choice
+from ..writing.origin import Origin
 from ..writing.pipeline import FilePlan, Floats, Item
 from .imatrix import ImportanceMatrix, importance_for
 
@@ -50,7 +52,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Layers:
+class PrunedModel:
     """A model some of whose layers are left out: its metadata, and its tensors under their new names."""
 
     metadata: Metadata
@@ -74,15 +76,16 @@ class Splitting:
 class Planner:
     """Decides what every tensor of an output becomes, and refuses what cannot be.
 
-    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error.
-    warnings: what the user should hear of, added to with every plan.
+    dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error. rules_alone: rules change
+    what is there, whatever the recipe. warnings: what the user should hear of, added to with every plan.
     """
 
-    input: Input
-    layers: Layers
+    source: Metadata
+    layers: PrunedModel
+    origin: Origin
     matrix: ImportanceMatrix | None = None
     options: Options = field(default_factory=Options)
-    overrides: Mapping[str, Value] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     splitting: Splitting = field(default_factory=Splitting)
     reserve: int = 0
     allow_missing_experts: bool = False
@@ -90,13 +93,18 @@ class Planner:
     no_fallback: bool = False
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    rules_alone: bool = False
     _importances: dict[str, Floats | None] = field(default_factory=dict)
 
     def plan(self, recipe: Recipe, path: Path) -> Planned:
         """Raises OptionError, FormatError, FileError for what cannot be done."""
         tensors = self.layers.tensors
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
-        choices = choose(recipe, triples, self.facts, self.matrix is not None, self.options)
+        choices = (
+            choose_by_rules(triples, self.options.rules)
+            if self.rules_alone
+            else choose(recipe, triples, self.facts, self.matrix is not None, self.options)
+        )
         self._warn_of_idle_rules(recipe, choices)
         self._warn_of_idle_options(tensors)
         encoded = [choice for choice in choices if choice.format != tensors[choice.name].format]
@@ -109,25 +117,25 @@ class Planner:
         if self.matrix is not None and not any(i.importance is not None and i.format.uses_importance for i in items):
             self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
-        groups = shard(items, self.input, self.layers, self.splitting)
-        files = _files(path, self.metadata(recipe), groups, self.input, self.reserve)
+        groups = shard(items, self.origin, self.layers, self.splitting)
+        files = _files(path, self.metadata(recipe), groups, self.origin, self.reserve)
         return Planned(recipe, files, {choice.name: choice for choice in choices}, lacking)
 
     @cached_property
     def facts(self) -> ModelFacts:
         """Of the whole model, without layers left out: the reference counts so."""
-        return model_facts(_overridden(self.input.metadata, self.overrides))
+        return model_facts(_overridden(self.source, self.overrides))
 
     def check_overrides(self, new: bool) -> None:
         """Raise OptionError for keys that nothing reads (unless `new` ones are wanted) or values they cannot have."""
-        before = self.input.metadata
+        before = self.source
         after = _overridden(before, self.overrides)
         architecture = architecture_of(after)
         check_new_keys(self.overrides, before, architecture, new)
         for key in self.overrides:
             strange = strange_choice(key, after.value(key), architecture)
             old = before.value(key) if key in before else None
-            wrong = strange[0] if strange else next(problems(key, old, after, self.input.tensors), None)
+            wrong = strange[0] if strange else next(problems(key, old, after, self.layers.tensors), None)
             if wrong:
                 meant = strange[1] if strange else None
                 raise OptionError(wrong, meant or "`gguftools set-metadata --force` stores it in a file")
@@ -177,7 +185,7 @@ class Planner:
             stored = self.layers.tensors[first.name].format.name
             self._refuse(
                 OptionError(
-                    f"{first.name!r} is {stored} in {self.input.path.name}; encoding it again as {first.format.name} "
+                    f"{first.name!r} is {stored} in {self.origin.path.name}; encoding it again as {first.format.name} "
                     "loses quality",
                     hint="start from a float file, or pass --allow-requantize",
                 )
@@ -200,7 +208,7 @@ class Planner:
         more = f" and {len(needing) - 1} more" if len(needing) > 1 else ""
         if self.matrix is None:
             what = f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}"
-            made = f"`gguftools imatrix {self.input.path} --file TEXT --output imatrix.gguf` measures one"
+            made = f"`gguftools imatrix {self.origin.path} --file TEXT --output imatrix.gguf` measures one"
             self._refuse(OptionError(what, hint=f"{made}; then pass --imatrix imatrix.gguf"))
         else:
             what = f"{self.matrix.path} has no entry for {first.name!r}{more}, which {first.format.name} needs"
@@ -212,7 +220,7 @@ class Planner:
         for key in [key for key in new if key.startswith("split.")]:
             del new[key]
         _append(new, "general.quantization_version", Value(QUANTIZATION_VERSION, ValueType.UINT32))
-        number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.input)
+        number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.source, self.layers.tensors)
         _append(new, "general.file_type", Value(number, ValueType.UINT32))
         new = _overridden(new, self.overrides)
         if self.matrix is not None:
@@ -234,10 +242,11 @@ def _append(metadata: Metadata, key: str, value: Value) -> None:
     metadata[key] = value
 
 
-def _overridden(metadata: Metadata, overrides: Mapping[str, Value]) -> Metadata:
-    """Metadata with other values; an integer stays of the type it was."""
+def _overridden(metadata: Metadata, overrides: Mapping[str, Any]) -> Metadata:
+    """Metadata with other values: an integer stays of the type it was, plain data gets the type that its key has."""
     new = metadata.copy()
-    for key, value in overrides.items():
+    for key, data in overrides.items():
+        value = data if isinstance(data, Value) else value_of(key, data, metadata.type_for(key, data))
         both = value.type in INTEGERS and key in new and new.value(key).type in INTEGERS
         _append(new, key, Value(value.data, new.value(key).type) if both else value)
     return new
@@ -252,22 +261,31 @@ def _cut(text: str) -> str:
     return text.encode()[:PROVENANCE_BYTES].decode(errors="ignore")
 
 
-def _own_file_type(source: Input) -> int:
+def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
     """The source's file type; where it has none, that of its most frequent format, marked as guessed."""
-    if "general.file_type" in source.metadata:
-        return int(source.metadata["general.file_type"])
-    counts = Counter(source.tensors[name].format.name for name in visit_order(source.tensors))
+    if "general.file_type" in metadata:
+        return int(metadata["general.file_type"])
+    counts = Counter(tensors[name].format.name for name in visit_order(tensors))
     most = counts.most_common(1)[0][0] if counts else "F32"
     medium = f"{most}_M" if most in ("Q3_K", "Q4_K", "Q5_K") else "MXFP4_MOE" if most == "MXFP4" else most
     number = RECIPES[medium].file_type if medium in RECIPES else 0
     return (number or 0) + GUESSED
 
 
-def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> Layers:
+def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
+    found = tuple(rules.items()) if isinstance(rules, Mapping) else tuple(map(tuple, rules))
+    for rule in found:
+        if len(rule) != 2 or not all(isinstance(each, str) for each in rule):
+            raise OptionError(f"rules has {rule!r}; a regular expression and a format were expected")
+    return found  # type: ignore[return-value]
+
+
+def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> PrunedModel:
     """The model without some layers, the others renumbered. Raises OptionError for a layer that there is not."""
     tensors = {name: _without_outer_ones(tensor) for name, tensor in tensors.items()}
     if not dropped:
-        return Layers(metadata, tensors)
+        return PrunedModel(metadata, tensors)
     present = sorted({layer_of(name) for name in tensors} - {-1})
     for layer in dropped:
         if layer not in present:
@@ -285,7 +303,7 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
         new = name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}'):]}"
         renamed[new] = tensor if new == name else tensor.renamed(new)
         old_names[new] = name
-    return Layers(_fewer_layers(metadata, len(present), kept), renamed, old_names)
+    return PrunedModel(_fewer_layers(metadata, len(present), kept), renamed, old_names)
 
 
 def _without_outer_ones(tensor: Tensor) -> Tensor:
@@ -311,21 +329,21 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
     return new
 
 
-def shard(items: Sequence[Item], source: Input, layers: Layers, splitting: Splitting) -> list[list[Item]]:
+def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting: Splitting) -> list[list[Item]]:
     """Items of each file. Raises OptionError where the ways to split contradict each other."""
     if splitting.keep and (splitting.max_bytes or splitting.max_tensors):
         raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
-    if splitting.keep and not source.shards:
-        raise OptionError(f"{source.path} has no GGUF shards to keep", "--split-max-size splits the output")
+    if splitting.keep and not origin.shards:
+        raise OptionError(f"{origin.path} has no GGUF shards to keep", "--split-max-size splits the output")
     if splitting.keep:
-        return _shards_of_source(items, source, layers)
+        return _shards_of_source(items, origin, layers)
     return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
 
 
-def _shards_of_source(items: Sequence[Item], source: Input, layers: Layers) -> list[list[Item]]:
+def _shards_of_source(items: Sequence[Item], origin: Origin, layers: PrunedModel) -> list[list[Item]]:
     """Each tensor in the shard that it came from, in the order it had there."""
-    shard_of = {name: number for number, names in enumerate(source.shards) for name in names}
-    place = {name: i for i, name in enumerate(source.tensors)}
+    shard_of = {name: number for number, names in enumerate(origin.shards) for name in names}
+    place = {layers.old_names.get(name, name): i for i, name in enumerate(layers.tensors)}
     groups: dict[int, list[tuple[int, Item]]] = {}
     for item in items:
         name = layers.old_names.get(item.tensor.name, item.tensor.name)
@@ -334,14 +352,14 @@ def _shards_of_source(items: Sequence[Item], source: Input, layers: Layers) -> l
 
 
 def _files(
-    path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], source: Input, reserve: int
+    path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], origin: Origin, reserve: int
 ) -> tuple[FilePlan, ...]:
     if len(groups) == 1:
-        return (FilePlan(path, metadata, tuple(groups[0]), source.alignment, reserve, source.magic),)
+        return (FilePlan(path, metadata, tuple(groups[0]), origin.alignment, reserve, origin.magic),)
     count, total = len(groups), sum(map(len, groups))
     paths = shard_paths(path, path.name.removesuffix(".gguf"), count)
     return tuple(
-        FilePlan(each, shard_metadata(metadata, number, count, total), tuple(items), source.alignment,
-                 0 if number else reserve, source.magic)
+        FilePlan(each, shard_metadata(metadata, number, count, total), tuple(items), origin.alignment,
+                 0 if number else reserve, origin.magic)
         for number, (each, items) in enumerate(zip(paths, groups, strict=True))
     )  # fmt: skip

@@ -437,6 +437,19 @@ def choose(
     return choices
 
 
+def choose_by_rules(
+    tensors: Sequence[tuple[str, tuple[int, ...], Format]], rules: Sequence[tuple[str, str]]
+) -> list[Choice]:
+    """As `choose`, by rules alone: they decide on all names, not those of weights only; the rest stays as it is."""
+    compiled = _compiled(rules, [name for name, _, _ in tensors])
+    choices = []
+    for name, shape, form in _visited(tensors):
+        rule = next((rule for rule in compiled if rule[0].search(name) and form.name not in KEPT_FORMATS), None)
+        copied = Choice(name, form, form)
+        choices.append(_settle(RECIPES["COPY"], name, shape, rule[1], rule[0].pattern) if rule else copied)
+    return choices
+
+
 def _visited(
     tensors: Sequence[tuple[str, tuple[int, ...], Format]],
 ) -> list[tuple[str, tuple[int, ...], Format]]:

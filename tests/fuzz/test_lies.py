@@ -38,8 +38,8 @@ from gguftools.inspection.audit import audit
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
-from gguftools.measurement.importance import measure_importance
-from gguftools.opened import OpenFile
+from gguftools.measurement.importance import imatrix
+from gguftools.model import Model
 from quants import Tensor, format_named, from_array
 from quants.errors import GgufToolsError, ModelError
 from tests import zoo
@@ -88,7 +88,7 @@ def sources(folder: Path, names: list[str] | None = None) -> dict[str, Path]:
 
 
 @cache
-def opened_once(path: Path) -> OpenFile:
+def opened_once(path: Path) -> Model:
     return gguftools.open(path)
 
 
@@ -261,7 +261,7 @@ def commands(path: Path, original: Path, folder: Path, draw: random.Random) -> N
     text.write_text(TEXT)
     tasks = [
         lambda: gguftools.perplexity(path, text, n_ctx=8, chunks=2, threads=1),
-        lambda: measure_importance(path, text, folder / "m.gguf", n_ctx=8, chunks=2, threads=1),
+        lambda: imatrix(path, text, folder / "m.gguf", n_ctx=8, chunks=2, threads=1),
         lambda: export_checkpoint(path, folder / "hf", overwrite=True, threads=1),
         lambda: gguftools.quantize(path, "Q4_K_M", folder / "q.gguf", threads=1),
         lambda: describe.summary(gguftools.open(path)),

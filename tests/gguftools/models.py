@@ -33,7 +33,7 @@ def write_model(path: Path, metadata: Metadata, tensors: Mapping[str, Any], form
 
 def edited(source: Path, target: Path, changes: Mapping[str, Any], tensors: Mapping[str, Any] | None = None) -> Path:
     """A copy of a GGUF file with other metadata (None removes a key) and some tensors replaced (None removes one)."""
-    from gguftools.opened import open as open_file
+    from gguftools.model import open as open_file
 
     opened = open_file(source)
     metadata, found = opened.metadata.copy(), dict(opened.tensors)

@@ -17,7 +17,7 @@ from gguftools.conversion.export import export_checkpoint, export_tensors
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
-from gguftools.opened import open as open_file
+from gguftools.model import open as open_file
 from quants.errors import FileError, ModelError, OptionError
 
 from ...conftest import ROOT, SHARED

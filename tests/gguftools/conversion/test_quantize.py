@@ -251,7 +251,7 @@ def test_overrides_keep_the_type_of_a_key(tmp_path: Path) -> None:
         parse_override("llama.context_length=int:64"), parse_override("general.name=str:a=b"),
         parse_override("x.flag=bool:true"), parse_override("x.ratio=float:0.5"),
     ])  # fmt: skip
-    quantize(DENSE, "Q8_0", tmp_path / "x.gguf", override_kv=given, new=True)
+    quantize(DENSE, "Q8_0", tmp_path / "x.gguf", override=given, new=True)
     written = open_gguf(tmp_path / "x.gguf").metadata
     assert written.value("llama.context_length") == Value(64, ValueType.UINT32)
     assert (written["general.name"], written["x.flag"], written["x.ratio"]) == ("a=b", True, 0.5)

@@ -55,7 +55,7 @@ def test_overrides_pruning_and_types_of_tensors(folder: Path, tmp_path: Path) ->
     overrides = ["llama.context_length=int:777", "general.name=str:abc"]
     options = Options(output_type="Q8_0", token_embedding_type="Q4_0")
     source = folder / "model-f16.gguf"
-    quantize(source, "Q4_K_M", tmp_path / "a.gguf", override_kv=dict(map(parse_override, overrides)))
+    quantize(source, "Q4_K_M", tmp_path / "a.gguf", override=dict(map(parse_override, overrides)))
     quantize(source, "Q8_0", tmp_path / "b.gguf", prune_layers=[1])
     quantize(source, "Q4_K_M", tmp_path / "c.gguf", options=options)
     wanted = [each for name, each in RECORDED.items() if " --" in name and MATRIX not in name]

@@ -15,7 +15,7 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.audit import audit
-from gguftools.opened import open as open_file
+from gguftools.model import open as open_file
 from quants import from_array
 
 from ...conftest import ROOT

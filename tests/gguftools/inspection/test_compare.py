@@ -16,7 +16,7 @@ from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
-from gguftools.opened import open as open_file
+from gguftools.model import open as open_file
 from quants.errors import VocabularyError
 
 from ...conftest import ROOT

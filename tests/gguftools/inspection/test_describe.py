@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gguftools.inspection.describe import summary
-from gguftools.opened import open
+from gguftools.model import open
 
 from ..models import metadata_of, write_model
 

@@ -15,7 +15,7 @@ from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.inspection.validation import validate
-from gguftools.opened import open as open_file
+from gguftools.model import open as open_file
 from gguftools.writing.finiteness import not_finite
 from quants import decode, format_named
 from quants.format import formats

@@ -17,7 +17,7 @@ from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
 from gguftools.metadata.typed import type_mismatches
-from gguftools.opened import open as open_file
+from gguftools.model import open as open_file
 from quants.errors import GgufToolsError
 
 from ...conftest import ROOT

@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_what_can_be_resumed(source: Path, tmp_path: Path, mo
 def test_too_little_room_is_known_before_any_work(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gguftools.conversion.quantize as module
+    import gguftools.quantization.outputs as module
 
     monkeypatch.setattr(module, "check_outputs", lambda *given: 1000)
     assert not quantize(source, "Q8_0", tmp_path / "out.gguf", dry_run=True).fits

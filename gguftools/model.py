@@ -1,0 +1,344 @@
+"""A model: typed metadata and named tensors, opened from anywhere or made of arrays, changed, and saved."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from archs.metadata import Metadata, Value
+from quants import Tensor, from_array
+from quants.errors import OptionError
+
+from .files.atomic import check_target
+from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
+from .files.gguf.reader import GgufFile, open_gguf
+from .files.locks import state_of
+from .files.positioned import PositionedInput
+from .metadata.typed import check_types
+from .writing.origin import Origin
+
+if TYPE_CHECKING:
+    from archs.plan import Change, Plan
+    from runtime.model import Model as RunningModel
+    from runtime.tokenizer import Tokenizer
+
+    from .quantization.imatrix import ImportanceMatrix
+    from .writing.report import QuantizeReport
+    from .writing.row_blocks import Progress
+
+PathLike = str | os.PathLike[str]
+KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
+CHAT_TEMPLATE = "tokenizer.chat_template"
+
+
+class Tensors(dict[str, Tensor]):
+    """Tensors by name, in order. What is set may be an array; a Tensor takes the name that it is set under."""
+
+    def __setitem__(self, name: str, tensor: Tensor | ArrayLike) -> None:
+        """Raises FormatError for an array of a type that GGUF has no tensors of."""
+        made = tensor if isinstance(tensor, Tensor) else from_array(name, np.asarray(tensor))
+        super().__setitem__(name, made if made.name == name else made.renamed(name))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors, {sum(tensor.nbytes for tensor in self.values()):,} bytes>"
+
+
+class Model:
+    """Metadata and tensors of a model, wherever they come from.
+
+    metadata: typed, changed like a dict. tensors: read when asked for; changed like a dict. origin: the files that
+    values come from. file: of a GGUF file, how it is laid out.
+
+        with gguftools.open("model.gguf") as model:
+            model.metadata["general.name"] = "mine"
+            model.save("other.gguf", "Q4_K_M")
+    """
+
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Tensor | ArrayLike],
+        *,
+        origin: Origin | None = None,
+        file: GgufFile | None = None,
+    ) -> None:
+        """metadata: plain data or Values. tensors: arrays (floats or signed integers) or Tensors, rows first.
+
+        Raises OptionError for what are no mappings, FormatError for arrays that GGUF has no tensors of.
+        """
+        for name, given in (("metadata", metadata), ("tensors", tensors)):
+            if not isinstance(given, Mapping):
+                raise OptionError(f"{name} is {type(given).__name__}; a mapping by name was expected")
+        self.metadata = metadata if isinstance(metadata, Metadata) else Metadata(metadata)
+        self.tensors = Tensors()
+        for key, tensor in tensors.items():
+            self.tensors[key] = tensor
+        self.origin = origin or Origin()
+        self.file = file
+        self._tokenizer: tuple[list[Value], Tokenizer] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file or folder, as it was named; for a model made of arrays, a name."""
+        return self.origin.path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that its tensors are read from; none for a model made of arrays."""
+        return self.origin.files
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`; empty where the metadata does not say."""
+        name = self.metadata.get("general.architecture", "")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, as they are stored."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template that conversations are rendered with; setting None removes it."""
+        return self.metadata.get(CHAT_TEMPLATE)
+
+    @chat_template.setter
+    def chat_template(self, template: str | None) -> None:
+        if template is None:
+            self.metadata.pop(CHAT_TEMPLATE, None)
+        else:
+            self.metadata[CHAT_TEMPLATE] = template
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Made from the metadata alone: `encode(text)` → ids, `decode(ids)` → text.
+
+        Raises VocabularyError where there is no vocabulary, or one we can't run.
+        """
+        values = [self.metadata.value(key) for key in self.metadata if key.startswith("tokenizer.")]
+        if self._tokenizer is None or list(map(id, self._tokenizer[0])) != list(map(id, values)):
+            from runtime.tokenizer import tokenizer_from_metadata
+
+            check_types(self.metadata, "tokenizer.")
+            self._tokenizer = values, tokenizer_from_metadata(self.metadata)
+        return self._tokenizer[1]
+
+    def streamed(self) -> dict[str, Tensor]:
+        """The tensors for reading them all: those of a GGUF file by system calls, which read ahead, not by its map."""
+        if self.file is None:
+            return dict(self.tensors)
+        read = pread_tensors(self.file)
+        mapped = self.file.tensors
+        return {name: read[name] if mapped.get(name) is each else each for name, each in self.tensors.items()}
+
+    def save(
+        self,
+        path: PathLike,
+        recipe: str | Mapping[str, str] | None = None,
+        *,
+        rules: Mapping[str, str] | None = None,
+        imatrix: PathLike | ImportanceMatrix | None = None,
+        reserve: int = 0,
+        allow_requantize: bool = False,
+        overwrite: bool = False,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> QuantizeReport:
+        """Write a GGUF file, and return what was written.
+
+        recipe: None for every tensor as it is (of a checkpoint: in the type that follows it); a recipe's name, such as
+        "Q4_K_M"; or rules alone. rules: regular expression → format, such as {"attn_v": "Q8_0"}: the first that is
+        found in a tensor's name decides. imatrix: an importance matrix or its file. reserve: bytes of slack for later
+        edits. allow_requantize: also encode again what is quantized. overwrite: replace a file that exists, but for
+        those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
+        Raises OptionError, FormatError, FileError.
+        """
+        from .files.atomic import output_path
+        from .quantization.imatrix import ImportanceMatrix, usable_matrix
+        from .quantization.outputs import Run, write_file, write_recipes
+        from .quantization.outtypes import FILE_TYPES, plan_conversion
+        from .quantization.planning import Planner, pairs, without_layers
+        from .quantization.recipes import Options, recipe_named
+        from .writing.pipeline import FilePlan, Item
+
+        if isinstance(recipe, Mapping):
+            rules, recipe = {**recipe, **(rules or {})}, None
+        read = self.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
+        run = Run(threads, progress=progress, overwrite=overwrite, reads=read)
+        target = output_path(path, f"{self.path.stem}.gguf")
+        outtype = self.origin.outtype if recipe is None else recipe.upper()
+        if not rules and (recipe is None or (self.origin.outtype and outtype in FILE_TYPES)):
+            if imatrix is not None:
+                raise OptionError(f"imatrix changes nothing in {outtype or 'a copy'}", "name a recipe, such as Q4_K_M")
+            tensors = self.streamed().values()
+            if outtype is None:
+                items = tuple(Item(tensor, tensor.format) for tensor in tensors)
+                file = FilePlan(target, self.metadata, items, self.origin.alignment, reserve, self.origin.magic)
+            else:
+                file = plan_conversion(target, self.metadata, tensors, self.origin, outtype, reserve)
+            check_target(target, read, overwrite)
+            return write_file(file, outtype or "COPY", run)
+        matrix, warnings = usable_matrix(imatrix)
+        planner = Planner(
+            self.metadata, without_layers(self.metadata, self.streamed(), ()), self.origin, matrix,
+            Options(rules=pairs(rules or ())), reserve=reserve, allow_requantize=allow_requantize,
+            rules_alone=recipe is None, warnings=warnings,
+        )  # fmt: skip
+        return write_recipes(planner, [recipe_named(recipe or "COPY")], [target], run)
+
+    def close(self) -> None:
+        """Let go of the files; the tensors are gone then, the metadata stays."""
+        self.tensors.clear()
+        self.file = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        what = self.architecture or "no architecture"
+        held = f"{len(self.metadata)} keys, {len(self.tensors)} tensors, {self.nbytes:,} bytes"
+        return f"<Model {str(self.path)!r}: {what}, {held}>"
+
+
+def open(source: PathLike) -> Model:
+    """Open a GGUF file, any shard of a split set, a Hugging Face folder, or hf://ORG/MODEL[@REVISION].
+
+    Headers are read and checked, tensors are read when asked for. A checkpoint is the GGUF file that it would become.
+    Raises FileError, and for checkpoints ModelError, VocabularyError.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        raise OptionError(f"the model is {type(source).__name__}; a path was expected")
+    if is_remote(source) or Path(source).is_dir():
+        return open_to_convert(source)
+    return of_file(open_gguf(Path(source)))
+
+
+def opened(source: PathLike | Model) -> Model:
+    """What a function was given, as a Model. Raises OptionError for what is neither, and as `open` does."""
+    return source if isinstance(source, Model) else open(source)
+
+
+def load(source: PathLike | Model, *, threads: int | None = None) -> RunningModel:
+    """Open a model ready to run: `load(path).logits([1, 2, 3])` is float32 (tokens, vocabulary).
+
+    threads: of this model; None for all processors. Raises as `open` does, OptionError for fewer threads than one, and
+    ModelError for what the runtime cannot run.
+    """
+    from runtime.model import Model as RunningModel
+
+    model = opened(source)
+    return RunningModel(model.metadata, model.tensors, threads=threads)
+
+
+def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]:
+    """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
+    if pattern is None:
+        return list(tensors.values())
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"--tensors {pattern!r} is not a regular expression: {error}") from error
+    found = [t for name, t in tensors.items() if expression.search(name)]
+    if not found:
+        raise OptionError(f"no tensor's name matches {pattern!r}")
+    return found
+
+
+def of_file(file: GgufFile) -> Model:
+    """An open GGUF file as a Model."""
+    shards = tuple(tuple(part.tensors) for part in file.parts)
+    origin = Origin(file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment)
+    return Model(file.metadata, file.tensors, origin=origin, file=file)
+
+
+def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
+    """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
+    return dict(_pread_tensors(file))
+
+
+def _pread_tensors(file: GgufFile) -> Iterator[tuple[str, Tensor]]:
+    for part in file.parts:
+        source = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
+        for name, tensor in part.tensors.items():
+            read = _reader(source, tensor, part.offsets[name], part.byte_order)
+            yield name, Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
+
+
+def _reader(file: PositionedInput, tensor: Tensor, offset: int, byte_order: str) -> Callable[[int, int], Any]:
+    row_bytes, form = tensor.row_bytes, tensor.format
+
+    def read(start: int, stop: int) -> Any:
+        raw = file.read(offset + start * row_bytes, offset + stop * row_bytes)
+        rows = raw.reshape(stop - start, row_bytes)
+        return rows if byte_order == "little" else form.swap_byte_order(rows)
+
+    return read
+
+
+def open_to_convert(
+    source: PathLike,
+    pre: str | None = None,
+    embed_tokenizer: bool = False,
+    change: Change | None = None,
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None,
+    magic: bytes = b"GGUF",
+) -> Model:
+    """A checkpoint as the Model that it is converted to; small tensors are float32, nothing is read but headers.
+
+    pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
+    tokenizer.json itself. change: what is done to the checkpoint's tensors first (adapters); derive: to the plan after
+    that (a PowerInfer predictor, whose files have another magic).
+    Raises FileError, ModelError, VocabularyError.
+    """
+    from archs.plan import plan, stays_float32
+    from archs.transforms import computed
+
+    from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
+
+    with _checkpoint(source) as checkpoint:
+        planned = plan(
+            checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
+            embed_tokenizer=embed_tokenizer, change=change,
+        )  # fmt: skip
+    if derive is not None:
+        planned = derive(planned, checkpoint)
+    keep = planned.architecture.float32
+    tensors = {
+        name: computed(tensor, lambda x: x)
+        if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep)
+        else tensor
+        for name, tensor in planned.tensors.items()
+    }
+    recorded = [checkpoint.remote] if checkpoint.remote else []
+    recorded += [("an adapter",)] if change is not None else []
+    recorded += [("a predictor",)] if derive is not None else []
+    files = tuple(checkpoint.files)
+    outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
+    origin = Origin(
+        checkpoint.folder, files, {path: state_of(path) for path in files}, magic=magic, recorded=tuple(recorded),
+        outtype=outtype, float32=keep, remote=bool(checkpoint.remote),
+    )  # fmt: skip
+    return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
+
+
+def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
+    """The checkpoint; its folder may be gone after the block."""
+    if not is_remote(source):
+        return nullcontext(open_checkpoint(Path(source)))
+    from .files.checkpoint.remote import open_remote  # here, because it imports much
+
+    return open_remote(str(source))

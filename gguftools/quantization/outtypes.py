@@ -1,0 +1,83 @@
+"""The types of a plain conversion, F32, F16, BF16 and Q8_0: what a converter makes of each tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from archs.metadata import Metadata
+from archs.plan import stays_float32
+from archs.spec import COMMON
+from quants import Format, Tensor, format_named
+
+from ..writing.origin import Origin
+from ..writing.pipeline import FilePlan, Item
+from .recipes import RECIPES
+
+FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # `general.file_type`
+QUANTIZATION_VERSION = 2  # of the block formats, `general.quantization_version`
+
+
+def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
+    """The outtype that follows a checkpoint: what most of its weights are stored in, BF16 where GGUF has no such.
+
+    BF16 too where weights are quantized (packed), whatever the rest is stored in.
+    """
+    if packed:
+        return "BF16"
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        if len(tensor.shape) > 1:
+            sizes[tensor.format.name] += tensor.size
+    most = sizes.most_common(1)[0][0] if sizes else "F32"
+    return most if most in ("F32", "F16", "BF16") else "BF16"
+
+
+def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = ()) -> Format:
+    """What a tensor is stored as in a conversion to one of FILE_TYPES. keep: parts of names that stay float32."""
+    if tensor.format.is_quantized:
+        return tensor.format  # a checkpoint that already has ggml's blocks (MXFP4) goes over without loss
+    if stays_float32(tensor.name, tensor.shape, keep):
+        return format_named("F32")
+    if outtype == "Q8_0" and tensor.width % format_named("Q8_0").block_size:
+        return format_named("F16")
+    return format_named(outtype)
+
+
+def plan_conversion(
+    path: Path, metadata: Metadata, tensors: Iterable[Tensor], origin: Origin, outtype: str, reserve: int = 0
+) -> FilePlan:
+    """The file that a plain conversion of a checkpoint to one of FILE_TYPES writes."""
+    items = tuple(Item(tensor, converted_format(tensor, outtype, origin.float32)) for tensor in tensors)
+    typed = with_file_type(metadata, file_type(items, outtype))
+    return FilePlan(path, typed, items, reserve=reserve, magic=origin.magic)
+
+
+def file_type(items: Iterable[Item], outtype: str) -> int:
+    """`general.file_type` of a conversion; experts that came as MXFP4 make it that of the recipe for them."""
+    has_mxfp4 = any(item.format.name == "MXFP4" for item in items)
+    return RECIPES["MXFP4_MOE"].file_type or 0 if has_mxfp4 and outtype != "Q8_0" else FILE_TYPES[outtype]
+
+
+def with_file_type(metadata: Metadata, number: int) -> Metadata:
+    """A copy that says which type the file is of, in the places where llama.cpp's converter says so."""
+    new = Metadata()
+    pending = {"general.file_type": number, "general.quantization_version": QUANTIZATION_VERSION}
+    for key in metadata:
+        if key in ("general.file_type", "general.quantization_version"):
+            continue
+        if "general.file_type" in pending and not key.startswith("general.") and not _is_common(key):
+            new["general.file_type"] = pending.pop("general.file_type")
+        if key.startswith("tokenizer.") and pending:
+            new["general.quantization_version"] = pending.pop("general.quantization_version")
+        new[key] = metadata.value(key)
+    for name, number in pending.items():
+        new[name] = number
+    return new
+
+
+def _is_common(key: str) -> bool:
+    """Whether every family may write the key; what a family adds stands behind the file type."""
+    own = key.partition(".")[2]
+    return own in COMMON or own.startswith("rope.scaling.")
