@@ -242,6 +242,8 @@ def _outside_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
         sizes["projected"] = table.width
     yield from _part_faults(model, "", roles, parts.OUTSIDE, sizes)
     needed = []
+    if sizes.get("embedded", numbers.width) != numbers.width and not _weighs(roles, "output output_proj"):
+        needed.append("output_proj.weight")  # back to the width of the table that outputs share
     if model.encoder_decoder:
         needed += ["enc.output_norm.weight", "dec.output_norm.weight"]
     if any(_has(layer, "inp_gate") for layer in model.grouped.values()):
@@ -456,7 +458,7 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[P
             problem = f"lets {start[:-1]} look at blk.{own.kv_source_layer}, without keys"
             yield model.fault("attention.shared_kv_layers", problem)
         return
-    if not _has(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
+    if not _weighs(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
         yield _missing(f"{start}attn_v.weight")
     if "gates" in model.architecture.block.qkv_steps and _has(roles, "attn_qkv"):
         yield Fault(f"{start}attn_qkv.weight", "is there, but queries have gates")
@@ -473,7 +475,7 @@ def _state_faults(model: _Model, made_of: list[Part], sizes: Sizes) -> Iterator[
 def _expert_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part], sizes: Sizes) -> Iterator[Fault]:
     if parts.EXPERTS not in made_of or "experts" not in sizes:
         return
-    if model.architecture.block.gated and not _has(model.grouped[start], "ffn_gate_exps ffn_gate_up_exps"):
+    if model.architecture.block.gated and not _weighs(model.grouped[start], "ffn_gate_exps ffn_gate_up_exps"):
         yield _missing(f"{start}ffn_gate_exps.weight")
     count, used = sizes["experts"], numbers.experts_used
     groups, best = numbers.expert_groups, numbers.expert_groups_used
@@ -503,6 +505,11 @@ def _distance_faults(model: _Model, start: str, own: LayerHyper) -> Iterator[Fau
 
 def _missing(name: str) -> Fault:
     return Fault(name, "is missing; its architecture needs it")
+
+
+def _weighs(roles: Roles, names: str) -> bool:
+    """Whether there is a weight of any of these names: a bias alone does nothing."""
+    return any(f"{name}.weight" in roles for name in names.split())
 
 
 def _has(roles: Any, names: str) -> bool:

@@ -22,6 +22,13 @@ KEYS = {
 }  # fmt: skip
 
 
+ROUTED = {"expert_count": 2, "expert_used_count": 1}
+EXPERTS = {  # gates have biases alone
+    "blk.0.ffn_gate_inp.weight": (2, 8), "blk.0.ffn_up_exps.weight": (2, 10, 8),
+    "blk.0.ffn_down_exps.weight": (2, 8, 10), "blk.0.ffn_gate_exps.bias": (2, 10),
+}  # fmt: skip
+
+
 def found(layers=2, keys=(), shapes=(), without=()):
     metadata = {f"llama.{key}": value for key, value in (KEYS | {"block_count": layers} | dict(keys)).items()}
     named = {f"blk.{i}.{role}.weight": shape for i in range(layers) for role, shape in SHAPES.items()}
@@ -80,6 +87,8 @@ def test_every_part_needs_only_what_it_has_a_shape_for():
         ({"shapes": {"rope_freqs.weight": (1,)}}, "rope_freqs.weight", "2 pairs"),
         ({"without": ["blk.1.attn_output.weight"]}, "blk.1.attn_output.weight", "missing"),
         ({"without": ["output_norm.weight"]}, "output_norm.weight", "missing"),
+        ({"shapes": {"token_embd.weight": (11, 4), "token_embd_proj.weight": (8, 4)}}, "output_proj.weight", "missing"),
+        ({"shapes": EXPERTS, "keys": ROUTED, "layers": 1}, "blk.0.ffn_gate_exps.weight", "missing"),
     ],
 )
 def test_faults(changes, where, words):
