@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from itertools import islice
@@ -70,11 +70,11 @@ def over_rows(
         yield tensor, start, result
 
 
-def row_ranges(tensor: Tensor, step: int | None = None) -> Iterator[tuple[int, int]]:
+def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, int]]:
     """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given."""
     rows = tensor.rows
-    step = step or max(1, BLOCK_VALUES // max(1, tensor.width))
-    return ((start, min(start + step, rows)) for start in range(0, rows, step))
+    step = step or max(1, BLOCK_VALUES // (tensor.width or 1))
+    return ((0, rows),) if 0 < rows <= step else [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def run_blocks(

@@ -19,9 +19,9 @@ import resource
 import stat
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from archs.values import ARRAY_TYPES, INTEGERS, MAX_ARRAY_DEPTH
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
 from quants.spelling import quote
+from quants.tensor import ReadRows
 
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
@@ -229,18 +230,29 @@ class _Header:
 
     def numbers(self, codes: str, what: str, of: str = "") -> tuple[Any, ...]:
         layout = packed(ORDER_SIGN[self.byte_order] + codes)
-        return layout.unpack_from(self.view, self.take(layout.size, what, of))
+        start, self.position = self.position, self.position + layout.size
+        if self.position > self.size:
+            self.position = start
+            self.take(layout.size, what, of)
+        return layout.unpack_from(self.view, start)
 
-    def name(self, what: str) -> str:
-        """A string that must be UTF-8 and not empty."""
-        length = self.number("Q", what)
-        if not 0 < length <= MAX_NAME_BYTES:
-            raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
-        raw = self.raw(length, what)
+    def name(self, what: str, index: int) -> str:
+        """A string that must be UTF-8 and not empty: `what` number `index`."""
+        start = self.position + 8
+        if start > self.size:
+            self.take(8, f"{what} {index}")
+        length = int.from_bytes(self.view[start - 8 : start], self.byte_order)  # type: ignore[arg-type]
+        self.position = start + length
+        if not 0 < length <= MAX_NAME_BYTES or self.position > self.size:
+            what, self.position = f"{what} {index}", start
+            if 0 < length <= MAX_NAME_BYTES:
+                self.take(length, what)
+            raise self.error(f"{what} at byte {start} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        raw = bytes(self.view[start : self.position])
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise self.error(f"{what} at byte {self.position - length} is not UTF-8: {raw[:40]!r}") from None
+            raise self.error(f"{what} {index} at byte {start} is not UTF-8: {raw[:40]!r}") from None
 
     def parse(self) -> GgufFile:
         magic, version = self.read_magic()
@@ -259,8 +271,7 @@ class _Header:
         for name, shape, form, offset, nbytes in entries:
             if name in tensors:
                 raise self.error(f"there are two tensors {quote(name)}")
-            start = data_offset + offset
-            read = _row_reader(self.buffer[start : start + nbytes], shape, form, self.byte_order)
+            read = _row_reader(self.buffer, data_offset + offset, nbytes, shape, form, self.byte_order)
             tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
@@ -297,7 +308,7 @@ class _Header:
     def read_metadata(self, count: int) -> Metadata:
         metadata = Metadata()
         for i in range(count):
-            key = self.name(f"metadata key {i}")
+            key = self.name("metadata key", i)
             if key in metadata:
                 raise self.error(f"metadata key {quote(key)} appears twice")
             value = self.read_value(self.value_type(key), key, 0)
@@ -379,27 +390,28 @@ class _Header:
 
     def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
         """Name, shape (rows first), format, offset within the data, bytes."""
-        name = self.name(f"name of tensor {index}")
+        name = self.name("name of tensor", index)
         dimensions = self.number("I", "dimensions of", name)
         if dimensions > MAX_DIMENSIONS:
             raise self.error(f"tensor {quote(name)} has {dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed")
         *sizes, kind, offset = self.numbers("Q" * dimensions + "IQ", "shape, type and offset of", name)
-        shape = tuple(sizes[::-1])
-        if math.prod(filter(None, shape)) * 8 > MAX_VALUES:
+        width = sizes[0] if sizes else 1
+        shape, size = tuple(sizes[::-1]), math.prod(sizes)
+        if (size or math.prod(filter(None, shape))) * 8 > MAX_VALUES:
             raise self.error(f"tensor {quote(name)} of shape {shape} has more values than any memory")
         try:
             form = format_of_type(kind)
-            nbytes = math.prod(shape[:-1]) * form.row_bytes(shape[-1] if shape else 1)
+            row_bytes = form.row_bytes(width)
         except FormatError as error:
             raise self.error(f"tensor {quote(name)}: {error}") from error
-        return name, shape, form, offset, nbytes
+        return name, shape, form, offset, size // width * row_bytes if size else 0
 
     def check_offsets(
         self, entries: list[tuple[str, tuple[int, ...], Format, int, int]], data_offset: int, alignment: int
     ) -> None:
         """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
         expected = 0
-        for name, _, _, offset, nbytes in sorted(entries, key=lambda entry: (entry[3], entry[4])):
+        for name, _, _, offset, nbytes in sorted(entries, key=itemgetter(3, 4)):
             end = data_offset + offset + nbytes
             if offset != expected or (nbytes and end > self.size):
                 raise self.misplaced(name, offset, nbytes, expected, end, alignment)
@@ -421,13 +433,16 @@ class _Header:
 
 
 def _row_reader(
-    data: NDArray[np.uint8], shape: tuple[int, ...], form: Format, byte_order: str
-) -> Callable[[int, int], NDArray[np.uint8]]:
+    buffer: NDArray[np.uint8], begin: int, nbytes: int, shape: tuple[int, ...], form: Format, byte_order: str
+) -> ReadRows:
     """`Tensor.read` over the tensor's bytes: views, or copies in little-endian order of a big-endian file."""
-    rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
-    if byte_order == "little":
-        return lambda start, stop: data.reshape(rows, row_bytes)[start:stop]
-    return lambda start, stop: form.swap_byte_order(data.reshape(rows, row_bytes)[start:stop])
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
+        raw = buffer[begin : begin + nbytes].reshape(rows, row_bytes)[start:stop]
+        return raw if byte_order == "little" else form.swap_byte_order(raw)
+
+    return read
 
 
 def _split_count(opened: GgufFile) -> int:
