@@ -21,6 +21,7 @@ from .arrays import Floats, Ids
 from .embedding import embed
 from .head import LazyLogits, head
 from .importance import Observe
+from .kernels.blas import one_thread
 from .kernels.threads import thread_count
 from .kv_cache import KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
@@ -109,7 +110,8 @@ class Model:
         if self.encoder_decoder is None:
             raise ModelError(f"{self.architecture.name} models have no encoder to read a text with")
         ids, cache = self._checked(tokens).reshape(-1), self.new_cache()
-        cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
+        with one_thread():
+            cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
         return cache
 
     def _checked(self, tokens: ArrayLike) -> Ids:
@@ -160,13 +162,14 @@ class Model:
     def _evaluate(self, texts: Ids, cache: KVCache | None, first: int) -> LazyLogits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other."""
         forward = self.new_pass(len(texts), texts.shape[1], cache)
-        x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
-        if self.encoder_decoder is not None:
-            x = encoder_decoder.decode(forward, self.encoder_decoder, x)
-        else:
-            x = altup.decode(forward, x) if "altup_proj.weight" in self.tensors else decoder.decode(forward, x)
-        wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
-        return head(forward, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
+        with one_thread():  # products that our threads don't share give the same bits whoever else measures
+            x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
+            if self.encoder_decoder is not None:
+                x = encoder_decoder.decode(forward, self.encoder_decoder, x)
+            else:
+                x = altup.decode(forward, x) if "altup_proj.weight" in self.tensors else decoder.decode(forward, x)
+            wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
+            return head(forward, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
