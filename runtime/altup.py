@@ -61,6 +61,6 @@ def _modalities(forward: Pass, layer: Layer, x: Floats) -> Floats:
 
 def _as_long(x: Floats, y: Floats) -> Floats:
     """y with the length that x has, for each token."""
-    wanted, found = (np.mean(values * values, axis=1, keepdims=True, dtype=np.float32) for values in (x, y))
-    scaled: Floats = y * np.sqrt(wanted) / np.sqrt(np.maximum(found, LEAST_SQUARE))
+    wanted, own = (np.mean(values * values, axis=1, keepdims=True, dtype=np.float32) for values in (x, y))
+    scaled: Floats = y * np.sqrt(wanted) / np.sqrt(np.maximum(own, LEAST_SQUARE))
     return scaled

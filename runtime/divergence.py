@@ -18,7 +18,7 @@ from quants.errors import FileError, ModelError, OptionError
 from .arrays import Doubles, Floats, Ids
 from .head import LazyLogits
 from .kernels.softmax import divergences
-from .kernels.threads import parallel, shares
+from .kernels.threads import share_out
 from .perplexity import Forward, Progress, standard_error, windows
 
 MAGIC = b"_logits_"
@@ -91,8 +91,7 @@ def compare(base: Floats, other: Floats, targets: Ids, threads: int = 1) -> Doub
     if any(np.isnan(logits).any() for logits in rows):
         raise ModelError("logits are not numbers: there is nothing to compare")
     out = np.empty((len(base), 4))
-    pieces = shares(len(out), 16, threads)
-    parallel(lambda start, stop: divergences(*rows, targets, out, start, stop), pieces, threads)
+    share_out(lambda start, stop: divergences(*rows, targets, out, start, stop), len(out), 16, threads)
     return out
 
 

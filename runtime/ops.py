@@ -13,7 +13,7 @@ import numpy as np
 
 from .arrays import Floats
 from .kernels import activations, norms
-from .kernels.threads import parallel, shares
+from .kernels.threads import share_out
 
 VALUES_PER_THREAD = 1 << 15  # below this, starting a thread costs more than it saves
 
@@ -33,8 +33,8 @@ def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float
 def _norm(x: Floats, kernel: Callable[[Floats, Floats], Any], threads: int) -> Floats:
     rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
-    pieces = shares(len(rows), -(-VALUES_PER_THREAD // max(1, x.shape[-1])), threads)
-    parallel(lambda start, stop: kernel(rows[start:stop], out[start:stop]), pieces, threads)
+    least = -(-VALUES_PER_THREAD // max(1, x.shape[-1]))
+    share_out(lambda start, stop: kernel(rows[start:stop], out[start:stop]), len(rows), least, threads)
     return out.reshape(x.shape)
 
 
@@ -61,8 +61,11 @@ def _each(kernel: Callable[..., Any], x: Floats, *others: Any, threads: int = 1)
         return x
     flat, numbers = [x.reshape(-1)], [other for other in others if np.ndim(other) == 0]
     flat += [np.ascontiguousarray(other, np.float32).reshape(-1) for other in others if np.ndim(other)]
-    pieces = shares(x.size, VALUES_PER_THREAD, threads)
-    parallel(lambda start, stop: kernel(*(part[start:stop] for part in flat), *numbers), pieces, threads)
+
+    def part(start: int, stop: int) -> None:
+        kernel(*(array[start:stop] for array in flat), *numbers)
+
+    share_out(part, x.size, VALUES_PER_THREAD, threads)
     return x
 
 

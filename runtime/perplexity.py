@@ -19,7 +19,7 @@ from quants.errors import ModelError, OptionError
 from .arrays import Doubles, Floats, Ids
 from .head import LazyLogits
 from .kernels.softmax import negative_log_likelihoods
-from .kernels.threads import parallel, shares
+from .kernels.threads import share_out
 
 # (token ids (n_ctx,), first position wanted) → logits from that position on, float32 (positions, vocabulary).
 # Where `batch` > 1: (ids (windows, n_ctx), first) → such an array for each window, made before or when asked for.
@@ -138,8 +138,7 @@ def token_losses(logits: Floats, targets: Ids, threads: int = 1) -> Doubles:
     """-log(probability) of each target under its row of logits (n, vocabulary): float64 (n,)."""
     rows = np.ascontiguousarray(logits, np.float32)
     losses = np.empty(len(rows))
-    pieces = shares(len(rows), 16, threads)
-    parallel(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), pieces, threads)
+    share_out(lambda start, stop: negative_log_likelihoods(rows, targets, losses, start, stop), len(rows), 16, threads)
     return losses
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .arrays import Floats
-from .kernels.threads import parallel, shares
+from .kernels.threads import share_out
 from .layer import Layer, Pass
 
 UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thread costs more than it saves
@@ -39,14 +39,14 @@ def scan_texts(
 
     state: (texts, …); updates: how many values of it one token changes in each channel or head.
     """
-    pieces = shares(count, UPDATES_PER_THREAD // (forward.length * updates) + 1, forward.threads)
+    least = UPDATES_PER_THREAD // (forward.length * updates) + 1
     for text, own in enumerate(state):
         rows = slice(text * forward.length, (text + 1) * forward.length)
 
         def part(start: int, stop: int, rows: slice = rows, own: Floats = own) -> None:
             scan(rows, own, start, stop)
 
-        parallel(part, pieces, forward.threads)
+        share_out(part, count, least, forward.threads)
 
 
 def split(x: Floats, *ends: int) -> list[Floats]:

@@ -16,7 +16,7 @@ from archs.hyper import Keys
 
 from .arrays import Floats
 from .kernels.rotation import rotate_adjacent, rotate_halves
-from .kernels.threads import parallel, shares
+from .kernels.threads import share_out
 
 VALUES_PER_THREAD = 1 << 16
 
@@ -152,6 +152,6 @@ def apply_rope(x: Floats, cos: Floats, sin: Floats, kind: str, threads: int = 1)
     kind: "adjacent" (pairs 2i, 2i + 1) or "halves" (pairs i, i + dim / 2). cos, sin: (n, dim / 2).
     """
     rotate: Any = {"adjacent": rotate_adjacent, "halves": rotate_halves}[kind]
-    pieces = shares(len(x), VALUES_PER_THREAD // max(1, x.shape[1] * x.shape[2]), threads)
-    parallel(lambda start, stop: rotate(x, cos, sin, start, stop), pieces, threads)
+    least = VALUES_PER_THREAD // max(1, x.shape[1] * x.shape[2])
+    share_out(lambda start, stop: rotate(x, cos, sin, start, stop), len(x), least, threads)
     return x

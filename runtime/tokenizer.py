@@ -89,14 +89,13 @@ class Tokenizer:
 
     def _special_tokens(self) -> Iterable[tuple[int, AddedToken]]:
         """The tokens that are found in text: by their type, and those that types cannot describe."""
-        kinds = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
-        types = self._tokens.types
-        found = {
-            int(number): AddedToken(self._tokens.texts[number], special)
-            for kind, special in kinds.items()
-            for number in (types == kind).nonzero()[0]
+        special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
+        typed = {
+            int(number): AddedToken(self._tokens.texts[number], special[type])
+            for type in special
+            for number in (self._tokens.types == type).nonzero()[0]
         }
-        return (found | self._tokens.added).items()
+        return (typed | self._tokens.added).items()
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

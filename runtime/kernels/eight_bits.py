@@ -1,4 +1,4 @@
-"""Activations as the reference multiplies them with quantized weights: blocks of 8-bit numbers that share a scale."""
+"""Activations as llama.cpp multiplies them with quantized weights: blocks of 8-bit numbers that share a scale."""
 
 import numpy as np
 from numba import njit

@@ -44,6 +44,11 @@ def shares(count: int, least: int, threads: int) -> list[Span]:
     return spans(count, -(-count // pieces)) if count else []
 
 
+def share_out(body: Callable[[int, int], None], count: int, least: int, threads: int) -> None:
+    """body(start, stop) for the `shares` of 0 … count, as `parallel` does it."""
+    parallel(body, shares(count, least, threads), threads)
+
+
 def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: int) -> None:
     """body(start, stop) for every piece, by whichever of so many threads is free. Raises what a piece raises.
 

@@ -1,6 +1,6 @@
 """Byte-level BPE, on the `tokenizers` library.
 
-Reference: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
+Source: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from archs.small_files import parse_json
 from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
 from quants.errors import VocabularyError
 
-from .model import Tokens, as_text, byte_of
+from .model import Tokens, as_text
 
 __all__ = ["BytePairs"]
 
@@ -31,12 +31,11 @@ class BytePairs:
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
         usual = "gemma4" if tokens.metadata.get(Keys.Tokenizer.MODEL) == "gemma4" else "default"
-        self.kind = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or usual)
-        self.add_bos = self.kind.add_bos
-        self._bytes_of = cache(self._bytes)
-        # A whole tokenizer.json adds the space itself.
-        whole = Keys.Tokenizer.HF_JSON in tokens.metadata
-        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, False) and not whole
+        self.pre = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or usual)
+        self.add_bos = self.pre.add_bos
+        self._bytes_of = cache(lambda number: tokens.as_bytes(number, self._spelled))
+        adds_space = Keys.Tokenizer.HF_JSON in tokens.metadata  # a complete tokenizer.json does so itself
+        self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, False) and not adds_space
 
     def encode(self, text: str, start: bool) -> list[int]:
         if self.prefix_space and not text.startswith(" "):
@@ -45,16 +44,11 @@ class BytePairs:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
+        return b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
 
-    def _bytes(self, number: int) -> bytes:
-        text, type = self.tokens.unlisted.get(number, self.tokens.texts[number]), self.tokens.types[number]
-        if type == TokenType.BYTE:
-            return byte_of(text)
-        if type != TokenType.NORMAL:
-            return text.encode()
-        if self.kind.raw:
-            return (text.replace("▁", " ") if self.kind.escaped else text).encode()
+    def _spelled(self, text: str) -> bytes:
+        if self.pre.raw:
+            return (text.replace("▁", " ") if self.pre.escaped else text).encode()
         return b"".join(bytes([BYTE_VALUES[c]]) if c in BYTE_VALUES else c.encode() for c in text)
 
     @cached_property
@@ -62,18 +56,17 @@ class BytePairs:
         """The library's tokenizer, without any special tokens. Building takes most of its time for the merges."""
         from tokenizers import Tokenizer
 
-        if whole := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
-            content = parse_json(whole) | {"added_tokens": [], "post_processor": None, "truncation": None}
-            return _read(content)
+        if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
+            return _read(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
         tokenizer = Tokenizer(self._merging())
-        tokenizer.normalizer = _normalizer(self.tokens.metadata, self.kind)
-        tokenizer.pre_tokenizer = _cutting(self.kind)
+        tokenizer.normalizer = _normalizer(self.tokens.metadata, self.pre)
+        tokenizer.pre_tokenizer = _cutting(self.pre)
         return tokenizer
 
     def _merging(self) -> Any:
         from tokenizers import models
 
-        ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.kind.ignore_merges)
+        ignore_merges = self.tokens.flag("tokenizer.huggingface.ignore_merges", self.pre.ignore_merges)
         merges = [_pair(as_text(merge)) for merge in self.tokens.merges()]
         vocabulary = {text: number for number, text in enumerate(self.tokens.texts)}
         if ignore_merges:
@@ -82,14 +75,14 @@ class BytePairs:
             for number in (self.tokens.types != TokenType.NORMAL).nonzero()[0]:
                 if self.tokens.types[number] != TokenType.BYTE and self.tokens.texts[number] not in made:
                     vocabulary.pop(self.tokens.texts[number], None)
-        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID) if self.kind.raw else None
+        unknown = self.tokens.id(Keys.Tokenizer.UNK_ID) if self.pre.raw else None
         try:
             return models.BPE(
                 vocabulary,
                 merges,
                 ignore_merges=ignore_merges,
-                byte_fallback=self.kind.raw,
-                fuse_unk=self.kind.raw,
+                byte_fallback=self.pre.raw,
+                fuse_unk=self.pre.raw,
                 unk_token=None if unknown is None else self.tokens.texts[unknown],
             )
         except Exception as error:  # the library raises Exception itself
@@ -110,27 +103,27 @@ def _pair(merge: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
-def _normalizer(metadata: Mapping[str, Any], kind: PreTokenizer) -> Any:
+def _normalizer(metadata: Mapping[str, Any], pre: PreTokenizer) -> Any:
     from tokenizers import normalizers
 
-    if kind.escaped:
+    if pre.escaped:
         return normalizers.Replace(" ", "▁")
     if block := metadata.get("tokenizer.huggingface.normalizer"):
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": parse_json(block)}
         return _read(empty).normalizer
-    composed = metadata.get("tokenizer.ggml.normalizer.nfc", kind.normalizer == "NFC")
+    composed = metadata.get("tokenizer.ggml.normalizer.nfc", pre.normalizer == "NFC")
     return normalizers.NFC() if composed else None
 
 
-def _cutting(kind: PreTokenizer) -> Any:
+def _cutting(pre: PreTokenizer) -> Any:
     """The steps of a name as the library's pre-tokenizers; byte characters are made where no step does."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split, WhitespaceSplit
 
-    if kind.name == "whitespace":
+    if pre.name == "whitespace":
         return WhitespaceSplit()
     steps: list[Any] = []
-    for step in kind.steps:
+    for step in pre.steps:
         match step:
             case str():
                 steps.append(Split(Regex(step), "isolated"))
@@ -140,6 +133,6 @@ def _cutting(kind: PreTokenizer) -> Any:
                 steps.append(Digits(step["individual_digits"]))
             case {"type": "ByteLevel"}:
                 steps.append(ByteLevel(add_prefix_space=False, use_regex=step["use_regex"]))
-    if not kind.raw and not any(isinstance(step, ByteLevel) for step in steps):
+    if not pre.raw and not any(isinstance(step, ByteLevel) for step in steps):
         steps.append(ByteLevel(add_prefix_space=False, use_regex=False))
     return Sequence(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -65,6 +65,13 @@ class Tokens:
         if len(scores) != len(self.texts):
             raise VocabularyError(f"the file has {len(self.texts)} tokens, but scores for {len(scores)}")
         return scores
+
+    def as_bytes(self, number: int, spelled: Callable[[str], bytes]) -> bytes:
+        """What a token stands for; spelled: the bytes of a normal token's text."""
+        text, type = self.unlisted.get(number, self.texts[number]), self.types[number]
+        if type == TokenType.BYTE:
+            return byte_of(text)
+        return spelled(text) if type == TokenType.NORMAL else text.encode()
 
     def _array(self, key: str) -> Sequence[Any]:
         if key not in self.metadata:

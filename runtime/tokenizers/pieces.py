@@ -1,6 +1,6 @@
 """SentencePiece's BPE and unigram, on the `sentencepiece` library: its model file is rebuilt from tokens and scores.
 
-Reference: sentencepiece's `sentencepiece_model.proto`.
+Source: sentencepiece's `sentencepiece_model.proto`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from .model import Tokens, byte_of
+from .model import Tokens
 
 __all__ = ["Pieces"]
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
+LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
 
 
 class Pieces:
@@ -30,7 +31,7 @@ class Pieces:
         self.add_bos = not unigram
         self.add_eos = unigram
         self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, True)
-        self._bytes_of = cache(self._bytes)
+        self._bytes_of = cache(lambda number: tokens.as_bytes(number, lambda text: text.replace("▁", " ").encode()))
         self._processor = cache(self._build)
 
     def encode(self, text: str, start: bool) -> list[int]:
@@ -40,15 +41,9 @@ class Pieces:
         return [number if number < self.tokens.size else self._unknown for number in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        text = b"".join(self._bytes_of(number) for number in ids).decode("utf-8", "replace")
+        text = b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
         begins = bool(ids) and self.tokens.types[ids[0]] == TokenType.NORMAL
         return text[1:] if self.prefix_space and begins and text.startswith(" ") else text
-
-    def _bytes(self, number: int) -> bytes:
-        text, type = self.tokens.unlisted.get(number, self.tokens.texts[number]), self.tokens.types[number]
-        if type == TokenType.BYTE:
-            return byte_of(text)
-        return (text.replace("▁", " ") if type == TokenType.NORMAL else text).encode()
 
     def _build(self, prefix_space: bool) -> Any:
         """The library's processor. Only pieces that text can become keep their type; the others are control pieces."""
@@ -56,15 +51,16 @@ class Pieces:
         from sentencepiece import sentencepiece_model_pb2
 
         model = sentencepiece_model_pb2.ModelProto()
-        kinds = self._kinds()
+        types = np.where(np.isin(self.tokens.types, LIBRARY_TYPES), self.tokens.types, TokenType.CONTROL)
+        types[self._unknown] = TokenType.UNKNOWN
         seen: set[str] = set()
-        for number, (text, score, kind) in enumerate(zip(self.tokens.texts, self.tokens.scores, kinds, strict=True)):
+        for number, (text, score, type) in enumerate(zip(self.tokens.texts, self.tokens.scores, types, strict=True)):
             if not text or text in seen:  # the library wants unique pieces; this one no text can become anyway
-                text, kind = f"<duplicate {number}>", TokenType.CONTROL
+                text, type = f"<duplicate {number}>", TokenType.CONTROL
             seen.add(text)
-            model.pieces.add(piece=text, score=float(score), type=int(kind))
+            model.pieces.add(piece=text, score=float(score), type=int(type))
         model.trainer_spec.model_type = UNIGRAM if self.unigram else BPE
-        if (kinds == TokenType.BYTE).any():
+        if (types == TokenType.BYTE).any():
             model.trainer_spec.byte_fallback = True
             # The library wants all 256; Gemma's fast tokenizer has a tab in place of one.
             for text in sorted({f"<0x{byte:02X}>" for byte in range(256)} - seen):
@@ -79,13 +75,6 @@ class Pieces:
             return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
         except (RuntimeError, OSError) as error:
             raise VocabularyError(f"the file's vocabulary is not a valid SentencePiece model: {error}") from error
-
-    def _kinds(self) -> Any:
-        types = self.tokens.types
-        plain = np.isin(types, [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED])
-        kinds = np.where(plain, types, TokenType.CONTROL)
-        kinds[self._unknown] = TokenType.UNKNOWN
-        return kinds
 
     @cached_property
     def _unknown(self) -> int:

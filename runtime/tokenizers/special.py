@@ -30,8 +30,8 @@ class Splitter:
     def split(self, text: str) -> Iterator[int | tuple[int, str]]:
         """Ids of special tokens and, as (offset, text), what stands between them."""
         done = 0
-        for start, end, found in self._matches(text):
-            number, token = self._tokens[found]
+        for start, end, content in self._matches(text):
+            number, token = self._tokens[content]
             between = text[done:start].rstrip(WHITE_SPACE) if token.lstrip else text[done:start]
             if between:
                 yield done, between
@@ -61,5 +61,5 @@ def _is_of_word(character: str) -> bool:
     """Unicode's class of what words are made of, which is another than that of Python's `re`."""
     if not character:
         return False
-    kind, circled = unicodedata.category(character), any(a <= ord(character) <= b for a, b in CIRCLED)
-    return kind[:1] in ("L", "M") or kind in ("Nd", "Nl", "Pc") or circled or character in ("\u200c", "\u200d")
+    category, circled = unicodedata.category(character), any(a <= ord(character) <= b for a, b in CIRCLED)
+    return category[:1] in "LM" or category in ("Nd", "Nl", "Pc") or circled or character in "\u200c\u200d"
