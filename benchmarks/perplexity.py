@@ -81,8 +81,10 @@ def main() -> None:
         their_speed = our_speed = compiling = 0.0
         for _ in range(options.rounds):
             start = time.perf_counter()
-            theirs = score(tokens, reference.forward, N_CTX, bos=reference.bos, chunks=options.chunks, batch=BATCH,
-                           threads=options.threads)  # fmt: skip
+            theirs = score(
+                tokens, reference.forward, N_CTX, bos=reference.bos, chunks=options.chunks, batch=BATCH,
+                threads=options.threads,
+            )  # fmt: skip
             their_speed = max(their_speed, theirs.tokens / (time.perf_counter() - start))
             ours = perplexity(path, options.file, n_ctx=N_CTX, chunks=options.chunks, threads=options.threads)
             our_speed, compiling = max(our_speed, ours.tokens_per_second), max(compiling, ours.compile_seconds)

@@ -7,15 +7,6 @@ f32 = np.float32
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def mean_square(row):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for i in range(row.size):
-        value = np.float64(row[i])
-        total += value * value
-    return total / np.float64(row.size)
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
 def mean_of(row):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(row.size):
@@ -25,6 +16,7 @@ def mean_of(row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def variance(row, mean):  # type: ignore[no-untyped-def]
+    """The mean square of row - mean."""
     total = 0.0
     for i in range(row.size):
         off = np.float64(row[i]) - mean
@@ -35,7 +27,7 @@ def variance(row, mean):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def rms_rows(x, weight, eps, out):  # type: ignore[no-untyped-def]
     for r in range(x.shape[0]):
-        scale = f32(1.0 / np.sqrt(mean_square(x[r]) + eps))
+        scale = f32(1.0 / np.sqrt(variance(x[r], 0.0) + eps))
         for i in range(x.shape[1]):
             out[r, i] = x[r, i] * scale * weight[i]
 
