@@ -40,8 +40,9 @@ AFMOE = LLAMA.derive(
         "vocab_size": 200_192,
     },
     config_from_gguf=lambda keys, tensors: {
-        "mup_enabled": "embedding_scale" not in keys, "route_norm": True, "score_func": "sigmoid",
-        "topk_group": keys["expert_group_used_count"],
+        "mup_enabled": "embedding_scale" not in keys, "topk_group": keys["expert_group_used_count"],
+        **({"route_norm": True} if "expert_weights_norm" in keys else {}),
+        **({"score_func": "sigmoid"} if "expert_gating_func" in keys else {}),
     },
     refused={"score_func": "softmax"},
     tensors={

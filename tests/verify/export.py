@@ -30,10 +30,11 @@ import gguftools
 from gguftools.conversion.export import export_checkpoint
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
-from gguftools.measurement.checking import ATTENTION
 from quants.errors import GgufToolsError
 from tests import zoo
 from tests.archs import checkpoints, exported
+
+from . import attention
 
 CLOSE = 2e-5  # of the logits' standard deviation
 # What no file holds, and what transformers does not read: poolers, layers that predict further tokens.
@@ -138,9 +139,8 @@ def loaded(folder: Path) -> tuple[Any, list[str]]:
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kind = getattr(transformers, config["architectures"][0])
-    attention = ATTENTION.get(config["model_type"], "eager")
     model, report = kind.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
+        folder, dtype=torch.float32, attn_implementation=attention(folder), output_loading_info=True
     )
     last = f"model.layers.{config.get('num_hidden_layers')}."
     wrong = []
@@ -208,7 +208,7 @@ def recorded(entry: str, folder: Path) -> list[tuple[dict[str, Any], Any]]:
         zoo.module("build").build(zoo.ZOO, entry, folder)
         source = zoo.ZOO / entry
     truth = np.load(source / "logits.npz")
-    if json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] in ATTENTION:
+    if attention(folder) != "eager":
         model, _ = loaded(folder)  # the recorded truth is of eager attention
         return [(given, run(model, given)) for given in (arguments(truth, prompt) for prompt in "01")]
     return [(arguments(truth, prompt), truth[f"logits{prompt}"].astype(np.float64)) for prompt in "01"]

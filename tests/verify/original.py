@@ -18,9 +18,9 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from gguftools.measurement.checking import ATTENTION
 from tests.archs import checkpoints
 
+from . import attention
 from .options import Base, Config
 
 # One line of spec.json in tests/data/families: name, stored type, shape, mean, standard deviation.
@@ -72,10 +72,9 @@ def _row(name: str, values: torch.Tensor) -> Row:
 
 def load(base: Base, folder: Path) -> Any:
     """The checkpoint as transformers reads it, in float32. Raises RefusedError, also for lost weights."""
-    attention = ATTENTION.get(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"], "eager")
     try:
         model, said = model_class(base).from_pretrained(
-            folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
+            folder, dtype=torch.float32, attn_implementation=attention(folder), output_loading_info=True
         )
     except Exception as error:
         raise RefusedError(f"{type(error).__name__}: {one_line(error)}") from error
