@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from quants import Tensor
 from quants.errors import ModelError
 
-from .metadata import Metadata, ValueType
+from .metadata import Metadata
 from .spec import Architecture, Config
 from .transforms import transposed
 
@@ -49,7 +49,7 @@ def _add_keys(metadata: Metadata, architecture: Architecture, threshold: float |
     if architecture.block.activation != "relu":
         metadata[f"{architecture.name}.hidden_activation"] = "relu"
     if threshold is not None:
-        metadata.set(THRESHOLD, threshold, ValueType.FLOAT32)
+        metadata[THRESHOLD] = threshold
 
 
 def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

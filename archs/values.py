@@ -40,7 +40,7 @@ class GgufType:
     @classmethod
     def named(cls, text: str) -> GgufType:
         """A type as `str` gives it. Raises OptionError."""
-        known = [each.name for each in ValueType]
+        known, text = [each.name for each in ValueType], str(text)
         *arrays, last = text.upper().split("/")
         if last not in known or last == "ARRAY" or set(arrays) - {"ARRAY"} or len(arrays) > MAX_ARRAY_DEPTH:
             scalars = ", ".join(name for name in known if name != "ARRAY")

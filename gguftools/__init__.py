@@ -13,6 +13,8 @@ _API = {
     # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
     "GgufToolsError": "quants.errors",
     "Model": "gguftools.model",
+    **dict.fromkeys(("Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType"),
+                    "gguftools.metadata.operations"),
     "audit": "gguftools.inspection.audit",
     "convert": "gguftools.conversion.convert",
     "diff": "gguftools.inspection.compare",
@@ -29,8 +31,9 @@ _API = {
 }
 
 __all__ = [
-    "GgufToolsError", "Model", "__version__", "audit", "convert", "diff", "export", "gpu_split", "hash", "imatrix",
-    "load", "open", "perplexity", "quantize", "set_metadata", "validate",
+    "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
+    "__version__", "audit", "convert", "diff", "export", "gpu_split", "hash", "imatrix", "load", "open", "perplexity",
+    "quantize", "set_metadata", "validate",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata
+    from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .model import Model, load, open
 
 

@@ -19,11 +19,11 @@ def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
     templates = {"default": found} if isinstance(found, str) else _named(found)
     default = templates.pop("default", None)
     for name, text in templates.items():
-        metadata.set(Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name), text, ValueType.STRING)
+        metadata[Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name)] = text
     if templates:
-        metadata.set(Keys.Tokenizer.CHAT_TEMPLATES, list(templates), ValueType.ARRAY, ValueType.STRING)
+        metadata[Keys.Tokenizer.CHAT_TEMPLATES] = list(templates), ValueType.ARRAY
     if default is not None:
-        metadata.set(Keys.Tokenizer.CHAT_TEMPLATE, default, ValueType.STRING)
+        metadata[Keys.Tokenizer.CHAT_TEMPLATE] = default
 
 
 def _from_files(files: TokenizerFiles) -> Any:

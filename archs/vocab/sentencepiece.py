@@ -145,7 +145,7 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
     metadata[Keys.Tokenizer.REMOVE_EXTRA_WS] = bool(remove_spaces)
     if charsmap:
         values = np.frombuffer(charsmap, np.uint8)
-        metadata.set(Keys.Tokenizer.PRECOMPILED_CHARSMAP, values, ValueType.ARRAY, ValueType.UINT8)
+        metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = values, ValueType.ARRAY
 
 
 def _has_prefix(files: TokenizerFiles) -> bool:

@@ -56,9 +56,9 @@ class Tokens:
         metadata[Keys.Tokenizer.LIST] = self.texts
         if scores:
             values = np.array(self.scores, np.float32)
-            metadata.set(Keys.Tokenizer.SCORES, values, ValueType.ARRAY, ValueType.FLOAT32)
+            metadata[Keys.Tokenizer.SCORES] = values, ValueType.ARRAY
         types = np.array(self.types, np.int32)
-        metadata.set(Keys.Tokenizer.TOKEN_TYPE, types, ValueType.ARRAY, ValueType.INT32)
+        metadata[Keys.Tokenizer.TOKEN_TYPE] = types, ValueType.ARRAY
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:

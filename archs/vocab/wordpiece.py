@@ -27,7 +27,7 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
     tokens.write(metadata, "bert", pre or "default", scores=False)
     vocabulary = files.tokenizer["model"]["vocab"]
     if unclear := [row for text, row in vocabulary.items() if text[: len(prefix) + 1] == f"{prefix}▁" != text]:
-        metadata.set(CONTINUATIONS, unclear, ValueType.ARRAY, ValueType.INT32)
+        metadata[CONTINUATIONS] = unclear, ValueType.ARRAY
 
 
 def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:

@@ -77,11 +77,11 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
         metadata[key] = found.value(key)
         if key == "general.type":
             metadata["adapter.type"] = "lora"
-    metadata.set("adapter.lora.alpha", adapter.alpha, ValueType.FLOAT32)
+    metadata["adapter.lora.alpha"] = adapter.alpha
     if adapter.invocation_tokens:
         tokens = list(adapter.invocation_tokens)
-        metadata.set("adapter.alora.invocation_tokens", tokens, ValueType.ARRAY, ValueType.UINT32)
-    metadata.set("general.quantization_version", QUANTIZATION_VERSION, ValueType.UINT32)
+        metadata["adapter.alora.invocation_tokens"] = tokens, ValueType.ARRAY
+    metadata["general.quantization_version"] = QUANTIZATION_VERSION
     return metadata
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.metadata import Metadata, ValueType
+from archs.metadata import Metadata
 from archs.powerinfer import MAGIC
 from quants import Tensor, format_named
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
@@ -210,8 +210,8 @@ def placement_file(path: Path, placement: Placement, vram: int) -> FilePlan:
     """The file as PowerInfer reads it, its magic included."""
     metadata = Metadata()
     metadata["general.architecture"] = ARCHITECTURE
-    metadata.set(f"{ARCHITECTURE}.block_count", len(placement.gpu), ValueType.UINT32)
-    metadata.set("split.vram_capacity", vram, ValueType.UINT64)
+    metadata[f"{ARCHITECTURE}.block_count"] = len(placement.gpu)
+    metadata["split.vram_capacity"] = vram
     form = format_named("I32")
     items = []
     for i, gpu in enumerate(placement.gpu):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -78,8 +78,16 @@ def _as_dict(change: KeyDifference) -> dict[str, Any]:
     return shown if change.old_key is None else shown | {"old_key": change.old_key}
 
 
+class Editable(Protocol):
+    """What has metadata and tensors: a Model."""
+
+    metadata: Metadata
+    tensors: Any
+    path: Any
+
+
 def set_metadata(
-    path: PathLike,
+    source: PathLike | Editable,
     values: Mapping[str, Any] | None = None,
     *,
     operations: Iterable[Operation] = (),
@@ -99,8 +107,9 @@ def set_metadata(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> EditReport:
-    """Change metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
+    """Change the metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
 
+    source: the file, or a Model, whose metadata is changed in memory.
     values: plain data (or a Value) by key; KEY[INDEX] is one item. A key keeps its type; a new one gets that of
     `types` ("UINT32", "ARRAY/INT8"), else the one that the schema says, else the one that follows from the data.
     remove: keys. rename: new names by old ones. chat_template: Jinja text. special_tokens: text or id by role ("eos").
@@ -109,21 +118,36 @@ def set_metadata(
     and otherwise replaced by a copy. reserve: bytes of slack to have for later edits.
     reads: files that the values come from, which must not be the output.
     force: store what the model cannot have, too. new: add keys that no program is known to read, too.
-    recover: first complete an interrupted edit (roll_back: undo it). dry_run: write nothing.
+    recover: first complete an interrupted edit (roll_back: undo it). dry_run: change nothing.
     progress(done, total): bytes copied.
     Returns what was changed. Raises OptionError for a change that is refused, VocabularyError for a bad chat template
     or token, FileError.
     """
-    path = Path(path)
+    conduct = Conduct(force)
+
+    def edited(old: Metadata, tensors: Mapping[str, Tensor]) -> tuple[Metadata, EditReport]:
+        wanted = _operations(old, values, types, remove, rename, chat_template, special_tokens)
+        metadata = old.copy()
+        return metadata, _applied([*wanted, *operations], metadata, tensors, conduct, new)
+
+    if not isinstance(source, (str, os.PathLike)):
+        if not isinstance(getattr(source, "metadata", None), Metadata):
+            raise OptionError(f"source is {quote(source)}; the path of a GGUF file or a Model was expected")
+        if output is not None or reserve or recover or roll_back:
+            raise OptionError("output, reserve, recover and roll_back go with a file; a Model is written by its save")
+        metadata, report = edited(source.metadata, source.tensors)
+        if not dry_run:
+            source.metadata.clear()
+            source.metadata.update({key: metadata.value(key) for key in metadata})
+        return replace(report, path=Path(source.path), dry_run=dry_run)
+    path = Path(source)
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
     target = None if output is None else output_path(output, path.name)
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
         read = Reads(tuple(map(Path, reads)))
         if target is not None:
             check_target(target, read.also(opened.shards), overwrite)
-        wanted = _operations(opened.metadata, values, types, tuple(remove), rename, chat_template, special_tokens)
-        metadata = opened.metadata.copy()
-        report = _applied([*wanted, *operations], metadata, opened.tensors, Conduct(force), new)
+        metadata, report = edited(opened.metadata, opened.tensors)
         report = replace(report, path=opened.path, recovered=recovered, dry_run=dry_run)
         idle = not report.changes and not reserve and target is None
         if dry_run or idle:
@@ -139,7 +163,7 @@ def _applied(
     old = metadata.copy()
     for each in operations:
         if not callable(getattr(each, "apply", None)):
-            raise OptionError(f"operations has {quote(each)}; gguftools.Set, Remove, Rename, … are expected")
+            raise OptionError(f"operations has {quote(each)}; gguftools.Set, Remove, Rename, … were expected")
     renamed = apply_all(operations, metadata, conduct)
     changes = [replace(each, a=_kept(each.a), b=_kept(each.b)) for each in compare_metadata(old, metadata, (), renamed)]
     check_new_keys((each.key for each in changes), old, metadata.get("general.architecture"), new)
@@ -151,20 +175,27 @@ def _operations(
     old: Metadata,
     values: Mapping[str, Any] | None,
     types: Mapping[str, str] | None,
-    remove: tuple[str, ...],
+    remove: Iterable[str],
     rename: Mapping[str, str] | None,
     chat_template: str | None,
     special_tokens: Mapping[str, str | int] | None,
 ) -> Iterator[Operation]:
     """What the keywords stand for. Raises OptionError where they contradict each other."""
-    values, types, rename = values or {}, types or {}, rename or {}
+    values, types, rename, special_tokens = values or {}, types or {}, rename or {}, special_tokens or {}
+    given = {"values": values, "types": types, "rename": rename, "special_tokens": special_tokens}
+    for name, each in given.items():
+        if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
+            raise OptionError(f"{name} is {quote(each)}; a mapping with texts as keys was expected")
+    if isinstance(remove, str):
+        raise OptionError(f"remove is {quote(remove)}; a list of keys was expected")
+    remove = list(remove)
     special: list[SetChatTemplate | SetSpecialToken] = [
         *([] if chat_template is None else [SetChatTemplate(chat_template)]),
-        *(SetSpecialToken(role, token) for role, token in (special_tokens or {}).items()),
+        *(SetSpecialToken(role, token) for role, token in special_tokens.items()),
     ]
-    for each in special:
-        if each.key in values:
-            raise OptionError(f"{each.key!r} is given twice")
+    for operation in special:
+        if operation.key in values:
+            raise OptionError(f"{operation.key!r} is given twice")
     for key in remove:
         if key in values or key in rename:
             raise OptionError(f"{key!r} cannot be both removed and {'set' if key in values else 'renamed'}")

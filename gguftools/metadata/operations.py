@@ -49,6 +49,8 @@ class Set:
     type: str | None = None
 
     def apply(self, metadata: Metadata, conduct: Conduct) -> None:
+        if not isinstance(self.key, str):
+            raise OptionError(f"{quote(self.key)} was given as a key; a text was expected")
         if not self.key:
             raise OptionError("a key needs a name")
         wanted = None if self.type is None else GgufType.named(self.type)
@@ -86,7 +88,7 @@ class SetItem:
             problem = f"{self.key!r} is {value.gguf_type}; items are set of arrays of single values"
             raise OptionError(problem, f"set {self.key} as a whole")
         data = np.array(value.data) if isinstance(value.data, np.ndarray) else list(value.data)
-        if not 0 <= self.index < len(data):
+        if not isinstance(self.index, int) or not 0 <= self.index < len(data):
             raise OptionError(f"{self.key!r} has no item {self.index}: it has {len(data)}, from 0 on")
         data[self.index] = value_of(f"{self.key}[{self.index}]", self.value, items).data
         metadata[self.key] = replace(value, data=data)
@@ -172,7 +174,9 @@ class SetSpecialToken:
         tokens = metadata.get(TOKENS)
         if tokens is None:
             raise VocabularyError("the file has no vocabulary to find the token in")
-        if not isinstance(self.token, int) and not self.token.isdecimal():
+        if not isinstance(self.token, (int, str)):
+            raise VocabularyError(f"{quote(self.token)} was given as a token; its text or its id was expected")
+        if isinstance(self.token, str) and not self.token.isdecimal():
             texts = list(tokens)
             if self.token not in texts:
                 hint = did_you_mean(self.token, _special_texts(metadata, texts))

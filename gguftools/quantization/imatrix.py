@@ -200,10 +200,10 @@ def write_imatrix(
                 file.write(piece)
         return
     metadata = Metadata()
-    metadata.set("general.type", "imatrix", ValueType.STRING)
-    metadata.set("imatrix.datasets", list(matrix.datasets), ValueType.ARRAY, ValueType.STRING)
-    metadata.set("imatrix.chunk_count", matrix.chunks, ValueType.UINT32)
-    metadata.set("imatrix.chunk_size", matrix.chunk_size, ValueType.UINT32)
+    metadata["general.type"] = "imatrix"
+    metadata["imatrix.datasets"] = list(matrix.datasets), ValueType.ARRAY
+    metadata["imatrix.chunk_count"] = matrix.chunks
+    metadata["imatrix.chunk_size"] = matrix.chunk_size
     tensors = []
     for name, entry in sorted(matrix.entries.items()):
         tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]

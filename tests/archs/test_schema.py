@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 
+from archs.experts import GATING
 from archs.metadata import ValueType
 from archs.schema import MODEL, TINY, Key
+from archs.spec import ACTIVATIONS
+
+from ..conftest import ROOT
 
 TEXT, FLAG, COUNT = Key(ValueType.STRING), Key(ValueType.BOOL), Key(ValueType.UINT32, 0)
 POSITIVE, STRINGS = Key(ValueType.FLOAT32, TINY), Key(ValueType.STRING, array=True)
@@ -34,3 +40,31 @@ NAN, INFINITY = float("nan"), float("inf")
 def test_wrong(rule, data, wrong):
     said = rule.wrong(data)
     assert said is None if wrong is None else wrong in said, said
+
+
+def keys_read() -> set[str]:
+    """What code asks keys for, without the architecture: `keys.get("…")`, `keys["…"]`, `Keys(…).need("…")`."""
+    found = set()
+    for path in (path for package in ("archs", "runtime") for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                method, owner, key = node.func.attr, node.func.value, node.args[0]
+            elif isinstance(node, ast.Subscript):
+                method, owner, key = "get", node.value, node.slice
+            else:
+                continue
+            name = ast.unparse(owner)
+            if method in ("get", "need", "of_layer") and (name.endswith("keys") or name.startswith("Keys(")):
+                found |= {each.value for each in ast.walk(key) if isinstance(each, ast.Constant)}
+    return {key for key in found if isinstance(key, str) and not key.endswith(".")}  # the beginning of any
+
+
+def test_every_key_that_is_read_is_in_the_schema():
+    keys = keys_read()
+    assert len(keys) > 60
+    assert not keys - MODEL.keys()
+
+
+def test_choices_are_those_of_the_code():
+    assert MODEL["hidden_activation"].choices == tuple(ACTIVATIONS)
+    assert MODEL["expert_gating_func"].choices == (0, *GATING.values())

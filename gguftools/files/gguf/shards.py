@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from archs.metadata import Metadata, ValueType
+from archs.metadata import Metadata
 
 SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -56,9 +56,9 @@ def filled(
 def shard_metadata(metadata: Metadata, number: int, count: int, tensors: int) -> Metadata:
     """The metadata of shard `number`, from 0, of a set of `count` that has so many tensors."""
     own = metadata.copy() if number == 0 else Metadata()
-    own.set("split.no", number, ValueType.UINT16)
-    own.set("split.count", count, ValueType.UINT16)
-    own.set("split.tensors.count", tensors, ValueType.INT32)
+    own["split.no"] = number
+    own["split.count"] = count
+    own["split.tensors.count"] = tensors
     return own
 
 
