@@ -8,7 +8,7 @@ from typing import Any
 
 from gguf.constants import Keys
 
-from ..metadata import Metadata, ValueType
+from ..metadata import Metadata
 from ..small_files import read_json_object, read_text
 from .files import TokenizerFiles
 
@@ -21,7 +21,7 @@ def write_templates(metadata: Metadata, files: TokenizerFiles) -> None:
     for name, text in templates.items():
         metadata[Keys.Tokenizer.CHAT_TEMPLATE_N.format(name=name)] = text
     if templates:
-        metadata[Keys.Tokenizer.CHAT_TEMPLATES] = list(templates), ValueType.ARRAY
+        metadata[Keys.Tokenizer.CHAT_TEMPLATES] = list(templates)
     if default is not None:
         metadata[Keys.Tokenizer.CHAT_TEMPLATE] = default
 

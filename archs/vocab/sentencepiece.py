@@ -19,7 +19,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from ..metadata import Metadata, ValueType
+from ..metadata import Metadata
 from ..small_files import check_not_pointer, read_vocabulary
 from .files import TokenizerFiles
 from .pretokenizer import parts
@@ -145,7 +145,7 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
     metadata[Keys.Tokenizer.REMOVE_EXTRA_WS] = bool(remove_spaces)
     if charsmap:
         values = np.frombuffer(charsmap, np.uint8)
-        metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = values, ValueType.ARRAY
+        metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = values
 
 
 def _has_prefix(files: TokenizerFiles) -> bool:

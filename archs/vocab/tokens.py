@@ -11,7 +11,7 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from ..metadata import Metadata, ValueType
+from ..metadata import Metadata
 from .files import AddedToken, TokenizerFiles
 
 ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
@@ -56,9 +56,9 @@ class Tokens:
         metadata[Keys.Tokenizer.LIST] = self.texts
         if scores:
             values = np.array(self.scores, np.float32)
-            metadata[Keys.Tokenizer.SCORES] = values, ValueType.ARRAY
+            metadata[Keys.Tokenizer.SCORES] = values
         types = np.array(self.types, np.int32)
-        metadata[Keys.Tokenizer.TOKEN_TYPE] = types, ValueType.ARRAY
+        metadata[Keys.Tokenizer.TOKEN_TYPE] = types
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gguf.constants import TokenType
 
-from ..metadata import Metadata, ValueType
+from ..metadata import Metadata
 from .byte_bpe import listed_tokens
 from .files import TokenizerFiles
 
@@ -27,7 +27,7 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
     tokens.write(metadata, "bert", pre or "default", scores=False)
     vocabulary = files.tokenizer["model"]["vocab"]
     if unclear := [row for text, row in vocabulary.items() if text[: len(prefix) + 1] == f"{prefix}▁" != text]:
-        metadata[CONTINUATIONS] = unclear, ValueType.ARRAY
+        metadata[CONTINUATIONS] = unclear
 
 
 def write_normalizer(metadata: Metadata, files: TokenizerFiles) -> None:

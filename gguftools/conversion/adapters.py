@@ -9,7 +9,7 @@ from pathlib import Path
 from archs.config import normalized
 from archs.general import general
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
-from archs.metadata import Metadata, ValueType
+from archs.metadata import Metadata
 from archs.plan import Change
 from archs.registry import of_config
 from archs.small_files import read_json_object
@@ -80,7 +80,7 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
     metadata["adapter.lora.alpha"] = adapter.alpha
     if adapter.invocation_tokens:
         tokens = list(adapter.invocation_tokens)
-        metadata["adapter.alora.invocation_tokens"] = tokens, ValueType.ARRAY
+        metadata["adapter.alora.invocation_tokens"] = tokens
     metadata["general.quantization_version"] = QUANTIZATION_VERSION
     return metadata
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archs.metadata import Metadata, ValueType
+from archs.metadata import Metadata
 from archs.small_files import check_not_pointer
 from gguftools.quantization.recipes import layer_of
 from quants import Tensor, from_array
@@ -201,7 +201,7 @@ def write_imatrix(
         return
     metadata = Metadata()
     metadata["general.type"] = "imatrix"
-    metadata["imatrix.datasets"] = list(matrix.datasets), ValueType.ARRAY
+    metadata["imatrix.datasets"] = list(matrix.datasets)
     metadata["imatrix.chunk_count"] = matrix.chunks
     metadata["imatrix.chunk_size"] = matrix.chunk_size
     tensors = []
