@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archs.metadata import Metadata, Value
-from quants import Tensor, from_array
+from quants import Format, Tensor, from_array
 from quants.errors import OptionError
+from quants.tensor import ReadRows
 
 from .files.atomic import check_target
 from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
-from .files.positioned import PositionedInput
+from .files.positioned import PositionedInput, row_reader
 from .metadata.typed import check_types
 from .writing.origin import Origin
 
@@ -274,19 +275,14 @@ def _pread_tensors(file: GgufFile) -> Iterator[tuple[str, Tensor]]:
     for part in file.parts:
         source = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
         for name, tensor in part.tensors.items():
-            read = _reader(source, tensor, part.offsets[name], part.byte_order)
+            read = row_reader(source.read, part.offsets[name], tensor.rows, tensor.row_bytes)
+            if part.byte_order == "big":
+                read = _swapped(read, tensor.format)
             yield name, Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
 
 
-def _reader(file: PositionedInput, tensor: Tensor, offset: int, byte_order: str) -> Callable[[int, int], Any]:
-    row_bytes, form = tensor.row_bytes, tensor.format
-
-    def read(start: int, stop: int) -> Any:
-        raw = file.read(offset + start * row_bytes, offset + stop * row_bytes)
-        rows = raw.reshape(stop - start, row_bytes)
-        return rows if byte_order == "little" else form.swap_byte_order(rows)
-
-    return read
+def _swapped(read: ReadRows, form: Format) -> ReadRows:
+    return lambda start, stop: form.swap_byte_order(read(start, stop))
 
 
 def open_to_convert(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants.errors import FileError
+from quants.tensor import ReadRows
 
 from .atomic import write_at
 
@@ -67,6 +68,17 @@ class PositionedInput:
                 raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
             data, position = data[count:], position + count
         return found
+
+
+def row_reader(read: Callable[[int, int], NDArray[np.uint8]], begin: int, rows: int, row_bytes: int) -> ReadRows:
+    """`Tensor.read` of rows that lie one after the other from byte `begin` on of what read(begin, end) reads."""
+
+    def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+        start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
+        stop = max(start, stop)
+        return read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
+
+    return read_rows
 
 
 class PositionedOutput:

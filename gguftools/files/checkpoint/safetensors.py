@@ -5,6 +5,10 @@
     data     offsets count from here; tensors cover it without gaps
 
 Files come from strangers: everything the header says is checked before it is believed.
+
+Why not by the `safetensors` package: it takes files on this disk, where ours may be on the hub; it reads through a map,
+where a file that is cut short ends the process; as numpy arrays it has no 8-bit floats; it says of a bad header neither
+which tensor nor what was expected; and it writes what is in memory as a whole. The tests compare with it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from quants.errors import FileError
 from quants.spelling import quote
 
 from ..gguf.reader import MAX_VALUES, map_file
-from ..positioned import PositionedInput
+from ..positioned import PositionedInput, row_reader
 from .dtypes import checkpoint_formats
 
 MAX_HEADER = 100_000_000  # as in the format's own library
@@ -107,13 +111,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
     if rows * row_bytes != end - begin:
         needed = f"{rows * row_bytes} bytes; it has {end - begin}"
         raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
-    first = data_start + begin
-
-    def read(start: int, stop: int) -> NDArray[np.uint8]:
-        start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
-        raw = read_bytes(first + start * row_bytes, first + stop * row_bytes)
-        return raw.reshape(max(0, stop - start), row_bytes)
-
+    read = row_reader(read_bytes, data_start + begin, rows, row_bytes)
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
 
