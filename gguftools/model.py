@@ -233,6 +233,13 @@ def opened(source: PathLike | Model) -> Model:
     return source if isinstance(source, Model) else open(source)
 
 
+def opened_gguf(source: PathLike | Model) -> Model:
+    """The same for what is said of files as they are: no checkpoint, which would have to be converted first."""
+    if isinstance(source, (str, os.PathLike)):
+        return of_file(open_gguf(Path(source)))
+    return opened(source)
+
+
 def load(source: PathLike | Model, *, threads: int | None = None) -> RunningModel:
     """Open a model ready to run: `load(path).logits([1, 2, 3])` is float32 (tokens, vocabulary).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from archs.metadata import Metadata, ValueType
 from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
 
-from ..files.gguf.reader import open_gguf
 from ..model import Model, PathLike, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
@@ -51,30 +51,31 @@ class AuditReport:
 
 
 def audit(
-    path: PathLike,
-    against: PathLike | None = None,
+    source: PathLike | Model,
+    against: PathLike | Model | None = None,
     *,
     tensors: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Look for harm in a GGUF file; nothing of it is run.
+    """Look for harm in a GGUF file, a checkpoint or a Model; nothing of it is run.
 
-    against: the Hugging Face folder or GGUF file that it was made from; templates and (tensors=True) weights are
+    against: the Hugging Face folder, GGUF file or Model that it was made from; templates and (tensors=True) weights are
     compared with that. tensors: also look for tensors out of line, which reads them all.
+    threads: default all processors. progress(bytes read, of how many, tensor).
     Raises FileError for a file that cannot be opened: `validate` says more of those.
     """
-    model = opened(path)
+    model = opened(source)
     templates = dict(chat_templates(model.metadata))
     found = [*audit_names(model.metadata, "key"), *audit_names(model.tensors, "name")]
     found += [*audit_metadata(model.metadata), *audit_tokens(model.metadata)]
     found += audit_templates(templates) if templates else ()
     if against is not None:
-        found += compare_templates(templates, dict(chat_templates(_source_metadata(Path(against)))))
+        found += compare_templates(templates, dict(chat_templates(_source_metadata(against))))
     if tensors:
         found += _audit_tensors(model, against, threads, progress)
     ordered = sorted(dict.fromkeys(found), key=lambda finding: -rank(finding.severity))
-    return AuditReport(Path(path), tuple(ordered), tuple(templates))
+    return AuditReport(model.path, tuple(ordered), tuple(templates))
 
 
 def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
@@ -86,11 +87,12 @@ def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
             yield key, text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
-def _source_metadata(source: Path) -> Metadata:
-    if not source.is_dir():
-        return open_gguf(source).metadata
+def _source_metadata(source: PathLike | Model) -> Metadata:
+    """Of a folder the templates alone, as others of its files may be missing."""
+    if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
+        return opened(source).metadata
     metadata = Metadata()
-    write_templates(metadata, TokenizerFiles.read(source))
+    write_templates(metadata, TokenizerFiles.read(Path(source)))
     return metadata
 
 
@@ -118,7 +120,7 @@ def _difference(source: str, found: str) -> tuple[int, str]:
 
 
 def _audit_tensors(
-    model: Model, against: PathLike | None, threads: int | None, progress: Progress | None
+    model: Model, against: PathLike | Model | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
     yield from audit_statistics(measure(model.streamed(), threads, progress))
     if against is None:

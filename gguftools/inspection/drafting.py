@@ -6,17 +6,18 @@ and the same text for every id from 5 on (the first few are special tokens that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from archs.metadata import Metadata
 from quants.errors import VocabularyError
-from runtime.tokenizer import Tokenizer, tokenizer_from_metadata
+from runtime.tokenizer import Tokenizer
 
 from ..metadata.text import plain
 from ..metadata.typed import check_types
-from ..model import PathLike, open
+from ..model import Model, PathLike, opened
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128
@@ -51,20 +52,17 @@ class DraftingReport:
         return {**asdict(self), "target": str(self.target), "draft": str(self.draft), "possible": self.possible}
 
 
-def can_draft(target: PathLike, draft: PathLike) -> DraftingReport:
-    """Compare the vocabularies of two GGUF files. Raises FileError, VocabularyError where a file has none."""
-    a, b = open(target).metadata, open(draft).metadata
-    for metadata in (a, b):
-        check_types(metadata, "tokenizer.")
-    texts_a, texts_b = _texts(a, target), _texts(b, draft)
+def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingReport:
+    """Compare the vocabularies of two models. Raises FileError, VocabularyError where one has none."""
+    models = opened(target), opened(draft)
+    texts_a, texts_b = map(_texts, models)
+    a, b = (model.metadata for model in models)
     obstacles: list[str] = []
     notes: list[str] = []
     if a[MODEL] != b[MODEL]:
         obstacles.append(f"the vocabularies are of different kinds: {a[MODEL]!r} and {b[MODEL]!r}")
     if abs(len(texts_a) - len(texts_b)) > MAX_LENGTH_DIFFERENCE:
-        obstacles.append(
-            f"{len(texts_a):,} and {len(texts_b):,} tokens: more than {MAX_LENGTH_DIFFERENCE} apart"
-        )
+        obstacles.append(f"{len(texts_a):,} and {len(texts_b):,} tokens: more than {MAX_LENGTH_DIFFERENCE} apart")
     count = min(len(texts_a), len(texts_b))
     wrong = [i for i in range(count) if texts_a[i] != texts_b[i]]
     compared = [i for i in wrong if i >= FIRST_COMPARED]
@@ -74,24 +72,25 @@ def can_draft(target: PathLike, draft: PathLike) -> DraftingReport:
         if len(compared) <= MAX_LENGTH_DIFFERENCE and compared[0] > count - 2 * MAX_LENGTH_DIFFERENCE:
             notes.append("only tokens at the end differ: they may be unused in one of the models")
     notes += [f"token {i} is {texts_a[i]!r} and {texts_b[i]!r} (not compared)" for i in wrong if i < FIRST_COMPARED]
-    around = _around(tokenizer_from_metadata(a), tokenizer_from_metadata(b))
-    edits = [] if obstacles else [edit for _, edit in around]
-    obstacles += [obstacle for obstacle, _ in around]
+    conflicts = list(_special_token_conflicts(*(model.tokenizer for model in models)))
+    edits = [] if obstacles else [edit for _, edit in conflicts]
+    obstacles += [obstacle for obstacle, _ in conflicts]
     if a.get("tokenizer.ggml.pre") != b.get("tokenizer.ggml.pre"):
         pair = f"{a.get('tokenizer.ggml.pre')!r} and {b.get('tokenizer.ggml.pre')!r}"
         notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
     ids = {role: (_id(a, role), _id(b, role)) for role in ROLES}
     return DraftingReport(
-        Path(target), Path(draft), (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong),
+        models[0].path, models[1].path, (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong),
         {role: pair for role, pair in ids.items() if pair != (None, None)},
         tuple(obstacles), tuple(edits), tuple(notes),
     )  # fmt: skip
 
 
-def _texts(metadata: Metadata, path: PathLike) -> list[Any]:
-    if MODEL not in metadata or TOKENS not in metadata:
-        raise VocabularyError(f"{path} has no vocabulary: {MODEL} or {TOKENS} is missing")
-    texts: list[Any] = plain(metadata.value(TOKENS))
+def _texts(model: Model) -> list[Any]:
+    check_types(model.metadata, "tokenizer.")
+    if MODEL not in model.metadata or TOKENS not in model.metadata:
+        raise VocabularyError(f"{model.path} has no vocabulary: {MODEL} or {TOKENS} is missing")
+    texts: list[Any] = plain(model.metadata.value(TOKENS))
     return texts
 
 
@@ -100,21 +99,15 @@ def _id(metadata: Metadata, role: str) -> int | None:
     return None if number is None else int(number)
 
 
-def _around(target: Tokenizer, draft: Tokenizer) -> list[tuple[str, str]]:
+def _special_token_conflicts(target: Tokenizer, draft: Tokenizer) -> Iterator[tuple[str, str]]:
     """Obstacles and their edits: whether tokens are put around a text, and, if so, which they are."""
-    found = []
-    for role, adds, ids in (
-        ("bos", (target.add_bos, draft.add_bos), (target.bos, draft.bos)),
-        ("eos", (target.add_eos, draft.add_eos), (target.eos, draft.eos)),
-    ):
-        if adds[0] != adds[1]:
-            obstacle = f"the target {_adds(adds[0])} {role.upper()} to a text, the draft {_adds(adds[1])} one"
-            found.append((obstacle, f"tokenizer.ggml.add_{role}_token={str(adds[0]).lower()}"))
-        if adds[0] and ids[0] != ids[1]:
-            obstacle = f"{role.upper()} is token {ids[0]} in the target, {ids[1]} in the draft"
-            found.append((obstacle, f"tokenizer.ggml.{role}_token_id={ids[0]}"))
-    return found
-
-
-def _adds(flag: bool) -> str:
-    return "adds" if flag else "does not add"
+    for role in ("bos", "eos"):
+        adds, draft_adds = (bool(getattr(each, f"add_{role}")) for each in (target, draft))
+        number, draft_number = getattr(target, role), getattr(draft, role)
+        if adds != draft_adds:
+            does = {True: "adds", False: "does not add"}
+            obstacle = f"the target {does[adds]} {role.upper()} to a text, the draft {does[draft_adds]} one"
+            yield obstacle, f"tokenizer.ggml.add_{role}_token={str(adds).lower()}"
+        if adds and number != draft_number:
+            obstacle = f"{role.upper()} is token {number} in the target, {draft_number} in the draft"
+            yield obstacle, f"tokenizer.ggml.{role}_token_id={number}"

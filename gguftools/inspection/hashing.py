@@ -22,7 +22,7 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
-from ..model import pread_tensors
+from ..model import Model, opened_gguf
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
 PathLike = str | os.PathLike[str]
@@ -44,7 +44,7 @@ class Hasher(Protocol):
 
 
 def hash(
-    path: PathLike,
+    source: PathLike | Model,
     algorithms: Iterable[str] = ("xxh64",),
     tensors: bool = True,
     progress: Progress | None = None,
@@ -52,16 +52,18 @@ def hash(
     """Hashes of each tensor (unless tensors=False), then of all, by each algorithm: xxh64, sha1, sha256, uuid.
 
     uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
-    hashes are those of the merged file. progress(bytes done, of how many, tensor).
+    hashes are those of the merged file. A Model's tensors are hashed as they are stored.
+    progress(bytes done, of how many, tensor).
     Raises FileError, also for a file that is changed meanwhile, and OptionError for an unknown algorithm.
     """
     wanted = _known(algorithms)
-    opened = open_gguf(Path(path))
-    total, done = sum(tensor.nbytes for tensor in opened.tensors.values()), 0
+    model = opened_gguf(source)
+    file = str(source.path if isinstance(source, Model) else source)
+    total, done = model.nbytes, 0
     whole = {name: _start(name) for name in wanted}
     found: list[Digest] = []
     with ThreadPoolExecutor(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
-        for tensor in pread_tensors(opened).values():
+        for tensor in model.streamed().values():
             own = {name: _start(name) for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):
@@ -71,10 +73,10 @@ def hash(
                 done += len(data)
                 if progress is not None:
                     progress(done, total, tensor.name)
-            found += [Digest(name, hasher.hexdigest(), str(path), tensor.name) for name, hasher in own.items()]
-    Reads(states=opened.states).check_unchanged()
-    found += [Digest(name, _finish(name, hasher), str(path)) for name, hasher in whole.items()]
-    return HashReport(Path(path), tuple(found))
+            found += [Digest(name, hasher.hexdigest(), file, tensor.name) for name, hasher in own.items()]
+    model.origin.reads.check_unchanged()
+    found += [Digest(name, _finish(name, hasher), file) for name, hasher in whole.items()]
+    return HashReport(Path(file), tuple(found))
 
 
 def _known(algorithms: Iterable[str]) -> list[str]:

@@ -12,12 +12,12 @@ from archs.powerinfer import MAGIC
 from archs.registry import architectures
 from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
 from archs.spec import Architecture
-from quants.errors import GgufToolsError
+from quants.errors import GgufToolsError, OptionError
 
-from ..files.gguf.reader import GgufFile, align, open_gguf
+from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
 from ..metadata.checks import problems as key_problems
-from ..model import PathLike, pread_tensors
+from ..model import Model, PathLike, opened_gguf
 from ..writing.row_blocks import Progress
 from .block_check import can_check, find_bad_blocks
 from .vocabulary_check import ERROR, WARNING, check_vocabulary
@@ -58,31 +58,36 @@ class ValidationReport:
 
 
 def validate(
-    path: PathLike, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
+    source: PathLike | Model, *, data: bool = True, threads: int | None = None, progress: Progress | None = None
 ) -> ValidationReport:
-    """Check a GGUF file or split set. Problems are results, not exceptions, those of the structure too.
+    """Check a GGUF file, a split set or a Model. Problems are results, not exceptions, those of the structure too.
 
-    data: also read every tensor and look for blocks that are no numbers.
+    data: also read every tensor and look for blocks that are no numbers. threads: default all processors.
+    progress(bytes read, of how many, tensor). Raises OptionError for a source that is neither path nor Model.
     """
     try:
-        file = open_gguf(Path(path))
-        tensors = pread_tensors(file)
+        model = opened_gguf(source)
+        tensors = model.streamed()
+    except OptionError:
+        raise
     except GgufToolsError as error:
         hint = f"; {error.hint}" if error.hint else ""
-        return ValidationReport(Path(path), (Problem(ERROR, "structure", f"{error}{hint}"),))
-    found = [*_check_structure(file), *_check_keys(file)]
+        return ValidationReport(Path(str(source)), (Problem(ERROR, "structure", f"{error}{hint}"),))
+    found = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
     told = {problem.where for problem in found if problem.severity == ERROR}
-    found += [problem for problem in _check_architecture(file) if problem.where not in told]
-    found += [Problem(*each) for each in check_vocabulary(file.metadata, file.tensors)]
+    found += [problem for problem in _check_architecture(model) if problem.where not in told]
+    found += [Problem(*each) for each in check_vocabulary(model.metadata, model.tensors)]
     if data:
-        found += _check_data(file)
+        unknown = sorted({tensor.format.name for tensor in tensors.values() if not can_check(tensor.format)})
+        told_why = "tensors of this type were not looked into: it cannot be decoded here"
+        found += [Problem(NOTE, name, told_why) for name in unknown]
         bad = find_bad_blocks(tensors.values(), threads=threads, progress=progress)
-        severity = WARNING if file.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
+        severity = WARNING if model.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
         found += [Problem(severity, each.tensor, each.message) for each in bad]
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
-    size = sum(tensor.nbytes for tensor in tensors.values()) if data else 0
-    return ValidationReport(Path(path), tuple(unique), len(file.metadata), len(tensors), size)
+    size = model.nbytes if data else 0
+    return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size)
 
 
 def _check_structure(file: GgufFile) -> Iterator[Problem]:
@@ -97,21 +102,21 @@ def _check_structure(file: GgufFile) -> Iterator[Problem]:
             yield Problem(NOTE, part.path.name, f"is of version {part.version}; 3 is current")
         if file.is_split and "split.tensors.count" not in part.metadata:
             yield Problem(WARNING, part.path.name, "lacks split.tensors.count")
-    bad = [key for key in file.metadata if not re.fullmatch(r"[!-~]+", key)]
-    for key in bad:
-        yield Problem(WARNING, key, "the key has characters other than printable ASCII")
 
 
-def _check_keys(file: GgufFile) -> Iterator[Problem]:
+def _check_keys(model: Model) -> Iterator[Problem]:
     """Types and values of the keys that are known, and keys of another architecture."""
-    metadata = file.metadata
-    attends = any(".attn_q" in name for name in file.tensors)
+    metadata = model.metadata
+    for key in metadata:
+        if not re.fullmatch(r"[!-~]+", key):
+            yield Problem(WARNING, key, "the key has characters other than printable ASCII")
+    attends = any(".attn_q" in name for name in model.tensors)
     for key in metadata:
         if key == RESERVE_KEY:
             continue
         if key.endswith(".attention.head_count") and not attends and is_zero(metadata[key]):
             continue  # models without attention say so
-        for message in key_problems(key, None, metadata, file.tensors):
+        for message in key_problems(key, None, metadata, model.tensors):
             yield Problem(ERROR, key, message)
     own = metadata.get("general.architecture")
     names = {architecture.name for architecture in architectures()} - {own}
@@ -119,14 +124,14 @@ def _check_keys(file: GgufFile) -> Iterator[Problem]:
     for name in strange:
         count = sum(key.startswith(f"{name}.") for key in metadata)
         yield Problem(WARNING, f"{name}.*", f"{count} keys of another architecture: programs read those of {own!r}")
-    quantized = any(tensor.format.is_quantized for tensor in file.tensors.values())
+    quantized = any(tensor.format.is_quantized for tensor in model.tensors.values())
     if quantized and "general.quantization_version" not in metadata:
         yield Problem(WARNING, "general.quantization_version", "is missing, though tensors are quantized")
 
 
-def _check_architecture(file: GgufFile) -> Iterator[Problem]:
+def _check_architecture(model: Model) -> Iterator[Problem]:
     """Keys, tensors and shapes against what the architecture needs."""
-    metadata = file.metadata
+    metadata = model.metadata
     name = metadata.get("general.architecture")
     kind = metadata.get("general.type")
     if isinstance(kind, str) and kind in NOT_MODELS:
@@ -139,25 +144,25 @@ def _check_architecture(file: GgufFile) -> Iterator[Problem]:
     if not family:
         yield Problem(NOTE, "general.architecture", f"{name!r} is not known: keys and tensors were not checked")
         return
-    if not file.tensors:
+    if not model.tensors:
         yield Problem(NOTE, "tensors", "there are none: a vocabulary alone")
         return
     for key in NEEDED_KEYS:
         if f"{name}.{key}" not in metadata:
             yield Problem(ERROR, f"{name}.{key}", "is missing; every program needs it")
-    yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, file.tensors))
-    yield from _check_names(file, family)
+    yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, model.tensors))
+    yield from _check_names(model, family)
 
 
-def _check_names(file: GgufFile, family: list[Architecture]) -> Iterator[Problem]:
+def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     """Tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
     known = set().union(*map(written_names, family)) | _reference_names(family[0].name)
     known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
-    if file.magic == MAGIC:
+    if model.origin.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
-    for name in file.tensors:
+    for name in model.tensors:
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
         if general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
@@ -169,9 +174,3 @@ def _reference_names(architecture: str) -> set[str]:
 
     numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == architecture]
     return {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
-
-
-def _check_data(file: GgufFile) -> Iterator[Problem]:
-    unknown = sorted({tensor.format.name for tensor in file.tensors.values() if not can_check(tensor.format)})
-    for name in unknown:
-        yield Problem(NOTE, name, "tensors of this type were not looked into: it cannot be decoded here")
