@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from gguftools.console.usage import (  # noqa: E402
 )
 from quants.format import formats as known_formats  # noqa: E402
 
+OURS = ("gguftools.", "archs.", "quants.", "runtime.")
 PART = re.compile(r"(<!-- begin ([\w-]+)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 PROGRAM: Any = typer.main.get_command(build_app())
 COMMANDS: Mapping[str, Any] = PROGRAM.commands
@@ -181,19 +183,43 @@ def added_keys() -> str:
 
 
 def reference() -> str:
-    """Every public name with its signature and its docstring."""
-    names = [name for name in gguftools.__all__ if not name.startswith("__")]
-    return "\n".join(text for name in names for text in _described(name, getattr(gguftools, name), f"## {name}"))
+    """Every public name with its signature and its docstring, then the objects that the functions return."""
+    things = {name: getattr(gguftools, name) for name in gguftools.__all__ if not name.startswith("__")}
+    functions = [thing for thing in things.values() if not isinstance(thing, type)]
+    waiting = [each for thing in functions for each in _named(thing, thing.__annotations__["return"])]
+    results: dict[str, type] = {}
+    while waiting:
+        each = waiting.pop()
+        if each.__name__ not in results:
+            results[each.__name__] = each
+            inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
+            waiting += [found for field in inner for found in _named(each, field.type)]
+    parts = [text for name, thing in things.items() for text in _described(name, thing, f"## {name}")]
+    new = {name: thing for name, thing in sorted(results.items()) if name not in things}
+    parts += ["# What is returned\n", *(text for each in new.items() for text in _described(*each, f"## {each[0]}"))]
+    return "\n".join(parts)
+
+
+def _named(thing: Any, annotation: Any) -> Iterator[type]:
+    """The classes that an annotation in a room of gguftools names, wherever they are."""
+    if not thing.__module__.startswith("gguftools."):
+        return
+    ours = [module for name, module in sys.modules.items() if name.startswith(OURS)]
+    modules = [sys.modules[thing.__module__], *ours]
+    for name in re.findall(r"[A-Z]\w+", str(annotation)):
+        found = next((value for module in modules if isinstance(value := vars(module).get(name), type)), None)
+        if found is not None and found.__module__.startswith(OURS):
+            yield found
 
 
 def _described(name: str, thing: Any, heading: str) -> Iterator[str]:
     yield f"{heading}\n"
-    if not isinstance(thing, property):
+    if callable(thing):
         yield f"```text\n{_signature(name, thing)}\n```\n"
     yield _markdown(inspect.getdoc(thing) or "", thing) + "\n"
     if isinstance(thing, type):
         for member, value in vars(thing).items():
-            method = isinstance(value, property) or inspect.isroutine(value)
+            method = inspect.isfunction(value) or isinstance(value, (property, cached_property))
             if method and not member.startswith("_") and inspect.getdoc(value):
                 yield from _described(member, value, f"### {thing.__name__}.{member}")
 
@@ -216,7 +242,7 @@ def _signature(name: str, thing: Any) -> str:
         return name
     if isinstance(thing, type) and not dataclasses.is_dataclass(thing):
         signature = signature.replace(return_annotation=inspect.Signature.empty)
-    line = f"{name}{signature}".replace("'", "")
+    line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature}")
     if len(line) <= 110:
         return line
     inner, _, result = line.removeprefix(f"{name}(").rpartition(")")
