@@ -40,6 +40,9 @@ from gguftools.console.usage import (  # noqa: E402
     options_of,
 )
 from quants.format import formats as known_formats  # noqa: E402
+from quants.tensor import Tensor  # noqa: E402
+from runtime.model import Model as RunningModel  # noqa: E402
+from runtime.tokenizer import Tokenizer  # noqa: E402
 
 OURS = ("gguftools.", "archs.", "quants.", "runtime.")
 PART = re.compile(r"(<!-- begin ([\w-]+)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -195,6 +198,7 @@ def reference() -> str:
             inner = dataclasses.fields(each) if dataclasses.is_dataclass(each) else ()
             waiting += [found for field in inner for found in _named(each, field.type)]
     parts = [text for name, thing in things.items() for text in _described(name, thing, f"## {name}")]
+    results |= {"Tensor": Tensor, "Tokenizer": Tokenizer, "runtime.model.Model": RunningModel}
     new = {name: thing for name, thing in sorted(results.items()) if name not in things}
     parts += ["# What is returned\n", *(text for each in new.items() for text in _described(*each, f"## {each[0]}"))]
     return "\n".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -40,7 +41,7 @@ KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
 CHAT_TEMPLATE = "tokenizer.chat_template"
 
 
-class Tensors(dict[str, Tensor]):
+class Tensors(UserDict[str, Tensor]):
     """Tensors by name, in order. What is set may be an array; a Tensor takes the name that it is set under."""
 
     def __setitem__(self, name: str, tensor: Tensor | ArrayLike) -> None:
@@ -75,16 +76,33 @@ class Model:
 
         Raises OptionError for what are no mappings, FormatError for arrays that GGUF has no tensors of.
         """
-        for name, given in (("metadata", metadata), ("tensors", tensors)):
-            if not isinstance(given, Mapping):
-                raise OptionError(f"{name} is {type(given).__name__}; a mapping by name was expected")
-        self.metadata = metadata if isinstance(metadata, Metadata) else Metadata(metadata)
-        self.tensors = Tensors()
-        for key, tensor in tensors.items():
-            self.tensors[key] = tensor
+        self.metadata = metadata
+        self.tensors = tensors
         self.origin = origin or Origin()
         self.file = file
         self._tokenizer: tuple[list[Value], Tokenizer] | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """Values by key; setting takes any mapping of plain data or Values. Raises OptionError for what is none."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata if isinstance(metadata, Metadata) else Metadata(_mapping("metadata", metadata))
+
+    @property
+    def tensors(self) -> Tensors:
+        """Tensors by name, in order; setting takes any mapping of Tensors or arrays, and gives them its names.
+
+        Raises OptionError for what is no mapping, FormatError for arrays that GGUF has no tensors of.
+        """
+        return self._tensors
+
+    @tensors.setter
+    def tensors(self, tensors: Mapping[str, Tensor | ArrayLike]) -> None:
+        self._tensors = Tensors()
+        self._tensors.update(_mapping("tensors", tensors))
 
     @property
     def path(self) -> Path:
@@ -213,6 +231,12 @@ class Model:
         what = self.architecture or "no architecture"
         held = f"{len(self.metadata)} keys, {len(self.tensors)} tensors, {self.nbytes:,} bytes"
         return f"<Model {str(self.path)!r}: {what}, {held}>"
+
+
+def _mapping(name: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{name} is {type(given).__name__}; a mapping by name was expected")
+    return given
 
 
 def open(source: PathLike) -> Model:
