@@ -36,7 +36,7 @@ def shared_width(config: Config) -> int | None:
 def separate_experts(net: str) -> dict[str, Target]:
     """Experts with a tensor for each of their matrices."""
     return {
-        f"layers.{{i}}.{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"blk.{{i}}.ffn_{matrix}_exps", stack=True)
+        f"{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"ffn_{matrix}_exps", stack=True)
         for matrix in ("gate", "up", "down")
     }
 
@@ -44,10 +44,10 @@ def separate_experts(net: str) -> dict[str, Target]:
 def fused_experts(net: str) -> dict[str, Target]:
     """All experts in one tensor, gate and up in one: as transformers 5 holds them, and writes if asked to."""
     return {
-        f"layers.{{i}}.{net}.experts.gate_up_proj": (
-            TensorMap("blk.{i}.ffn_gate_exps.weight", part(0, 2)), TensorMap("blk.{i}.ffn_up_exps.weight", part(1, 2))
+        f"{net}.experts.gate_up_proj": (
+            TensorMap("ffn_gate_exps.weight", part(0, 2)), TensorMap("ffn_up_exps.weight", part(1, 2))
         ),
-        f"layers.{{i}}.{net}.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
+        f"{net}.experts.down_proj": "ffn_down_exps.weight",
     }  # fmt: skip
 
 

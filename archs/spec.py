@@ -8,7 +8,7 @@ show by themselves (biases, q/k norms, experts, softcaps, scales) is read from t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -58,6 +58,25 @@ class PerLayerScalars:
 
 
 Target = str | TensorMap | tuple[TensorMap, ...] | PerLayerScalars | None
+
+
+def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Target]:
+    """Tensors of a layer by full names: `targets` lack "layers.{i}." (at: what else stands there) and "blk.{i}."."""
+
+    def placed(to: TensorMap) -> TensorMap:
+        name = to.name
+        if isinstance(name, str):
+            return replace(to, name=f"blk.{{i}}.{name}")
+        return replace(to, name=lambda config: (found := name(config)) and f"blk.{{i}}.{found}")
+
+    def full(target: Target) -> Target:
+        if isinstance(target, str):
+            return f"blk.{{i}}.{target}"
+        if isinstance(target, tuple):
+            return tuple(placed(each) for each in target)
+        return placed(target) if isinstance(target, TensorMap) else target
+
+    return {f"{at}.{{i}}.{name}": full(target) for name, target in targets.items()}
 
 
 def last_of_period(period: int, layer: int) -> bool:

@@ -6,7 +6,7 @@ Reference: transformers `models/apertus/modeling_apertus.py`. The activation's n
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
-from archs.spec import PerLayerScalars
+from archs.spec import PerLayerScalars, in_layers
 
 SCALING = {
     "rope_type": "llama3", "rope_theta": 12_000_000.0, "factor": 8.0, "original_max_position_embeddings": 8192,
@@ -23,18 +23,12 @@ APERTUS = HALVES.derive(
         "max_position_embeddings": 65_536, "rms_norm_eps": 1e-5, "rope_theta": 12_000_000.0, "rope_scaling": SCALING,
         "vocab_size": 131_072,
     },
-    tensors={
-        "layers.{i}.input_layernorm": None,
-        "layers.{i}.post_attention_layernorm": None,
-        "layers.{i}.attention_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.feedforward_layernorm": "blk.{i}.ffn_norm",
-        **head_norms(),
-        "layers.{i}.mlp.gate_proj": None,
-        "layers.{i}.mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"),
-        "layers.{i}.mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"),
-        "layers.{i}.mlp.act_fn.beta": PerLayerScalars("xielu.beta", ()),
-        "layers.{i}.mlp.act_fn.eps": PerLayerScalars("xielu.eps", ()),
-    },
+    tensors=in_layers({
+        "input_layernorm": None, "post_attention_layernorm": None, "attention_layernorm": "attn_norm",
+        "feedforward_layernorm": "ffn_norm", **head_norms(), "mlp.gate_proj": None,
+        "mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"), "mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"),
+        "mlp.act_fn.beta": PerLayerScalars("xielu.beta", ()), "mlp.act_fn.eps": PerLayerScalars("xielu.eps", ()),
+    }),
     rope_parameters="one",
     block={"activation": "xielu", "gated": False},
 )  # fmt: skip

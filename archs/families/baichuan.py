@@ -5,7 +5,7 @@ before use. llama.cpp does not, and knows the 13B by its 40 layers; ours adds `a
 """
 
 from archs.families.llama import LLAMA
-from archs.spec import Config, TensorMap
+from archs.spec import Config, TensorMap, in_layers
 from archs.transforms import chain, interleave_rope, part, unit_rows_if
 
 
@@ -28,15 +28,15 @@ BAICHUAN = LLAMA.derive(
     },
     defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
     tensors={
-        "layers.{i}.self_attn.q_proj": None,
-        "layers.{i}.self_attn.k_proj": None,
-        "layers.{i}.self_attn.v_proj": None,
-        "layers.{i}.self_attn.W_pack": (
-            TensorMap("blk.{i}.attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
-            TensorMap("blk.{i}.attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
-            TensorMap("blk.{i}.attn_v", part(2, 3)),
-        ),
+        **in_layers({
+            "self_attn.q_proj": None, "self_attn.k_proj": None, "self_attn.v_proj": None,
+            "self_attn.W_pack": (
+                TensorMap("attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
+                TensorMap("attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
+                TensorMap("attn_v", part(2, 3)),
+            ),
+        }),
         "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
     block={"alibi": "attention.max_alibi_bias"},
-)
+)  # fmt: skip

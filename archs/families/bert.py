@@ -7,7 +7,7 @@ those for training tasks and poolers are left out.
 
 
 
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import skip_rows
 from quants.errors import ModelError
 
@@ -50,16 +50,12 @@ BERT = Architecture(
     tensors={
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": TensorMap("position_embd", skip_rows(first_position)),
-        "embeddings.token_type_embeddings": "token_types",
-        "embeddings.LayerNorm": "token_embd_norm",
-        "encoder.layer.{i}.attention.self.query": "blk.{i}.attn_q",
-        "encoder.layer.{i}.attention.self.key": "blk.{i}.attn_k",
-        "encoder.layer.{i}.attention.self.value": "blk.{i}.attn_v",
-        "encoder.layer.{i}.attention.output.dense": "blk.{i}.attn_output",
-        "encoder.layer.{i}.attention.output.LayerNorm": "blk.{i}.attn_output_norm",
-        "encoder.layer.{i}.intermediate.dense": "blk.{i}.ffn_up",
-        "encoder.layer.{i}.output.dense": "blk.{i}.ffn_down",
-        "encoder.layer.{i}.output.LayerNorm": "blk.{i}.layer_output_norm",
+        "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
+        **in_layers({
+            "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+            "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
+            "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+        }, "encoder.layer"),
         "classifier": TensorMap(lambda config: "cls.output" if labels(config) else "cls"),
     },
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
@@ -91,16 +87,12 @@ DISTILBERT = BERT.derive(
     },
     tensors={
         **{name: None for name in BERT.tensors if "token_type" in name or name.startswith("encoder.")},
-        "transformer.layer.{i}.attention.q_lin": "blk.{i}.attn_q",
-        "transformer.layer.{i}.attention.k_lin": "blk.{i}.attn_k",
-        "transformer.layer.{i}.attention.v_lin": "blk.{i}.attn_v",
-        "transformer.layer.{i}.attention.out_lin": "blk.{i}.attn_output",
-        "transformer.layer.{i}.sa_layer_norm": "blk.{i}.attn_output_norm",
-        "transformer.layer.{i}.ffn.lin1": "blk.{i}.ffn_up",
-        "transformer.layer.{i}.ffn.lin2": "blk.{i}.ffn_down",
-        "transformer.layer.{i}.output_layer_norm": "blk.{i}.layer_output_norm",
-        "pre_classifier": "cls",
-        "classifier": "cls.output",
+        **in_layers({
+            "attention.q_lin": "attn_q", "attention.k_lin": "attn_k", "attention.v_lin": "attn_v",
+            "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
+            "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
+        }, "transformer.layer"),
+        "pre_classifier": "cls", "classifier": "cls.output",
     },
     config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",

@@ -4,7 +4,7 @@ Reference: transformers `models/bloom/modeling_bloom.py`.
 """
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, TensorMap
+from archs.spec import COMMON, Architecture, Block, TensorMap, in_layers
 from archs.transforms import ungroup
 
 HEADS = "n_head|num_attention_heads"
@@ -28,16 +28,14 @@ BLOOM = Architecture(
         "vocab_size": 250_880,
     },
     tensors={
-        "word_embeddings": "token_embd",
-        "word_embeddings_layernorm": "token_embd_norm",
-        "h.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "h.{i}.self_attention.query_key_value": TensorMap("blk.{i}.attn_qkv", ungroup(HEADS, HEADS)),
-        "h.{i}.self_attention.dense": "blk.{i}.attn_output",
-        "h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
-        "h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
-        "h.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
-        "ln_f": "output_norm",
-        "lm_head": "output",
+        "word_embeddings": "token_embd", "word_embeddings_layernorm": "token_embd_norm",
+        **in_layers({
+            "input_layernorm": "attn_norm",
+            "self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
+            "self_attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
+            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+        }, "h"),
+        "ln_f": "output_norm", "lm_head": "output",
     },
     config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},

@@ -9,6 +9,7 @@ from archs.config import head_dim, unusual_windows
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
 from archs.rope import scaling_type
+from archs.spec import in_layers
 
 COHERE = HALVES.derive(
     name="command-r",
@@ -25,10 +26,7 @@ COHERE = HALVES.derive(
         "rms_norm_eps": None, "layer_norm_eps": 1e-5, "rope_theta": 500_000.0, "logit_scale": 0.0625,
         "vocab_size": 256_000,
     },
-    tensors={
-        **head_norms(),
-        "layers.{i}.post_attention_layernorm": None,
-    },
+    tensors=in_layers({**head_norms(), "post_attention_layernorm": None}),
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )  # fmt: skip

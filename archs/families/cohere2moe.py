@@ -11,7 +11,7 @@ from archs.config import windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.cohere import COHERE2
 from archs.hyper import Hyper, Keys
-from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add
+from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add, in_layers
 from archs.typed_json import Unread
 
 
@@ -93,11 +93,7 @@ COHERE2_MOE = COHERE2.derive(
     config_from_gguf=config_from_gguf,
     rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
-    tensors={
-        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        **SEPARATE_EXPERTS,
-        **SHARED,
-    },
+    tensors=in_layers({"mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED}),
     layers_vary=True,
     block={"numbers": numbers, "add_shared_expert": average},
 )  # fmt: skip

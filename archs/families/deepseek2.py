@@ -14,7 +14,7 @@ from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHAR
 from archs.families.llama import LLAMA
 from archs.hyper import Hyper, Keys
 from archs.rope import attention_factor, yarn_temperature
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import chain, head_rows, transpose
 from quants.errors import ModelError
 
@@ -101,25 +101,21 @@ DEEPSEEK_V2 = LLAMA.derive(
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
     refused={"rope_interleave": False},
     tensors={
-        **FUSED_EXPERTS,
+        **in_layers(FUSED_EXPERTS),
         "lm_head": TensorMap(unless_tied("output")),
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": None,
-        "layers.{i}.self_attn.v_proj": None,
-        "layers.{i}.self_attn.q_a_proj": "blk.{i}.attn_q_a",
-        "layers.{i}.self_attn.q_a_layernorm": "blk.{i}.attn_q_a_norm",
-        "layers.{i}.self_attn.q_b_proj": "blk.{i}.attn_q_b",
-        "layers.{i}.self_attn.kv_a_proj_with_mqa": "blk.{i}.attn_kv_a_mqa",
-        "layers.{i}.self_attn.kv_a_layernorm": "blk.{i}.attn_kv_a_norm",
-        "layers.{i}.self_attn.kv_b_proj": (
-            TensorMap("blk.{i}.attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
-            TensorMap("blk.{i}.attn_v_b",
-                head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
-        ),
-        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.mlp.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        **SEPARATE_EXPERTS,
-        **SHARED,
+        **in_layers({
+            "self_attn.q_proj": "attn_q", "self_attn.k_proj": None, "self_attn.v_proj": None,
+            "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+            "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+            "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+            "self_attn.kv_b_proj": (
+                TensorMap("attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
+                TensorMap("attn_v_b",
+                    head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
+            ),
+            "mlp.gate": "ffn_gate_inp", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS,
+            **SHARED,
+        }),
     },
     layers_vary=True,
     block={"normalize_experts": False, "numbers": numbers},

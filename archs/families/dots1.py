@@ -9,7 +9,7 @@ from archs.experts import ROUTING, always
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
 from archs.layouts import head_norms
-from archs.spec import Config
+from archs.spec import Config, in_layers
 
 
 def window_pattern(config: Config) -> list[bool] | None:
@@ -35,7 +35,7 @@ DOTS1 = HALVES.derive(
     },
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        **head_norms(),
+        **in_layers({**head_norms()}),
     },
     layers_vary=True,
 )  # fmt: skip

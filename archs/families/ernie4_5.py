@@ -9,7 +9,7 @@ from archs.config import head_dim, other_than
 from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.qwen2 import HALVES
-from archs.spec import ConfigKeys, GgufKeys, Tensors
+from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
 
 ERNIE4_5 = HALVES.derive(
     name="ernie4_5",
@@ -57,8 +57,10 @@ ERNIE45_MOE = HALVES.derive(
     refused={"moe_norm_min": other_than(1e-12)},
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        "layers.{i}.mlp.gate.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.mlp.moe_statics.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+        **in_layers({
+            "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
+            "mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
+        }),
     },
     layers_vary=True,
     block={"rope": "adjacent", "normalize_experts": True},

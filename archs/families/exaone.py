@@ -12,7 +12,7 @@ from archs.families.dots1 import DOTS1
 from archs.families.olmo import OLMO2
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import scaling_type
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, in_layers
 from archs.typed_json import Either, Text, Whole
 
 PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
@@ -74,6 +74,6 @@ EXAONE_MOE = DOTS1.derive(
     config_from_gguf=lambda keys, tensors: {
         **mtp_counts(keys), **kinds_of_nets(keys, tensors),
     },
-    tensors={"layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias", **MTP_TENSORS},
+    tensors=in_layers({"mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS}),
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from archs.config import required
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import ungroup
 from quants import format_named
 
@@ -75,16 +75,13 @@ FALCON = Architecture(
     },
     tensors={
         "word_embeddings": "token_embd",
-        "h.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "h.{i}.ln_mlp": "blk.{i}.attn_norm",
-        "h.{i}.ln_attn": "blk.{i}.attn_norm_2",
-        "h.{i}.self_attention.query_key_value": TensorMap("blk.{i}.attn_qkv", ungroup(HEADS, kv_heads)),
-        "h.{i}.self_attention.dense": "blk.{i}.attn_output",
-        "h.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
-        "h.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
-        "h.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
-        "ln_f": "output_norm",
-        "lm_head": "output",
+        **in_layers({
+            "input_layernorm": "attn_norm", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
+            "self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
+            "self_attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
+            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+        }, "h"),
+        "ln_f": "output_norm", "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
     config_from_gguf=config_from_gguf,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from archs.config import other_than
 from archs.families.llama import LLAMA
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import chain, scaled, scaled_rows
 from quants.errors import ModelError
 
@@ -78,25 +78,24 @@ FALCON_H1 = LLAMA.derive(
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={
         "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
-        **mamba2("mamba", "mamba_n_groups"),
-        "layers.{i}.mamba.in_proj": TensorMap(
-            "blk.{i}.ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))
-        ),
-        "layers.{i}.mamba.in_proj.bias": TensorMap("blk.{i}.ssm_in.bias", scaled_rows(projection_factors)),
-        "layers.{i}.mamba.out_proj": TensorMap("blk.{i}.ssm_out", scaled("ssm_out_multiplier")),
-        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", scaled("attention_in_multiplier")),
-        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", scaled("key_multiplier", "attention_in_multiplier")),
-        "layers.{i}.self_attn.v_proj": TensorMap("blk.{i}.attn_v", scaled("attention_in_multiplier")),
-        "layers.{i}.self_attn.q_proj.bias": "blk.{i}.attn_q.bias",
-        "layers.{i}.self_attn.k_proj.bias": TensorMap("blk.{i}.attn_k.bias", scaled("key_multiplier")),
-        "layers.{i}.self_attn.v_proj.bias": "blk.{i}.attn_v.bias",
-        "layers.{i}.self_attn.o_proj": TensorMap("blk.{i}.attn_output", scaled("attention_out_multiplier")),
-        "layers.{i}.pre_ff_layernorm.weight": "blk.{i}.ffn_norm",
-        "layers.{i}.feed_forward.gate_proj": TensorMap("blk.{i}.ffn_gate", scaled("mlp_multipliers.0")),
-        "layers.{i}.feed_forward.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.feed_forward.down_proj": TensorMap("blk.{i}.ffn_down", scaled("mlp_multipliers.1")),
-        "final_layernorm": "output_norm",
-        "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
+        **in_layers({
+            **mamba2("mamba", "mamba_n_groups"),
+            "mamba.in_proj": TensorMap("ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))),
+            "mamba.in_proj.bias": TensorMap("ssm_in.bias", scaled_rows(projection_factors)),
+            "mamba.out_proj": TensorMap("ssm_out", scaled("ssm_out_multiplier")),
+            "self_attn.q_proj": TensorMap("attn_q", scaled("attention_in_multiplier")),
+            "self_attn.k_proj": TensorMap("attn_k", scaled("key_multiplier", "attention_in_multiplier")),
+            "self_attn.v_proj": TensorMap("attn_v", scaled("attention_in_multiplier")),
+            "self_attn.q_proj.bias": "attn_q.bias",
+            "self_attn.k_proj.bias": TensorMap("attn_k.bias", scaled("key_multiplier")),
+            "self_attn.v_proj.bias": "attn_v.bias",
+            "self_attn.o_proj": TensorMap("attn_output", scaled("attention_out_multiplier")),
+            "pre_ff_layernorm.weight": "ffn_norm",
+            "feed_forward.gate_proj": TensorMap("ffn_gate", scaled("mlp_multipliers.0")),
+            "feed_forward.up_proj": "ffn_up",
+            "feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")),
+        }),
+        "final_layernorm": "output_norm", "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
     },
     block={"rope": "halves"},
 )  # fmt: skip

@@ -16,7 +16,7 @@ from archs.config import unusual_windows
 from archs.config_keys import BothSides
 from archs.families.qwen2 import HALVES
 from archs.rope import unusual_base
-from archs.spec import Config, TensorMap
+from archs.spec import Config, TensorMap, in_layers
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
@@ -36,8 +36,10 @@ GEMMA = HALVES.derive(
         "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256_000,
     },
     tensors={
-        "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
-        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
+        **in_layers({
+            "input_layernorm": TensorMap("attn_norm", add_one),
+            "post_attention_layernorm": TensorMap("ffn_norm", add_one),
+        }),
         "norm": TensorMap("output_norm", add_one),
     },
     config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
@@ -72,11 +74,11 @@ GEMMA2 = GEMMA.derive(
         "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
         "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
-    tensors={
-        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.pre_feedforward_layernorm": TensorMap("blk.{i}.ffn_norm", add_one),
-        "layers.{i}.post_feedforward_layernorm": TensorMap("blk.{i}.post_ffw_norm", add_one),
-    },
+    tensors=in_layers({
+        "post_attention_layernorm": TensorMap("post_attention_norm", add_one),
+        "pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
+        "post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
+    }),
     config_from_gguf=None,
     activation="hidden_activation",
     block={"window_period": PERIOD},
@@ -97,10 +99,9 @@ GEMMA3 = GEMMA2.derive(
         "rope_local_base_freq": 10_000.0, "sliding_window_pattern": GEMMA3_PERIOD, "attn_logit_softcapping": None,
         "final_logit_softcapping": None, "vocab_size": 262_208,
     },
-    tensors={
-        "layers.{i}.self_attn.q_norm": TensorMap("blk.{i}.attn_q_norm", add_one),
-        "layers.{i}.self_attn.k_norm": TensorMap("blk.{i}.attn_k_norm", add_one),
-    },
+    tensors=in_layers({
+        "self_attn.q_norm": TensorMap("attn_q_norm", add_one), "self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+    }),
     refused={"use_bidirectional_attention": True},
     flags_from_tensors={"mlp_bias": None},
     activation="hidden_activation|hidden_act|activation_function",

@@ -15,7 +15,7 @@ from archs.families.gemma import GEMMA3
 from archs.hyper import Hyper, Keys
 from archs.one_way import not_exportable
 from archs.rope import SCALING
-from archs.spec import Computed, Config, TensorMap
+from archs.spec import Computed, Config, TensorMap, in_layers
 from archs.typed_json import Either, Text
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -104,23 +104,17 @@ GEMMA4 = GEMMA3.derive(
     config_from_gguf=not_exportable,
     generated=(proportional_freqs,),
     tensors={
-        # norm weights are stored as they are
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
-        "embed_tokens_per_layer": "per_layer_token_embd",
-        "per_layer_model_projection": "per_layer_model_proj",
+        "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
         "per_layer_projection_norm": "per_layer_proj_norm",
-        "layers.{i}.per_layer_input_gate": "blk.{i}.inp_gate",
-        "layers.{i}.per_layer_projection": "blk.{i}.proj",
-        "layers.{i}.post_per_layer_input_norm": "blk.{i}.post_norm",
-        "layers.{i}.layer_scalar": "blk.{i}.layer_output_scale.weight",
-        "layers.{i}.router.proj": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.router.scale": "blk.{i}.ffn_gate_inp.scale",
-        "layers.{i}.router.per_expert_scale": "blk.{i}.ffn_down_exps.scale",
-        "layers.{i}.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
-        "layers.{i}.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
-        "layers.{i}.pre_feedforward_layernorm_2": "blk.{i}.pre_ffw_norm_2",
-        "layers.{i}.post_feedforward_layernorm_1": "blk.{i}.post_ffw_norm_1",
-        "layers.{i}.post_feedforward_layernorm_2": "blk.{i}.post_ffw_norm_2",
+        **in_layers({
+            "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm", "layer_scalar": "layer_output_scale.weight",
+            "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
+            "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+            "experts.down_proj": "ffn_down_exps.weight", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+            "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+        }),
     },
     layers_vary=True,
     block={

@@ -20,7 +20,7 @@ from archs.families.dots1 import DOTS1
 from archs.families.qwen2 import HALVES, sections
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 from archs.rope import rotated_width
-from archs.spec import Config, TensorMap
+from archs.spec import Config, TensorMap, in_layers
 from archs.transforms import reordered
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
@@ -38,13 +38,10 @@ GLM4 = HALVES.derive(
         "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-07, "partial_rotary_factor": 0.5,
         "vocab_size": 151_552,
     },
-    tensors={
-        "layers.{i}.post_self_attn_layernorm": "blk.{i}.post_attention_norm",
-        "layers.{i}.post_mlp_layernorm": "blk.{i}.post_ffw_norm",
-        "layers.{i}.mlp.gate_proj": None,
-        "layers.{i}.mlp.up_proj": None,
-        "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
-    },
+    tensors=in_layers({
+        "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm", "mlp.gate_proj": None,
+        "mlp.up_proj": None, "mlp.gate_up_proj": "ffn_up",
+    }),
     block={"rope": "adjacent"},
 )  # fmt: skip
 
@@ -97,10 +94,7 @@ GLM4_MOE = DOTS1.derive(
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
     },
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
-    tensors={
-        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
-        **MTP_TENSORS,
-    },
+    tensors=in_layers({"post_attention_layernorm": "post_attention_norm", **MTP_TENSORS}),
     block={"ffn_norm": "post_attention_norm"},
 )  # fmt: skip
 
@@ -122,7 +116,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
         **mtp_counts(keys),
         **kinds_of_nets(keys, tensors),
     },
-    tensors=MTP_TENSORS,
+    tensors=in_layers(MTP_TENSORS),
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
 )  # fmt: skip
 
@@ -141,11 +135,10 @@ GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
-    tensors={
-        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", halves),
-        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", halves),
-    },
-)
+    tensors=in_layers({
+        "self_attn.q_proj": TensorMap("attn_q", halves), "self_attn.k_proj": TensorMap("attn_k", halves),
+    }),
+)  # fmt: skip
 
 GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),

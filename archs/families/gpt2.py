@@ -7,7 +7,7 @@ Reference: transformers `models/gpt2/modeling_gpt2.py`, `models/gpt_bigcode/mode
 """
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import transpose, ungroup
 
 
@@ -44,22 +44,19 @@ GPT2 = Architecture(
     },
     defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
     tensors={
-        "wte": "token_embd",
-        "wpe": "position_embd",
-        "h.{i}.ln_1": "blk.{i}.attn_norm",
-        "h.{i}.attn.c_attn": TensorMap("blk.{i}.attn_qkv", transpose),
-        "h.{i}.attn.c_proj": TensorMap("blk.{i}.attn_output", transpose),
-        "h.{i}.ln_2": "blk.{i}.ffn_norm",
-        "h.{i}.mlp.c_fc": TensorMap("blk.{i}.ffn_up", transpose),
-        "h.{i}.mlp.c_proj": TensorMap("blk.{i}.ffn_down", transpose),
-        "ln_f": "output_norm",
-        "lm_head": "output",
+        "wte": "token_embd", "wpe": "position_embd",
+        **in_layers({
+            "ln_1": "attn_norm", "attn.c_attn": TensorMap("attn_qkv", transpose),
+            "attn.c_proj": TensorMap("attn_output", transpose), "ln_2": "ffn_norm",
+            "mlp.c_fc": TensorMap("ffn_up", transpose), "mlp.c_proj": TensorMap("ffn_down", transpose),
+        }, "h"),
+        "ln_f": "output_norm", "lm_head": "output",
     },
     config_from_gguf=config_from_gguf,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     prefixes=("transformer", "model", "language_model", "text_model"),
     block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
-)
+)  # fmt: skip
 
 
 def kv_heads(config: Config) -> int:
@@ -74,10 +71,8 @@ STARCODER = GPT2.derive(
     config_from_gguf=lambda keys, tensors: {
         **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv", 1) == 1
     },
-    tensors={
-        "h.{i}.attn.c_attn": TensorMap("blk.{i}.attn_qkv", ungroup("n_head", kv_heads)),
-        "h.{i}.attn.c_proj": "blk.{i}.attn_output",
-        "h.{i}.mlp.c_fc": "blk.{i}.ffn_up",
-        "h.{i}.mlp.c_proj": "blk.{i}.ffn_down",
-    },
-)
+    tensors=in_layers({
+        "attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), "attn.c_proj": "attn_output",
+        "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    }, "h"),
+)  # fmt: skip

@@ -5,7 +5,7 @@ Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come 
 
 
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
-from archs.spec import COMMON, Architecture, Block, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Block, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import ungroup
 from archs.typed_json import Unread
 
@@ -38,17 +38,13 @@ GPTNEOX = Architecture(
     },
     tensors={
         "embed_in": "token_embd",
-        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.attention.query_key_value": TensorMap(
-            "blk.{i}.attn_qkv", ungroup("num_attention_heads", "num_attention_heads")
-        ),
-        "layers.{i}.attention.dense": "blk.{i}.attn_output",
-        "layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
-        "layers.{i}.mlp.dense_h_to_4h": "blk.{i}.ffn_up",
-        "layers.{i}.mlp.dense_4h_to_h": "blk.{i}.ffn_down",
-        "final_layer_norm": "output_norm",
-        "lm_head": "output",
-        "embed_out": "output",
+        **in_layers({
+            "input_layernorm": "attn_norm",
+            "attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
+            "attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.dense_h_to_4h": "ffn_up",
+            "mlp.dense_4h_to_h": "ffn_down",
+        }),
+        "final_layer_norm": "output_norm", "lm_head": "output", "embed_out": "output",
     },
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),

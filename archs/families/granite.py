@@ -8,7 +8,7 @@ Reference: transformers `models/granite/modeling_granite.py`, `models/granitemoe
 from archs.experts import fused_experts
 from archs.families.llama import LLAMA
 from archs.hyper import Hyper, Keys
-from archs.spec import ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import part
 
 
@@ -52,18 +52,13 @@ GRANITE_MOE = GRANITE.derive(
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     config_from_gguf=config_from_gguf,
-    tensors={
-        **fused_experts("block_sparse_moe"),
-        "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.input_linear": (
-            TensorMap("blk.{i}.ffn_gate_exps", part(0, 2)), TensorMap("blk.{i}.ffn_up_exps", part(1, 2)),
-        ),
-        "layers.{i}.block_sparse_moe.output_linear": "blk.{i}.ffn_down_exps",
-        "layers.{i}.shared_mlp.input_linear": (
-            TensorMap("blk.{i}.ffn_gate_shexp", part(0, 2)), TensorMap("blk.{i}.ffn_up_shexp", part(1, 2)),
-        ),
-        "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
-    },
+    tensors=in_layers({
+        **fused_experts("block_sparse_moe"), "block_sparse_moe.router": "ffn_gate_inp",
+        "block_sparse_moe.router.layer": "ffn_gate_inp",
+        "block_sparse_moe.input_linear": (TensorMap("ffn_gate_exps", part(0, 2)), TensorMap("ffn_up_exps", part(1, 2))),
+        "block_sparse_moe.output_linear": "ffn_down_exps",
+        "shared_mlp.input_linear": (TensorMap("ffn_gate_shexp", part(0, 2)), TensorMap("ffn_up_shexp", part(1, 2))),
+        "shared_mlp.output_linear": "ffn_down_shexp",
+    }),
     block={"scoring": "softmax_of_top"},
 )  # fmt: skip

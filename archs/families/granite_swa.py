@@ -8,7 +8,7 @@ of experts stay together, the gate first.
 from archs.config import changed, windowed_layers
 from archs.families.granite import GRANITE
 from archs.rope import llama3_freqs, longrope_factors
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, in_layers
 from quants.errors import ModelError
 
 
@@ -54,17 +54,14 @@ GRANITE_SWA = GRANITE.derive(
         "sliding_window": 128, "vocab_size": 100_352,
     },
     config_from_gguf=config_from_gguf,
-    tensors={
-        "layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
-        "layers.{i}.block_sparse_moe.router": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.router.layer": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
-        "layers.{i}.block_sparse_moe.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
-        "layers.{i}.block_sparse_moe.input_linear": "blk.{i}.ffn_gate_up_exps",
-        "layers.{i}.block_sparse_moe.output_linear": "blk.{i}.ffn_down_exps",
-        "layers.{i}.shared_mlp.input_linear": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.shared_mlp.output_linear": "blk.{i}.ffn_down_shexp",
-    },
+    tensors=in_layers({
+        "self_attn.sinks": "attn_sinks.weight", "block_sparse_moe.router": "ffn_gate_inp",
+        "block_sparse_moe.router.layer": "ffn_gate_inp",
+        "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "block_sparse_moe.experts.down_proj": "ffn_down_exps.weight",
+        "block_sparse_moe.input_linear": "ffn_gate_up_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
+        "shared_mlp.input_linear": "ffn_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
+    }),
     generated=(lambda config: llama3_freqs(changed(config, rope_theta=base(config))), longrope_factors),
     block={"scoring": "softmax_of_top", "numbers": None},
 )  # fmt: skip

@@ -10,7 +10,7 @@ from archs.config import other_than
 from archs.families.granite import GRANITE, GRANITE_MOE
 from archs.families.mamba import UNBOUNDED
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
-from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, in_layers
 from archs.transforms import part
 
 
@@ -70,7 +70,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors=MAMBA_BIASES,
     tensors={
-        **mamba2("mamba", "mamba_n_groups"),
+        **in_layers({**mamba2("mamba", "mamba_n_groups")}),
         "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
         "layers.{i}.shared_mlp.output_linear": shared("down"),
     },

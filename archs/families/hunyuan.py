@@ -16,7 +16,7 @@ from archs.experts import SEPARATE_EXPERTS
 from archs.families.qwen2 import HALVES
 from archs.layouts import gated_net, head_norms
 from archs.rope import SCALING
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
 
@@ -61,7 +61,7 @@ HUNYUAN_DENSE = HALVES.derive(
     },
     tensors={
         "lm_head": TensorMap(unless_tied("output")),
-        **head_norms("query_layernorm", "key_layernorm"),
+        **in_layers({**head_norms("query_layernorm", "key_layernorm")}),
     },
     block={"qkv_steps": ("clamp", "rope", "norm")},
 )  # fmt: skip
@@ -101,10 +101,6 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         "moe_topk": keys["expert_used_count"], "moe_intermediate_size": keys["expert_feed_forward_length"],
         "num_shared_expert": keys["expert_shared_count"],
     },
-    tensors={
-        "layers.{i}.mlp.gate.wg": "blk.{i}.ffn_gate_inp",
-        **SEPARATE_EXPERTS,
-        **gated_net("mlp.shared_mlp", "_shexp"),
-    },
+    tensors=in_layers({"mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")}),
     block={"normalize_experts": True},
 )  # fmt: skip

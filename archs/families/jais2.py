@@ -5,6 +5,7 @@ Reference: transformers `models/jais2/modeling_jais2.py`.
 
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
+from archs.spec import in_layers
 
 JAIS2 = HALVES.derive(
     name="jais2",
@@ -16,6 +17,6 @@ JAIS2 = HALVES.derive(
         "num_key_value_heads": lambda config: config["num_attention_heads"], "head_dim": head_dim,
         "max_position_embeddings": 8192, "rms_norm_eps": None, "layer_norm_eps": 1e-5, "vocab_size": 150_272,
     },
-    tensors={"layers.{i}.mlp.gate_proj": None},
+    tensors=in_layers({"mlp.gate_proj": None}),
     block={"norm": "layer", "activation": "relu2", "gated": False},
 )  # fmt: skip

@@ -9,7 +9,7 @@ from archs.experts import fused_experts, separate_experts
 from archs.families.mamba import time_step_rank
 from archs.families.qwen2 import HALVES
 from archs.layouts import MAMBA_BIASES, gated_net, mamba
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, in_layers
 from quants.errors import ModelError
 
 
@@ -62,17 +62,12 @@ JAMBA = HALVES.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors=MAMBA_BIASES,
     tensors={
-        **mamba("mamba"),
-        "layers.{i}.mamba.x_proj": "blk.{i}.ssm_x",
-        "layers.{i}.mamba.dt_layernorm": "blk.{i}.ssm_dt_norm",
-        "layers.{i}.mamba.b_layernorm": "blk.{i}.ssm_b_norm",
-        "layers.{i}.mamba.c_layernorm": "blk.{i}.ssm_c_norm",
-        "layers.{i}.mamba.dt_proj": "blk.{i}.ssm_dt",
-        "layers.{i}.pre_ff_layernorm": "blk.{i}.ffn_norm",
-        **gated_net("feed_forward"),
-        "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
-        **fused_experts("feed_forward"),
-        **separate_experts("feed_forward"),
+        **in_layers({
+            **mamba("mamba"), "mamba.x_proj": "ssm_x", "mamba.dt_layernorm": "ssm_dt_norm",
+            "mamba.b_layernorm": "ssm_b_norm", "mamba.c_layernorm": "ssm_c_norm", "mamba.dt_proj": "ssm_dt",
+            "pre_ff_layernorm": "ffn_norm", **gated_net("feed_forward"), "feed_forward.router": "ffn_gate_inp",
+            **fused_experts("feed_forward"), **separate_experts("feed_forward"),
+        }),
         "final_layernorm": "output_norm",
     },
     layers_vary=True,

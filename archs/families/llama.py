@@ -9,7 +9,7 @@ Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeli
 from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Architecture, Block, TensorMap
+from archs.spec import COMMON, Architecture, Block, TensorMap, in_layers
 from archs.transforms import interleave_rope
 
 LLAMA = Architecture(
@@ -24,17 +24,14 @@ LLAMA = Architecture(
     },
     tensors={
         "embed_tokens": "token_embd",
-        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.self_attn.q_proj": TensorMap("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
-        "layers.{i}.self_attn.k_proj": TensorMap("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
-        "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
-        "layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
-        "layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
-        "layers.{i}.mlp.gate_proj": "blk.{i}.ffn_gate",
-        "layers.{i}.mlp.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.mlp.down_proj": "blk.{i}.ffn_down",
-        "norm": "output_norm",
-        "lm_head": "output",
+        **in_layers({
+            "input_layernorm": "attn_norm",
+            "self_attn.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
+            "self_attn.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")),
+            "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+            "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+        }),
+        "norm": "output_norm", "lm_head": "output",
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
@@ -56,12 +53,10 @@ MIXTRAL = MISTRAL.derive(
         "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8,
         "num_experts_per_tok": 2,
     },
-    tensors={
-        **FUSED_EXPERTS,
-        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.block_sparse_moe.experts.{e}.w1": TensorMap("blk.{i}.ffn_gate_exps", stack=True),
-        "layers.{i}.block_sparse_moe.experts.{e}.w2": TensorMap("blk.{i}.ffn_down_exps", stack=True),
-        "layers.{i}.block_sparse_moe.experts.{e}.w3": TensorMap("blk.{i}.ffn_up_exps", stack=True),
-    },
+    tensors=in_layers({
+        **FUSED_EXPERTS, "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+        "block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
+        "block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
+        "block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+    }),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net
 from archs.one_way import not_exportable
-from archs.spec import Config, Floats, TensorMap
+from archs.spec import Config, Floats, TensorMap, in_layers
 from archs.transforms import chain, part
 from quants.errors import ModelError
 
@@ -98,20 +98,16 @@ LLAMA4 = LLAMA.derive(
         "vocab_size": 202_048,
     },
     config_from_gguf=not_exportable,
-    tensors={
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        **gated_net("feed_forward"),
-        "layers.{i}.feed_forward.router": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.feed_forward.experts.gate_up_proj": (
-            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            TensorMap("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+    tensors=in_layers({
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", **gated_net("feed_forward"),
+        "feed_forward.router": "ffn_gate_inp",
+        "feed_forward.experts.gate_up_proj": (
+            TensorMap("ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            TensorMap("ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
         ),
-        "layers.{i}.feed_forward.experts.down_proj": TensorMap(
-            "blk.{i}.ffn_down_exps.weight", columns("intermediate_size")
-        ),
+        "feed_forward.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("intermediate_size")),
         **gated_net("feed_forward.shared_expert", "_shexp"),
-    },
+    }),
     layers_vary=True,
     block={
         "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",

@@ -9,7 +9,7 @@ import math
 
 from archs.config import lookup, other_than, required, unless_tied
 from archs.layouts import MAMBA2_KEYS, mamba, mamba2, step_limits
-from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 
 UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
 
@@ -67,14 +67,9 @@ MAMBA = Architecture(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
     tensors={
-        "embedding": "token_embd",
-        "embeddings": "token_embd",
-        "layers.{i}.norm": "blk.{i}.attn_norm",
-        **mamba("mixer"),
-        "layers.{i}.mixer.x_proj": "blk.{i}.ssm_x",
-        "layers.{i}.mixer.dt_proj": "blk.{i}.ssm_dt",
-        "norm_f": "output_norm",
-        "lm_head": TensorMap(unless_tied("output")),
+        "embedding": "token_embd", "embeddings": "token_embd",
+        **in_layers({"norm": "attn_norm", **mamba("mixer"), "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt"}),
+        "norm_f": "output_norm", "lm_head": TensorMap(unless_tied("output")),
     },
     prefixes=("backbone", "model"),
     block=Block(rope="none"),
@@ -105,8 +100,6 @@ MAMBA2 = MAMBA.derive(
     config_from_gguf=mamba2_config_from_gguf,
     tensors={
         "lm_head": "output",
-        "layers.{i}.mixer.x_proj": None,
-        "layers.{i}.mixer.dt_proj": None,
-        **mamba2("mixer", "n_groups"),
+        **in_layers({"mixer.x_proj": None, "mixer.dt_proj": None, **mamba2("mixer", "n_groups")}),
     },
 )  # fmt: skip

@@ -7,7 +7,7 @@ from archs.experts import always
 from archs.families.llama import MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import rotated_width
-from archs.spec import Config
+from archs.spec import Config, in_layers
 
 
 def width(config: Config) -> int:
@@ -33,12 +33,10 @@ MINIMAX_M2 = MIXTRAL.derive(
         "rope_theta": 5_000_000.0, "num_local_experts": 256, "num_experts_per_tok": 8, "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
-    tensors={
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        **head_norms(),
-        "layers.{i}.mlp.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.block_sparse_moe.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-    },
+    tensors=in_layers({
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", **head_norms(),
+        "mlp.e_score_correction_bias": "exp_probs_b.bias",
+        "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
+    }),
     block={"rope": "halves"},
 )  # fmt: skip

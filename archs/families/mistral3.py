@@ -16,7 +16,7 @@ from archs.families.llama import MISTRAL
 from archs.hyper import Hyper, growing_queries
 from archs.one_way import not_exportable
 from archs.rope import yarn_settings
-from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors
+from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors, in_layers
 
 
 def of_yarn(key: str) -> Computed:
@@ -98,10 +98,8 @@ MISTRAL4 = DEEPSEEK_V3.derive(
     config_from_gguf=lambda keys, tensors: {
         **v3_config_from_gguf(keys, tensors), **config_from_gguf(keys, tensors, scale=10),
     },
-    legacy_names=tuple(SEPARATE_EXPERTS),
+    legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
     refused={"n_group": lambda count: (count or 1) > 1},
-    tensors={
-        "layers.{i}.mlp.experts.gate_up_proj": "blk.{i}.ffn_gate_up_exps.weight",
-    },
+    tensors=in_layers({"mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"}),
     block={"query_scale": query_scale, "numbers": None},
 )  # fmt: skip

@@ -7,7 +7,7 @@ from archs.config import windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
-from archs.spec import COMMON, Architecture, Block, Config, TensorMap
+from archs.spec import COMMON, Architecture, Block, Config, TensorMap, in_layers
 from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
@@ -63,17 +63,12 @@ MODERNBERT = Architecture(
         "hidden_activation": "gelu", "vocab_size": 50_368,
     },
     tensors={
-        "embeddings.tok_embeddings": "token_embd",
-        "embeddings.norm": "token_embd_norm",
-        "layers.{i}.attn_norm": "blk.{i}.attn_norm",
-        "layers.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
-        "layers.{i}.attn.Wo": "blk.{i}.attn_output",
-        "layers.{i}.mlp_norm": "blk.{i}.ffn_norm",
-        "layers.{i}.mlp.Wi": "blk.{i}.ffn_up",
-        "layers.{i}.mlp.Wo": "blk.{i}.ffn_down",
-        "final_norm": "output_norm",
-        "head.dense": of_classifier("cls"),
-        "head.norm": of_classifier("cls.norm"),
+        "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
+        **in_layers({
+            "attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp_norm": "ffn_norm",
+            "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down",
+        }),
+        "final_norm": "output_norm", "head.dense": of_classifier("cls"), "head.norm": of_classifier("cls.norm"),
         "classifier": "cls.output",
     },
     flags_from_tensors={

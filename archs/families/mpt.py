@@ -5,7 +5,7 @@ Reference: transformers `models/mpt/modeling_mpt.py`.
 
 from archs.config import lookup
 from archs.config_keys import ANYTHING
-from archs.spec import COMMON, Architecture, Block, Config
+from archs.spec import COMMON, Architecture, Block, Config, in_layers
 
 
 def largest_bias(config: Config) -> float:
@@ -31,18 +31,12 @@ MPT = Architecture(
         "layer_norm_epsilon": 1e-5, "vocab_size": 50_368,
     },
     tensors={
-        "wte": "token_embd",
-        "wpe": "position_embd",
-        "blocks.{i}.norm_1": "blk.{i}.attn_norm",
-        "blocks.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
-        "blocks.{i}.attn.q_ln": "blk.{i}.attn_q_norm",
-        "blocks.{i}.attn.k_ln": "blk.{i}.attn_k_norm",
-        "blocks.{i}.attn.out_proj": "blk.{i}.attn_output",
-        "blocks.{i}.norm_2": "blk.{i}.ffn_norm",
-        "blocks.{i}.ffn.up_proj": "blk.{i}.ffn_up",
-        "blocks.{i}.ffn.down_proj": "blk.{i}.ffn_down",
-        "norm_f": "output_norm",
-        "lm_head": "output",
+        "wte": "token_embd", "wpe": "position_embd",
+        **in_layers({
+            "norm_1": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.q_ln": "attn_q_norm", "attn.k_ln": "attn_k_norm",
+            "attn.out_proj": "attn_output", "norm_2": "ffn_norm", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
+        }, "blocks"),
+        "norm_f": "output_norm", "lm_head": "output",
     },
     keys={"logit_scale": ANYTHING},
     config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},

@@ -6,7 +6,7 @@ Reference: transformers `models/nemotron/modeling_nemotron.py`.
 from archs.config import head_dim
 from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, scaling_type
-from archs.spec import Target, TensorMap
+from archs.spec import Target, TensorMap, in_layers
 from archs.transforms import add_one
 
 
@@ -33,9 +33,8 @@ NEMOTRON = HALVES.derive(
     },
     tensors={
         **norm("layers.{i}.input_layernorm", "blk.{i}.attn_norm"),
-        **norm("layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"),
-        **norm("norm", "output_norm"),
-        "layers.{i}.mlp.gate_proj": None,
+        **norm("layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"), **norm("norm", "output_norm"),
+        **in_layers({"mlp.gate_proj": None}),
     },
     block={"norm": "layer", "activation": "relu2", "gated": False},
 )  # fmt: skip

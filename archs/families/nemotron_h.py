@@ -13,7 +13,7 @@ from archs.config import other_than
 from archs.experts import ROUTING
 from archs.families.mamba import MAMBA2, UNBOUNDED
 from archs.layouts import MTP_TENSORS, step_limits
-from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import interleave_rope
 from archs.typed_json import ListOf, Text
 from quants import Tensor
@@ -141,14 +141,11 @@ NEMOTRON_H = MAMBA2.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
     variant=with_experts,
-    tensors={
-        "layers.{i}.mixer.q_proj": TensorMap("blk.{i}.attn_q", interleave_rope("num_attention_heads")),
-        "layers.{i}.mixer.k_proj": TensorMap("blk.{i}.attn_k", interleave_rope("num_key_value_heads")),
-        "layers.{i}.mixer.v_proj": "blk.{i}.attn_v",
-        "layers.{i}.mixer.o_proj": "blk.{i}.attn_output",
-        "layers.{i}.mixer.up_proj": "blk.{i}.ffn_up",
-        "layers.{i}.mixer.down_proj": "blk.{i}.ffn_down",
-    },
+    tensors=in_layers({
+        "mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
+        "mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), "mixer.v_proj": "attn_v",
+        "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+    }),
     layers_vary=True,
     activation="mlp_hidden_act",
     block={"activation": "relu2", "gated": False},
@@ -180,19 +177,15 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
         "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
     },
     config_from_gguf=experts_config_from_gguf,
-    tensors={
+    tensors=in_layers({
         **{name: target for name, target in MTP_TENSORS.items() if "embed_tokens" not in name},
-        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
-        "layers.{i}.mixer.gate": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.mixer.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
-        "layers.{i}.mixer.experts.up_proj": "blk.{i}.ffn_up_exps.weight",
-        "layers.{i}.mixer.experts.down_proj": "blk.{i}.ffn_down_exps.weight",
-        "layers.{i}.mixer.experts.{e}.up_proj": TensorMap("blk.{i}.ffn_up_exps", stack=True),
-        "layers.{i}.mixer.experts.{e}.down_proj": TensorMap("blk.{i}.ffn_down_exps", stack=True),
-        "layers.{i}.mixer.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
-        "layers.{i}.mixer.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
-        "layers.{i}.mixer.fc1_latent_proj": "blk.{i}.ffn_latent_down",
-        "layers.{i}.mixer.fc2_latent_proj": "blk.{i}.ffn_latent_up",
-    },
+        "post_attention_layernorm": "post_attention_norm", "mixer.gate": "ffn_gate_inp",
+        "mixer.gate.e_score_correction_bias": "exp_probs_b.bias", "mixer.experts.up_proj": "ffn_up_exps.weight",
+        "mixer.experts.down_proj": "ffn_down_exps.weight",
+        "mixer.experts.{e}.up_proj": TensorMap("ffn_up_exps", stack=True),
+        "mixer.experts.{e}.down_proj": TensorMap("ffn_down_exps", stack=True),
+        "mixer.shared_experts.up_proj": "ffn_up_shexp", "mixer.shared_experts.down_proj": "ffn_down_shexp",
+        "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
+    }),
     block={"scoring": "sigmoid"},
 )  # fmt: skip

@@ -9,7 +9,7 @@ from archs.config import required
 from archs.families import bert
 from archs.families.bert import BERT
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, in_layers
 
 
 def context(config: Config) -> int:
@@ -53,15 +53,11 @@ NOMIC_BERT = BERT.derive(
     },
     tensors={
         **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
-        "embeddings.LayerNorm": None,
-        "emb_ln": "token_embd_norm",
-        "encoder.layers.{i}.attn.Wqkv": "blk.{i}.attn_qkv",
-        "encoder.layers.{i}.attn.out_proj": "blk.{i}.attn_output",
-        "encoder.layers.{i}.norm1": "blk.{i}.attn_output_norm",
-        "encoder.layers.{i}.mlp.fc11": "blk.{i}.ffn_up",
-        "encoder.layers.{i}.mlp.fc12": "blk.{i}.ffn_gate",
-        "encoder.layers.{i}.mlp.fc2": "blk.{i}.ffn_down",
-        "encoder.layers.{i}.norm2": "blk.{i}.layer_output_norm",
+        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm",
+        **in_layers({
+            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc11": "ffn_up",
+            "mlp.fc12": "ffn_gate", "mlp.fc2": "ffn_down", "norm2": "layer_output_norm",
+        }, "encoder.layers"),
     },
     generated=(llama3_freqs, longrope_factors),
     config_from_gguf=config_from_gguf,

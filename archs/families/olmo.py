@@ -13,7 +13,7 @@ from archs.families.qwen2 import HALVES
 from archs.families.qwen3 import QWEN3_MOE
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
-from archs.spec import ConfigKeys, GgufKeys, Tensors
+from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
 from quants.errors import ModelError
 
 OLMO = LLAMA.derive(
@@ -28,12 +28,11 @@ OLMO = LLAMA.derive(
     },
     defaults={"head_dim": None, "rms_norm_eps": None, "vocab_size": 50_304},
     tensors={
-        "layers.{i}.input_layernorm": None,
-        "layers.{i}.post_attention_layernorm": None,
+        **in_layers({"input_layernorm": None, "post_attention_layernorm": None}),
         "norm": None,
     },
     block={"norm": "layer_without_weights"},
-)
+)  # fmt: skip
 
 
 def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
@@ -56,12 +55,10 @@ OLMO2 = HALVES.derive(
         "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304,
     },
     config_from_gguf=without_window,
-    tensors={
-        "layers.{i}.input_layernorm": None,
-        **head_norms(),
-        "layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
-        "layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
-    },
+    tensors=in_layers({
+        "input_layernorm": None, **head_norms(), "post_attention_layernorm": "post_attention_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    }),
     block={"window_period": 4, "numbers": numbers},
 )  # fmt: skip
 

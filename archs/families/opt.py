@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import skip_rows
 from quants import Tensor, from_array
 
@@ -57,20 +57,17 @@ OPT = Architecture(
         "activation_function": "relu", "vocab_size": 50_272,
     },
     tensors={
-        "embed_tokens": "token_embd",
-        "embed_positions": TensorMap("position_embd", skip_rows(2)),
+        "embed_tokens": "token_embd", "embed_positions": TensorMap("position_embd", skip_rows(2)),
         "project_in": "token_embd_proj",
         "layers.{i}.self_attn_layer_norm": pre("blk.{i}.attn_norm", "blk.{i}.attn_output_norm"),
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
-        "layers.{i}.self_attn.out_proj": "blk.{i}.attn_output",
+        **in_layers({
+            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+            "self_attn.out_proj": "attn_output",
+        }),
         "layers.{i}.final_layer_norm": pre("blk.{i}.ffn_norm", "blk.{i}.layer_output_norm"),
-        "layers.{i}.fc1": "blk.{i}.ffn_up",
-        "layers.{i}.fc2": "blk.{i}.ffn_down",
+        **in_layers({"fc1": "ffn_up", "fc2": "ffn_down"}),
         "final_layer_norm": TensorMap(lambda config: "output_norm"),  # some have none
-        "project_out": "output_proj",
-        "lm_head": "output",
+        "project_out": "output_proj", "lm_head": "output",
     },
     generated=(weightless_norms,),
     flags_from_tensors={"enable_bias": "blk.*.attn_q.bias"},

@@ -21,7 +21,7 @@ from archs.rope import (
     type_without_tensors,
     unusual_base,
 )
-from archs.spec import COMMON, Architecture, Block, Config
+from archs.spec import COMMON, Architecture, Block, Config, in_layers
 from quants.errors import ModelError
 
 PHI2 = Architecture(
@@ -35,16 +35,12 @@ PHI2 = Architecture(
     },
     tensors={
         "embed_tokens": "token_embd",
-        "layers.{i}.input_layernorm": "blk.{i}.attn_norm",
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-        "layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
-        **head_norms("q_layernorm", "k_layernorm"),
-        "layers.{i}.self_attn.dense": "blk.{i}.attn_output",
-        "layers.{i}.mlp.fc1": "blk.{i}.ffn_up",
-        "layers.{i}.mlp.fc2": "blk.{i}.ffn_down",
-        "final_layernorm": "output_norm",
-        "lm_head": "output",
+        **in_layers({
+            "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+            "self_attn.v_proj": "attn_v", **head_norms("q_layernorm", "k_layernorm"), "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+        }),
+        "final_layernorm": "output_norm", "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
     flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
@@ -67,15 +63,10 @@ PHI3 = HALVES.derive(
         "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
     },
-    tensors={
-        "layers.{i}.self_attn.q_proj": None,
-        "layers.{i}.self_attn.k_proj": None,
-        "layers.{i}.self_attn.v_proj": None,
-        "layers.{i}.self_attn.qkv_proj": "blk.{i}.attn_qkv",
-        "layers.{i}.mlp.gate_proj": None,
-        "layers.{i}.mlp.up_proj": None,
-        "layers.{i}.mlp.gate_up_proj": "blk.{i}.ffn_up",
-    },
+    tensors=in_layers({
+        "self_attn.q_proj": None, "self_attn.k_proj": None, "self_attn.v_proj": None, "self_attn.qkv_proj": "attn_qkv",
+        "mlp.gate_proj": None, "mlp.up_proj": None, "mlp.gate_up_proj": "ffn_up",
+    }),
     generated=(longrope_factors,),
 )  # fmt: skip
 
@@ -102,11 +93,7 @@ PHIMOE = MIXTRAL.derive(
         "expert_router_jitter": unless_usual("router_jitter_noise", 0.01),
     },
     defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
-    tensors={
-        "layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-    },
+    tensors=in_layers({"mlp.router": "ffn_gate_inp", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
     legacy_names=("layers.{i}.mlp.router",),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
@@ -117,4 +104,4 @@ PHIMOE = MIXTRAL.derive(
     },
     flags_from_tensors={"lm_head_bias": "output.bias"},
     block={"norm": "layer", "rope": "halves", "scoring": "sparsemixer", "normalize_experts": False},
-)
+)  # fmt: skip

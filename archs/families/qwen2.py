@@ -13,7 +13,7 @@ from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import LLAMA
 from archs.layouts import gated_net
-from archs.spec import Config
+from archs.spec import Config, in_layers
 
 HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
     name="qwen2",
@@ -24,10 +24,7 @@ HALVES = LLAMA.derive(  # what other families begin with: no class means this al
         "intermediate_size": 22_016, "num_key_value_heads": 32, "head_dim": None, "max_position_embeddings": 32_768,
         "vocab_size": 151_936,
     },
-    tensors={
-        "layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
-        "layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
-    },
+    tensors=in_layers({"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
     block={"rope": "halves", "normalize_experts": False},
 )  # fmt: skip
 
@@ -70,13 +67,10 @@ QWEN2_MOE = QWEN2.derive(
         "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
     },
-    tensors={
-        **FUSED_EXPERTS,
-        "layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
-        **SEPARATE_EXPERTS,
-        "layers.{i}.mlp.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
+    tensors=in_layers({
+        **FUSED_EXPERTS, "mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
         **gated_net("mlp.shared_expert", "_shexp"),
-    },
+    }),
     config_from_gguf=dense_layers,
     flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,

@@ -11,7 +11,7 @@ from archs.config import lookup, windows
 from archs.experts import SEPARATE_EXPERTS, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
 from archs.layouts import head_norms
-from archs.spec import Computed, Config, TensorMap
+from archs.spec import Computed, Config, TensorMap, in_layers
 from archs.transforms import Invertible, chain, part, transpose
 from quants import Tensor
 
@@ -20,10 +20,8 @@ QWEN3 = QWEN2.derive(
     hf_classes=("Qwen3ForCausalLM", "Qwen3Model"),
     vocab=("bpe",),
     defaults={"head_dim": 128},
-    tensors={
-        **head_norms(),
-    },
-)
+    tensors=in_layers({**head_norms()}),
+)  # fmt: skip
 
 QWEN3_MOE = QWEN2_MOE.derive(
     name="qwen3moe",
@@ -38,9 +36,7 @@ QWEN3_MOE = QWEN2_MOE.derive(
         "moe_intermediate_size": 768, "shared_expert_intermediate_size": None, "num_experts": 128,
         "num_experts_per_tok": 8, "norm_topk_prob": False,
     },
-    tensors={
-        **head_norms(),
-    },
+    tensors=in_layers({**head_norms()}),
     block={"normalize_experts": True},
 )  # fmt: skip
 
@@ -79,12 +75,12 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
         "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
         "num_experts_per_tok": 4,
     },
-    tensors={
-        "layers.{i}.mlp.experts.gate_up_proj": (
-            TensorMap("blk.{i}.ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            TensorMap("blk.{i}.ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
+    tensors=in_layers({
+        "mlp.experts.gate_up_proj": (
+            TensorMap("ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
+            TensorMap("ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
         ),
-        "layers.{i}.mlp.experts.down_proj": TensorMap("blk.{i}.ffn_down_exps.weight", columns("moe_intermediate_size")),
-    },
-    legacy_names=tuple(SEPARATE_EXPERTS),
+        "mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
+    }),
+    legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
 )  # fmt: skip

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
+from archs.layouts import MTP_KEYS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import rotated_width
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import (
     Invertible,
     add_one,
@@ -100,23 +100,19 @@ QWEN3_NEXT = QWEN3_MOE.derive(
         "num_nextn_predict_layers": 0,
     },
     tensors={
-        "layers.{i}.input_layernorm": TensorMap("blk.{i}.attn_norm", add_one),
-        "layers.{i}.self_attn.q_norm": TensorMap("blk.{i}.attn_q_norm", add_one),
-        "layers.{i}.self_attn.k_norm": TensorMap("blk.{i}.attn_k_norm", add_one),
-        "layers.{i}.linear_attn.in_proj_qkvz": (
-            TensorMap("blk.{i}.attn_qkv", of_groups("qkv")), TensorMap("blk.{i}.attn_gate", of_groups("z")),
-        ),
-        "layers.{i}.linear_attn.in_proj_ba": "blk.{i}.ssm_ba",
-        "layers.{i}.linear_attn.conv1d": TensorMap("blk.{i}.ssm_conv1d", channels_and_taps),
-        "layers.{i}.linear_attn.dt_bias": "blk.{i}.ssm_dt.bias",
-        "layers.{i}.linear_attn.A_log": TensorMap("blk.{i}.ssm_a", chain(negative_exp, flat)),
-        "layers.{i}.linear_attn.norm": "blk.{i}.ssm_norm",
-        "layers.{i}.linear_attn.out_proj": "blk.{i}.ssm_out",
-        "layers.{i}.post_attention_layernorm": TensorMap("blk.{i}.post_attention_norm", add_one),
-        "layers.{i}.eh_proj": MTP_TENSORS["layers.{i}.eh_proj"],
-        "layers.{i}.enorm": TensorMap("blk.{i}.nextn.enorm", add_one),
-        "layers.{i}.hnorm": TensorMap("blk.{i}.nextn.hnorm", add_one),
-        "layers.{i}.shared_head.norm": TensorMap("blk.{i}.nextn.shared_head_norm", add_one),
+        **in_layers({
+            "input_layernorm": TensorMap("attn_norm", add_one), "self_attn.q_norm": TensorMap("attn_q_norm", add_one),
+            "self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+            "linear_attn.in_proj_qkvz": (
+                TensorMap("attn_qkv", of_groups("qkv")), TensorMap("attn_gate", of_groups("z")),
+            ),
+            "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.conv1d": TensorMap("ssm_conv1d", channels_and_taps),
+            "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": TensorMap("ssm_a", chain(negative_exp, flat)),
+            "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+            "post_attention_layernorm": TensorMap("post_attention_norm", add_one), "eh_proj": "nextn.eh_proj",
+            "enorm": TensorMap("nextn.enorm", add_one), "hnorm": TensorMap("nextn.hnorm", add_one),
+            "shared_head.norm": TensorMap("nextn.shared_head_norm", add_one),
+        }),
         "norm": TensorMap("output_norm", add_one),
     },
     block={"ffn_norm": "post_attention_norm", "qkv_steps": ("clamp", "gates", "norm", "rope")},
@@ -150,24 +146,19 @@ QWEN35_MOE = QWEN3_NEXT.derive(
         "model_type": "qwen3_5_moe_text", "intermediate_size": None, "num_hidden_layers": 40, "num_experts": 256,
         "num_experts_per_tok": 8, "mrope_section": [11, 11, 10], "vocab_size": 248_320,
     },
-    tensors={
-        "layers.{i}.linear_attn.in_proj_qkvz": None,
-        "layers.{i}.linear_attn.in_proj_ba": None,
-        "layers.{i}.linear_attn.in_proj_qkv": TensorMap("blk.{i}.attn_qkv", taking_turns(VALUES, after_keys=True)),
-        "layers.{i}.linear_attn.in_proj_z": TensorMap("blk.{i}.attn_gate", taking_turns(VALUES)),
-        "layers.{i}.linear_attn.in_proj_a": TensorMap("blk.{i}.ssm_alpha", taking_turns()),
-        "layers.{i}.linear_attn.in_proj_b": TensorMap("blk.{i}.ssm_beta", taking_turns()),
-        "layers.{i}.linear_attn.conv1d": TensorMap(
-            "blk.{i}.ssm_conv1d", chain(channels_and_taps, taking_turns(VALUES, after_keys=True))
-        ),
-        "layers.{i}.linear_attn.dt_bias": TensorMap("blk.{i}.ssm_dt.bias", taking_turns()),
-        "layers.{i}.linear_attn.A_log": TensorMap("blk.{i}.ssm_a", chain(taking_turns(), negative_exp, flat)),
-        "layers.{i}.linear_attn.out_proj": TensorMap(
-            "blk.{i}.ssm_out", chain(transpose, taking_turns(VALUES), transpose)
-        ),
-    },
+    tensors=in_layers({
+        "linear_attn.in_proj_qkvz": None, "linear_attn.in_proj_ba": None,
+        "linear_attn.in_proj_qkv": TensorMap("attn_qkv", taking_turns(VALUES, after_keys=True)),
+        "linear_attn.in_proj_z": TensorMap("attn_gate", taking_turns(VALUES)),
+        "linear_attn.in_proj_a": TensorMap("ssm_alpha", taking_turns()),
+        "linear_attn.in_proj_b": TensorMap("ssm_beta", taking_turns()),
+        "linear_attn.conv1d": TensorMap("ssm_conv1d", chain(channels_and_taps, taking_turns(VALUES, after_keys=True))),
+        "linear_attn.dt_bias": TensorMap("ssm_dt.bias", taking_turns()),
+        "linear_attn.A_log": TensorMap("ssm_a", chain(taking_turns(), negative_exp, flat)),
+        "linear_attn.out_proj": TensorMap("ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
+    }),
     rope_parameters="one",
-    legacy_names=tuple(SEPARATE_EXPERTS),
+    legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
 )  # fmt: skip
 
 QWEN35 = QWEN35_MOE.derive(

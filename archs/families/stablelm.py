@@ -6,7 +6,7 @@ Reference: transformers `models/stablelm/modeling_stablelm.py`.
 
 from archs.families.qwen2 import HALVES
 from archs.rope import rotated_width, unusual_base
-from archs.spec import TensorMap
+from archs.spec import TensorMap, in_layers
 
 STABLELM = HALVES.derive(
     name="stablelm",
@@ -24,10 +24,10 @@ STABLELM = HALVES.derive(
         "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25), "use_parallel_residual": False,
         "vocab_size": 50_304,
     },
-    tensors={
-        "layers.{i}.self_attn.q_layernorm.norms.{e}": TensorMap("blk.{i}.attn_q_norm", stack=True),
-        "layers.{i}.self_attn.k_layernorm.norms.{e}": TensorMap("blk.{i}.attn_k_norm", stack=True),
-    },
+    tensors=in_layers({
+        "self_attn.q_layernorm.norms.{e}": TensorMap("attn_q_norm", stack=True),
+        "self_attn.k_layernorm.norms.{e}": TensorMap("attn_k_norm", stack=True),
+    }),
     flags_from_tensors={
         "attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_q.bias",
         "qk_layernorm": "blk.*.attn_q_norm.weight",

@@ -4,6 +4,7 @@ Reference: transformers `models/starcoder2/modeling_starcoder2.py`. llama.cpp dr
 """
 
 from archs.families.qwen2 import HALVES
+from archs.spec import in_layers
 
 STARCODER2 = HALVES.derive(
     name="starcoder2",
@@ -15,13 +16,10 @@ STARCODER2 = HALVES.derive(
         "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": None, "norm_epsilon": 1e-5,
         "vocab_size": 49_152,
     },
-    tensors={
-        "layers.{i}.mlp.gate_proj": None,
-        "layers.{i}.mlp.up_proj": None,
-        "layers.{i}.mlp.down_proj": None,
-        "layers.{i}.mlp.c_fc": "blk.{i}.ffn_up",
-        "layers.{i}.mlp.c_proj": "blk.{i}.ffn_down",
-    },
+    tensors=in_layers({
+        "mlp.gate_proj": None, "mlp.up_proj": None, "mlp.down_proj": None, "mlp.c_fc": "ffn_up",
+        "mlp.c_proj": "ffn_down",
+    }),
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     block={"norm": "layer", "activation": "gelu_tanh", "gated": False},
 )  # fmt: skip
