@@ -61,7 +61,7 @@ class Codec:
     @property
     def family(self) -> str:
         """Formats of a family share most of their functions: in one process, the second compiles in half the time."""
-        return (format_named(self.format).codec or "").partition("_")[0]
+        return format_named(self.format).codec or self.format
 
     @property
     def cost(self) -> int:

@@ -16,6 +16,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)])
 FORMAT = Format(
-    "IQ2_S", 22, 256, BLOCK, codec="quants.kernels.iq2_s", importance="used", is_very_low_bits=True, fallback="IQ4_NL",
+    "IQ2_S", 22, 256, BLOCK, codec="quants.kernels.iq2", importance="used", is_very_low_bits=True, fallback="IQ4_NL",
     activations="Q8_K", compile_cost=4,
 )  # fmt: skip

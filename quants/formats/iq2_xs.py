@@ -16,6 +16,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])
 FORMAT = Format(
-    "IQ2_XS", 17, 256, BLOCK, codec="quants.kernels.iq2_xs", importance="needed", is_very_low_bits=True,
+    "IQ2_XS", 17, 256, BLOCK, codec="quants.kernels.iq2", importance="needed", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
 )  # fmt: skip

@@ -18,6 +18,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)])
 FORMAT = Format(
-    "IQ3_S", 21, 256, BLOCK, codec="quants.kernels.iq3_s", importance="used", fallback="IQ4_NL", activations="Q8_K",
+    "IQ3_S", 21, 256, BLOCK, codec="quants.kernels.iq3", importance="used", fallback="IQ4_NL", activations="Q8_K",
     compile_cost=4,
 )  # fmt: skip

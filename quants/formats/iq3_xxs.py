@@ -16,6 +16,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("scales_and_signs", "<u4", 8)])
 FORMAT = Format(
-    "IQ3_XXS", 18, 256, BLOCK, codec="quants.kernels.iq3_xxs", importance="used", is_very_low_bits=True,
+    "IQ3_XXS", 18, 256, BLOCK, codec="quants.kernels.iq3", importance="used", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
 )  # fmt: skip

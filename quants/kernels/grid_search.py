@@ -14,12 +14,13 @@ is the best in between. That holds in float arithmetic if it wins at both ends b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import column_offsets, sum_of_squares, weigh
+from .blocks import Bytes, Floats, Offsets, Words, column_offsets, flat, sum_of_squares, weigh
+from .half import to_half
 from .jit import inlined
 from .lane_memory import (
     block_offsets,
@@ -36,6 +37,7 @@ from .lanes import (
     Lanes,
     absolute,
     all_lanes,
+    any_lane,
     every,
     every_int,
     lane_numbers,
@@ -50,10 +52,8 @@ from .lanes import (
     to_float,
     where,
 )
+from .neighbours import neighbours
 from .rounding import nearest_int
-
-Floats = NDArray[np.float32]
-Words = NDArray[np.int32]
 
 LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by
@@ -64,60 +64,193 @@ DOUBT, DOUBTFUL = np.float32(3e-5), 1 << 16  # how near to the middle of two lev
 POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 
 SUPER = 256  # values of a super-block
-MOST_WORDS = 26  # of what a block stores beside its scale
 HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
+TOP_LEVEL = 4  # of the even levels that the first estimate of a scale uses
+TRIED = tuple(np.float32(0.1) * np.float32(i) for i in range(-4, 5) if i)
+
+
+class Tables(NamedTuple):
+    """Of a grid: its `Neighbours`, and what the levels mean, repeated as `nearest_point` picks from them."""
+
+    entries: Words
+    codes: NDArray[np.uint16]
+    indexes: NDArray[np.uint16]
+    meanings: Floats
+
+
+def tables_of(grid: str, distances: int, meanings: Floats) -> Tables:
+    near = neighbours(grid, distances)
+    return Tables(near.entries.reshape(-1), near.codes, near.indexes, meanings)
 
 
 def odd_levels(dims: int) -> Floats:
-    """What the levels mean, 1, 3, 5 …, repeated as `nearest_point` picks from them."""
+    """1, 3, 5 …, which the levels of cells of `dims` values mean."""
     few = 4 if dims == 8 else 8
     return (2 * (np.arange(LANES) % few) + 1).astype(np.float32)
 
 
-def steps(highest: int, tries: int, step: float) -> Floats:
-    """What the greatest value is mapped to, for each scale tried."""
-    away: Floats = np.arange(-tries, tries + 1).astype(np.float32) * np.float32(step)
-    tried: Floats = np.float32(highest) + away
-    return tried
+class Blocks(NamedTuple):
+    """Sixteen super-blocks side by side."""
+
+    x: Floats
+    weights: Floats
+    columns: Floats  # their importance
+    offsets: Offsets
 
 
-def working_memory(dims: int, group: int, tries: int) -> Any:
-    """Arrays of an encoder for groups of `group` values in cells of `dims`: made here, because kernels that make
-    arrays take much longer to compile.
+def room_for_blocks() -> Blocks:
+    return Blocks(room_for_floats(SUPER), room_for_floats(SUPER), room_for_floats(SUPER), np.empty(LANES, np.int64))
 
-    For `load_blocks`; for `search_group`; and for a group's sizes, sign bits and points, sixteen blocks' scales and
-    words, and where these go.
-    """
+
+class Memory(NamedTuple):
+    """Arrays of the search for a group of values, made here: kernels that make arrays take much longer to compile."""
+
+    x: Floats  # sizes of the group's values
+    signs: Words  # for each eight
+    points: Words  # of each cell
+    levels: Words  # of each value
+    group_scales: Floats  # of all groups of the super-blocks
+    numbers: Words  # of combinations, of each cell at each scale
+    chosen: Words  # points for them
+    scales: Floats
+    roots: Floats  # square roots of the weights
+    products: Floats  # weights times values
+    sum_roots: Floats  # of each cell
+    sum_squares: Floats  # roots times squared values
+    errors: Floats  # of neighbours
+    intervals: Words  # the queue of intervals of scales, see `_push`
+    changes: Words  # a bit for each scale at which a cell's point may be another than before
+    winner: Words  # which scale won
+    final: Floats  # its value
+    again: Words  # whether points were chosen again
+
+
+def working_memory(dims: int, group: int, tries: int) -> Memory:
+    """For groups of `group` values in cells of `dims`, and `tries` scales."""
     cells = group // dims
-    of_groups = (
-        room_for_floats(group), room_for_words(-(-group // 8)), room_for_words(cells),
-        room_for_floats(SUPER // group), room_for_words(MOST_WORDS), np.empty(LANES, np.int64),
+    return Memory(
+        room_for_floats(group), room_for_words(-(-group // 8)), room_for_words(cells), room_for_words(group),
+        room_for_floats(SUPER // group), room_for_words(cells * tries), room_for_words(cells * tries),
+        room_for_floats(tries), room_for_floats(group), room_for_floats(group), room_for_floats(cells),
+        room_for_floats(cells), np.empty(LONGEST_LIST, np.float32), np.empty((3 * LANES * tries + 3, 4), np.int32),
+        room_for_words(1), room_for_words(1), room_for_floats(1), room_for_words(1),
     )  # fmt: skip
-    return block_memory(), _search_memory(cells, dims, tries), of_groups
 
 
-def block_memory() -> Any:
-    """For `load_blocks`: values, weights, columns of the importance, offsets."""
-    return room_for_floats(SUPER), room_for_floats(SUPER), room_for_floats(SUPER), np.empty(LANES, np.int64)
+class Search(NamedTuple):
+    """How a format's encoder searches: the distances of neighbours, and the scales tried.
+
+    These map the greatest value to highest ± tries * step.
+    """
+
+    kernel: Any  # around `search_blocks`
+    distances: int
+    highest: int
+    tries: int
+    step: float
 
 
-def _search_memory(cells: int, dims: int, tries: int) -> Any:
-    return (
-        room_for_words(cells * tries),  # numbers of combinations, of each cell at each scale
-        room_for_words(cells * tries),  # points chosen for them
-        room_for_floats(tries),  # the scales
-        room_for_floats(cells * dims),  # square roots of the weights
-        room_for_floats(cells * dims),  # weights times values
-        room_for_floats(cells),  # for each cell, sum of those roots
-        room_for_floats(cells),  # and the same times squared values
-        np.empty(LONGEST_LIST, np.float32),  # errors of neighbours
-        np.empty((3 * LANES * tries + 3, 4), np.int32),  # the queue of intervals of scales, see `_push`
-        room_for_words(1),  # a bit for each scale at which a cell's point may be another than before
-        room_for_words(1),  # which scale won
-        room_for_floats(1),  # its value
-        room_for_words(1),  # whether points were chosen again
-    )
+class Result(NamedTuple):
+    """What was found for super-blocks, in C order (blocks, …): d (float16 bits), numbers of scales, points, sign bits.
+
+    alive: whether a group has other values than zeros; if not, all is zero.
+    """
+
+    d: NDArray[np.uint16]
+    levels: Bytes
+    alive: Bytes
+    indexes: NDArray[np.uint16]
+    signs: Bytes
+
+
+def room_for_results(count: int, dims: int, group: int) -> Result:
+    groups = SUPER // group
+    return Result(
+        np.empty(count, np.uint16), np.empty((count, groups), np.uint8), np.empty((count, groups), np.uint8),
+        np.empty((count, SUPER // dims), np.uint16), np.empty((count, SUPER // 8), np.uint8),
+    )  # fmt: skip
+
+
+@inlined
+def search_blocks(
+    x: Floats, importance: Floats, dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float,
+    mean_factor: float, plain_factor: float, fudge: float, tried: Floats, tables: Tables, blocks: Blocks,
+    memory: Memory, result: Result,
+) -> None:  # fmt: skip
+    """The best points and scales of all super-blocks, of groups of `group` values in cells of `dims`.
+
+    even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
+    refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
+    plain_factor: see `load_blocks`. fudge: of the stored scale, as llama.cpp has it.
+    """
+    count, groups, cells, zero = x.size // SUPER, SUPER // group, group // dims, every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(mean_factor), np.float32(plain_factor), blocks)
+        top = zero
+        for g in range(groups):
+            at = LANES * group * g
+            fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, memory.signs)
+            peak = greatest(memory.x, group)
+            dead = peak < np.float32(zero_below)
+            if start_even:
+                start = _even_scale(memory.x, blocks.weights, at, group, peak, memory.levels)
+                peak = start * np.float32(3)
+                dead = dead | (peak <= zero)
+            else:
+                start = peak / tried[tried.size // 2]
+            scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory)
+            turn = where(scale < zero, every_int(255), 0)
+            for k in range(0, LANES * cells, LANES):
+                store(memory.points, k, where(dead, every_int(0), load(memory.points, k) >> 16))
+            for k in range(0, LANES * (group // 8), LANES):
+                store(memory.signs, k, where(dead, every_int(0), load(memory.signs, k) ^ turn))
+            store(memory.winner, 0, where(dead, every_int(0), 1))
+            for lane in range(min(LANES, count - first)):
+                b = first + lane
+                result.alive[b, g] = memory.winner[lane]
+                for k in range(cells):
+                    result.indexes[b, cells * g + k] = memory.points[LANES * k + lane]
+                for k in range(group // 8):
+                    result.signs[b, group // 8 * g + k] = memory.signs[LANES * k + lane]
+            scale = where(dead, zero, absolute(scale))
+            store(memory.group_scales, LANES * g, scale)
+            top = larger(top, scale)
+        step = top / np.float32(31)
+        inverse = where(top > zero, np.float32(1) / step, zero)
+        for g in range(groups):
+            level = nearest_int(np.float32(0.5) * (inverse * load(memory.group_scales, LANES * g) - np.float32(1)))
+            store(memory.winner, 0, larger(every_int(0), smaller(every_int(15), level)))
+            for lane in range(min(LANES, count - first)):
+                result.levels[first + lane, g] = memory.winner[lane]
+        store(memory.winner, 0, to_half(step * np.float32(fudge)))
+        for lane in range(min(LANES, count - first)):
+            result.d[first + lane] = memory.winner[lane]
+
+
+def search_rows(
+    search: Search, grid: str, dims: int, group: int, rows: Floats, importance: Floats | None
+) -> Result:
+    """What the search finds for rows."""
+    result = room_for_results(rows.size // SUPER, dims, group)
+    away = np.arange(-search.tries, search.tries + 1, dtype=np.float32) * np.float32(search.step)
+    tried: Floats = np.float32(search.highest) + away
+    columns = np.empty(0, np.float32) if importance is None else importance
+    tables, memory = tables_of(grid, search.distances, odd_levels(dims)), working_memory(dims, group, tried.size)
+    search.kernel(flat(rows), flat(columns), tried, tables, room_for_blocks(), memory, result)
+    return result
+
+
+def packed_nibbles(levels: Bytes) -> Bytes:
+    """Two to a byte, the first in its lower half."""
+    return np.asarray(levels[:, ::2] | levels[:, 1::2] << 4, np.uint8)
+
+
+def packed_with_scale(signs: Bytes, levels: Bytes) -> NDArray[np.uint32]:
+    """For every 32 values: 4 times 7 bits of signs, then 4 bits of scale."""
+    bits = (signs & 127).astype(np.uint32)
+    of_four = bits[:, ::4] | bits[:, 1::4] << 7 | bits[:, 2::4] << 14 | bits[:, 3::4] << 21
+    return np.asarray(of_four | levels.astype(np.uint32) << 28, np.uint32)
 
 
 @inlined
@@ -296,25 +429,24 @@ def _sums(wx: Floats, weights: Floats, at: int, cells: int, dims: int, points: W
 
 
 @inlined
-def _prepare(x: Floats, weights: Floats, at: int, cells: int, dims: int, memory: Any) -> None:
-    roots, wx, sum_roots, sum_squares = memory[3:7]
+def _prepare(weights: Floats, at: int, cells: int, dims: int, memory: Memory) -> None:
+    x = memory.x
     for cell in range(cells):
         total, squares = every(np.float32(0)), every(np.float32(0))
         for i in range(LANES * dims * cell, LANES * dims * (cell + 1), LANES):
             v, w = load(x, i), load(weights, at + i)
             root = square_root(w)
-            store(roots, i, root)
-            store(wx, i, w * v)
+            store(memory.roots, i, root)
+            store(memory.products, i, w * v)
             total, squares = total + root, squares + root * v * v
-        store(sum_roots, LANES * cell, total)
-        store(sum_squares, LANES * cell, squares)
+        store(memory.sum_roots, LANES * cell, total)
+        store(memory.sum_squares, LANES * cell, squares)
 
 
 @inlined
 def _nearest_points(
     x: Floats, root: Floats, at: int, dims: int, scale_a: np.float32, scale_b: np.float32, two: bool,
-    roots: np.float32, squares: np.float32, first: int, count: int, codes: NDArray[np.uint16],
-    indexes: NDArray[np.uint16], meanings: Floats, errors: Floats,
+    roots: np.float32, squares: np.float32, first: int, count: int, tables: Tables, errors: Floats,
 ) -> tuple[int, int, bool, bool]:  # fmt: skip
     """Points (index << 16 | code) of least error at two scales, and if they win by more than arithmetic can be wrong.
 
@@ -324,10 +456,10 @@ def _nearest_points(
     margin_b = TOLERANCE * (roots * scale_b * scale_b + squares)
     if dims == 4 and count <= HALF:
         upper = lane_numbers() >= HALF
-        values = load(meanings, 0) * where(upper, every(scale_b), scale_a)
+        values = load(tables.meanings, 0) * where(upper, every(scale_b), scale_a)
         t0, t1 = _term(values, x, root, at), _term(values, x, root, at + LANES)
         t2, t3 = _term(values, x, root, at + 2 * LANES), _term(values, x, root, at + 3 * LANES)
-        error = _errors((t0, t1, t2, t3, t0, t1, t2, t3), load(codes, first), dims)
+        error = _errors((t0, t1, t2, t3, t0, t1, t2, t3), load(tables.codes, first), dims)
         error = where((lane_numbers() & (HALF - 1)) < count, error, every(np.float32(np.inf)))
         lowest = smallest_of_half(error)
         near = mask_bits(error <= lowest + where(upper, every(margin_b), margin_a))
@@ -340,13 +472,13 @@ def _nearest_points(
         position_a, alone_a = first, False
         for side in range(2 if two else 1):
             position_b, alone_b = nearest_point(
-                x, root, at, dims, scale_b if side else scale_a, first, count, codes, meanings,
+                x, root, at, dims, scale_b if side else scale_a, first, count, tables.codes, tables.meanings,
                 margin_b if side else margin_a, errors)
             if side == 0:
                 position_a, alone_a = position_b, alone_b
     return (
-        np.int32(indexes[position_a]) << 16 | np.int32(codes[position_a]),
-        np.int32(indexes[position_b]) << 16 | np.int32(codes[position_b]),
+        np.int32(tables.indexes[position_a]) << 16 | np.int32(tables.codes[position_a]),
+        np.int32(tables.indexes[position_b]) << 16 | np.int32(tables.codes[position_b]),
         alone_a and margin_a > LEAST_NORMAL, alone_b and margin_b > LEAST_NORMAL,
     )  # fmt: skip
 
@@ -366,13 +498,13 @@ def _push(
 
 
 @inlined
-def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, memory: Any) -> None:
+def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Memory) -> None:
     """`chosen`, from `numbers` and `scales`.
 
     Intervals of scales with the same combination are kept in a queue; that leaves few branches to be predicted.
     """
-    entries, codes, indexes, meanings = tables
-    numbers, chosen, scales, roots, _, sum_roots, sum_squares, errors, intervals, changes = memory[:10]
+    numbers, chosen, scales, intervals, changes = (
+        memory.numbers, memory.chosen, memory.scales, memory.intervals, memory.changes)
     reach = np.float32(25 if dims == 8 else 225)
     for cell in range(cells):
         changed, last = every_int(1), load(numbers, LANES * tries * cell)
@@ -389,7 +521,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
                 start = lowest_bit(runs)
                 runs = np.int32(runs & (runs - 1))
                 number = numbers[base + LANES * start + lane]
-                point, count = list_of(number, entries)
+                point, count = list_of(number, tables.entries)
                 stop = lowest_bit(runs) if runs != 0 else tries
                 chosen[base + LANES * start + lane] = point
                 intervals[waiting, 0], intervals[waiting, 1] = lane | start << 4 | (stop - 1) << 9 | FRESH << 14, number
@@ -399,7 +531,7 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
             packed, number = intervals[q, 0], intervals[q, 1]
             lower, upper = np.int64(intervals[q, 2]), np.int64(intervals[q, 3])
             lane, low, high, clear = packed & 15, packed >> 4 & 31, packed >> 9 & 31, packed >> 14
-            first, count = list_of(number, entries)
+            first, count = list_of(number, tables.entries)
             q += 1
             fresh = clear == FRESH
             a, b = low, high
@@ -408,9 +540,9 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
                 if dims == 8:
                     a = b = (low + high) // 2
             low_point, high_point, low_clear, high_clear = _nearest_points(
-                x, roots, LANES * dims * cell + lane, dims, scales[LANES * a + lane], scales[LANES * b + lane],
-                a != b, reach * sum_roots[LANES * cell + lane], sum_squares[LANES * cell + lane], first, count,
-                codes, indexes, meanings, errors)
+                memory.x, memory.roots, LANES * dims * cell + lane, dims, scales[LANES * a + lane],
+                scales[LANES * b + lane], a != b, reach * memory.sum_roots[LANES * cell + lane],
+                memory.sum_squares[LANES * cell + lane], first, count, tables, memory.errors)
             chosen[base + LANES * a + lane], chosen[base + LANES * b + lane] = low_point, high_point
             changes[lane] |= 1 << a | 1 << b
             low_clear, high_clear = np.int64(low_clear), np.int64(high_clear)
@@ -430,31 +562,29 @@ def _choose_points(x: Floats, cells: int, dims: int, tries: int, tables: Any, me
 
 @inlined
 def search_group(
-    x: Floats, weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
-    tables: Any, memory: Any, points: Words,
+    weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
+    tables: Tables, memory: Memory,
 ) -> Lanes:  # fmt: skip
-    """The best scale found, with `points` (index << 16 | code, a cell after the other) chosen for it.
+    """The best scale found for `memory.x`, with `memory.points` (index << 16 | code) chosen for it.
 
-    x: sizes of the group's values; weights: theirs from at on. peak: what tried[k] is mapped to, must not be 0 where
-    the result matters. scale: the result where no try is any good; points are then all zero. refit: what is done again
-    with the scale that won. tables: entries, codes, indexes of the grid's `Neighbours`, and `odd_levels`.
+    weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
+    scale: the result where no try is any good; points are then all zero. refit: see `Search`.
     """
-    entries, codes, indexes, meanings = tables
-    numbers, chosen, scales, roots, wx = memory[:5]
-    errors, which, final, again = memory[7], memory[10], memory[11], memory[12]
+    x, points, numbers, chosen = memory.x, memory.points, memory.numbers, memory.chosen
+    which, final, again = memory.winner, memory.final, memory.again
     tries, zero = tried.size, every(np.float32(0))
     span = zero
     for i in range(0, LANES * dims * cells, LANES):
         span = larger(absolute(load(x, i)), span)
-    _prepare(x, weights, at, cells, dims, memory)
+    _prepare(weights, at, cells, dims, memory)
     for c in range(tries):
         inverse = tried[c] / peak
-        store(scales, LANES * c, np.float32(1) / inverse)
+        store(memory.scales, LANES * c, np.float32(1) / inverse)
         _combinations(x, cells, dims, inverse, span, numbers, tries, c)
-    _choose_points(x, cells, dims, tries, tables, memory)
+    _choose_points(cells, dims, tries, tables, memory)
     best, winner = zero, every_int(-1)
     for c in range(tries):
-        sum_qx, sum_qq = _sums(wx, weights, at, cells, dims, chosen, tries, c)
+        sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, chosen, tries, c)
         win = (sum_qq > np.float32(0)) & (sum_qx * sum_qx > best * sum_qq)
         scale = where(win, sum_qx / sum_qq, scale)
         best = where(win, scale * sum_qx, best)
@@ -466,34 +596,79 @@ def search_group(
         c = which[lane]
         off_grid = refit == REFIT_ALWAYS or (c < 0 and refit == REFIT_IF_OFF_GRID)
         for cell in range(cells):
-            if c >= 0 and list_of(numbers[LANES * (tries * cell + c) + lane], entries)[1] != 0:
+            if c >= 0 and list_of(numbers[LANES * (tries * cell + c) + lane], tables.entries)[1] != 0:
                 off_grid = True
         again[lane] = off_grid and final[lane] > 0
         for cell in range(cells):
             base = LANES * tries * cell + lane
             point = chosen[base + LANES * c] if c >= 0 else 0
-            on_grid = c < 0 or list_of(numbers[base + LANES * max(c, 0)], entries)[1] == 0
+            on_grid = c < 0 or list_of(numbers[base + LANES * max(c, 0)], tables.entries)[1] == 0
             if again[lane] and not (refit == REFIT_OFF_GRID_CELLS and on_grid):
-                point, count = list_of(points[LANES * cell + lane], entries)
+                point, count = list_of(points[LANES * cell + lane], tables.entries)
                 if count != 0:
                     position, _ = nearest_point(
-                        x, roots, LANES * dims * cell + lane, dims, final[lane], point, count, codes, meanings,
-                        np.float32(0), errors)
-                    point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+                        x, memory.roots, LANES * dims * cell + lane, dims, final[lane], point, count, tables.codes,
+                        tables.meanings, np.float32(0), memory.errors)
+                    point = np.int32(tables.indexes[position]) << 16 | np.int32(tables.codes[position])
             points[LANES * cell + lane] = point
-    sum_qx, sum_qq = _sums(wx, weights, at, cells, dims, points, np.int64(1), np.int64(0))
+    sum_qx, sum_qq = _sums(memory.products, weights, at, cells, dims, points, np.int64(1), np.int64(0))
     return where((load(again, 0) != 0) & (sum_qq > np.float32(0)), sum_qx / sum_qq, scale)
 
 
 @inlined
+def _even_scale(x: Floats, weights: Floats, at: int, count: int, peak: Lanes, levels: Words) -> Lanes:
+    """A scale s of small weighted error for x ≈ s * (0 … 4), by some tries, then moving one level at a time."""
+    zero, most = every(np.float32(0)), np.float32(TOP_LEVEL)
+    inverse = most / peak
+    step = np.float32(1) / inverse
+    best = zero
+    for i in range(0, LANES * count, LANES):
+        v = load(x, i)
+        difference = v - step * to_float(nearest_int(inverse * v) & 255)  # levels are bytes, negative ones wrap
+        best += load(weights, at + i) * difference * difference
+    for k in range(len(TRIED)):
+        tried = (TRIED[k] + most) / peak
+        step, error = np.float32(1) / tried, zero
+        for i in range(0, LANES * count, LANES):
+            v = load(x, i)
+            difference = v - step * to_float(smaller(every_int(TOP_LEVEL), nearest_int(tried * v)))
+            error += load(weights, at + i) * difference * difference
+        inverse, best = where(error < best, tried, inverse), smaller(error, best)
+    sum_lx, sum_ll = zero, zero
+    for i in range(0, LANES * count, LANES):
+        v, w = load(x, i), load(weights, at + i)
+        level = smaller(every_int(TOP_LEVEL), nearest_int(inverse * v))
+        store(levels, i, level & 255)
+        sum_lx, sum_ll = sum_lx + w * v * to_float(level), sum_ll + w * to_float(level) * to_float(level)
+    for _ in range(5):
+        moved = 0
+        for i in range(0, LANES * count, LANES):
+            v, w, level = load(x, i), load(weights, at + i), load(levels, i)
+            rest_lx = sum_lx - w * v * to_float(level)
+            rest_ll = sum_ll - w * to_float(level) * to_float(level)
+            other = smaller(every_int(TOP_LEVEL), nearest_int(v * rest_ll / rest_lx))
+            new_lx = rest_lx + w * v * to_float(other)
+            new_ll = rest_ll + w * to_float(other) * to_float(other)
+            move = (rest_lx > zero) & (rest_ll > zero) & (other != level)
+            move = move & (new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll)
+            if any_lane(move):
+                moved = 1
+                store(levels, i, where(move, other & 255, level))
+                sum_lx, sum_ll = where(move, new_lx, sum_lx), where(move, new_ll, sum_ll)
+        if moved == 0:
+            break
+    return where(sum_ll > zero, sum_lx / sum_ll, zero)
+
+
+@inlined
 def load_blocks(
-    x: Floats, importance: Floats, first: int, mean_factor: np.float32, plain_factor: np.float32, memory: Any
+    x: Floats, importance: Floats, first: int, mean_factor: np.float32, plain_factor: np.float32, blocks: Blocks
 ) -> None:
-    """Lay sixteen super-blocks side by side, and their weights; memory: `block_memory`.
+    """Lay sixteen super-blocks side by side, and their weights.
 
     Weights: importance * sqrt(mean_factor * mean + x * x); without importance plain_factor * mean + x * x.
     """
-    across, weights, columns, starts = memory
+    across, weights, columns, starts = blocks.x, blocks.weights, blocks.columns, blocks.offsets
     count, per_row = x.size // SUPER, max(importance.size // SUPER, 1)
     block_offsets(first, count, SUPER, starts)
     transpose(x, starts, SUPER, across)
@@ -506,19 +681,3 @@ def load_blocks(
         for i in range(0, LANES * SUPER, LANES):
             v = load(across, i)
             store(weights, i, plain_factor * mean + v * v)
-
-
-@inlined
-def scale_levels(scales: Floats, first: int, count: int, inverse: Lanes) -> Lanes:
-    """4-bit numbers l of `count` scales a lane, of which each is near (2 * l + 1) / inverse; the first one lowest."""
-    packed = every_int(0)
-    for j in range(count):
-        level = nearest_int(np.float32(0.5) * (inverse * load(scales, LANES * (first + j)) - np.float32(1)))
-        packed |= larger(every_int(0), smaller(every_int(15), level)) << (4 * j)
-    return packed
-
-
-@inlined
-def inverse_step(top: Lanes) -> Lanes:
-    """One over the step of `scale_levels` for scales up to top; 0 for 0."""
-    return where(top > np.float32(0), np.float32(1) / (top / np.float32(31)), every(np.float32(0)))

@@ -6,29 +6,33 @@ With values in ascending order, the best levels for any scale are a split of the
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import Bytes, Floats, Words, flat
 from .grid_search import (
     DOUBT,
     DOUBTFUL,
     LONGEST_LIST,
-    MOST_WORDS,
     POWERS,
     SUPER,
-    block_memory,
+    Blocks,
+    Tables,
     list_of,
     nearest_point,
+    room_for_blocks,
+    tables_of,
 )
+from .half import to_half
 from .jit import inlined
 from .lane_memory import load, room_for_floats, room_for_words, store
-from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
+from .lanes import LANES, Lanes, absolute, every, every_int, larger, smaller, to_float, where, with_sign
+from .rounding import nearest_int
 
-Floats = NDArray[np.float32]
-Words = NDArray[np.int32]
-
+CELLS = 32  # of 8 values in a super-block
 # What the levels 0, 1, 2 mean in a cell that is moved up, and in one moved down.
 UP = (np.float32(-0.875), np.float32(0.125), np.float32(1.125))
 DOWN = (np.float32(-1.125), np.float32(-0.125), np.float32(0.875))
@@ -42,6 +46,7 @@ def meanings() -> Floats:
     return np.array([(*UP, 0) * (LANES // 4), (*DOWN, 0) * (LANES // 4)], np.float32).reshape(-1)
 
 
+@cache
 def sorting_network(count: int) -> NDArray[np.int64]:
     """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
     steps = []
@@ -54,23 +59,119 @@ def sorting_network(count: int) -> NDArray[np.int64]:
     return np.array(steps)
 
 
-def working_memory(group: int) -> Any:
-    """Arrays of an encoder for groups of `group` values, see `grid_search.working_memory`.
+class Memory(NamedTuple):
+    """Arrays of an encoder; those of the search of a group, then those of sixteen blocks."""
 
-    For `load_blocks`; a group's values and weights in order, and the order; what the search for
-    points needs; a group's points and moves; sixteen blocks' scales, moves, points and words, and where these go.
-    """
-    ordered, cells, groups = group + 1, group // 8, SUPER // group
-    return (
-        block_memory(),
-        (room_for_floats(ordered), room_for_floats(ordered), room_for_words(ordered)),
-        (room_for_floats(2), room_for_words(2), room_for_floats(1), np.empty(LONGEST_LIST, np.float32)),
-        (room_for_words(cells), room_for_words(cells), room_for_words(1)),
-        (
-            room_for_floats(groups), room_for_words(groups), room_for_words(cells * groups),
-            room_for_words(MOST_WORDS), np.empty(LANES, np.int64),
-        ),
+    values: Floats  # in order
+    weights: Floats  # theirs
+    order: Words  # and where they were
+    limits: Floats  # of a split
+    places: Words  # where these are
+    scale: Floats
+    errors: Floats  # of neighbours
+    off_grid: Words
+    points: Words  # index << 16 | code, of each cell of a block
+    downs: Words  # 1 where it is moved down
+    scales: Floats  # of each group
+    levels: Words  # their numbers
+
+
+def working_memory(group: int) -> Memory:
+    """For groups of `group` values."""
+    return Memory(
+        room_for_floats(group + 1), room_for_floats(group + 1), room_for_words(group + 1), room_for_floats(2),
+        room_for_words(2), room_for_floats(1), np.empty(LONGEST_LIST, np.float32), room_for_words(1),
+        room_for_words(CELLS), room_for_words(CELLS), room_for_floats(SUPER // group), room_for_words(SUPER // group),
     )  # fmt: skip
+
+
+class Result(NamedTuple):
+    """What was found for super-blocks: d (float16 bits), and for all groups and cells what `Memory` says."""
+
+    d: NDArray[np.uint16]
+    levels: Bytes
+    indexes: NDArray[np.uint16]
+    downs: Bytes
+
+
+def search_rows(kernel: Any, group: int, sums: Any, rows: Floats, importance: Floats | None) -> Result:
+    """What an encoder's kernel finds for rows. sums: more of its memory."""
+    count = rows.size // SUPER
+    result = Result(
+        np.empty(count, np.uint16), np.empty((count, SUPER // group), np.uint8), np.empty((count, CELLS), np.uint16),
+        np.empty((count, CELLS), np.uint8),
+    )  # fmt: skip
+    columns = np.empty(0, np.float32) if importance is None else importance
+    tables, memory = tables_of("IQ1_S", 3, meanings()), working_memory(group)
+    kernel(flat(rows), flat(columns), sorting_network(group), tables, room_for_blocks(), memory, sums, result)
+    return result
+
+
+@inlined
+def fit_group(
+    at: int, count: int, zero_below: np.float32, gain: Lanes, scale: Lanes, lows: Lanes, highs: Lanes, tables: Tables,
+    blocks: Blocks, memory: Memory, points: Words, downs: Words,
+) -> Lanes:  # fmt: skip
+    """The scale of a group of `count` values, of which a split is known, and its points. downs: as the split has it."""
+    x, weights, zero, cells = blocks.x, blocks.weights, every(np.float32(0)), count // 8
+    split_limits(memory.values, memory.order, lows, highs, memory.limits, memory.places)
+    dead = (greatest_size(x, at, count) < zero_below) | (gain == LOWEST)
+    mirrored = scale < zero
+    scale = absolute(scale)
+    for k in range(0, LANES * cells, LANES):
+        store(downs, k, where(mirrored, every_int(1) - load(downs, k), load(downs, k)))
+    store(memory.scale, 0, scale)
+    cell_numbers(x, weights, at, count, memory.limits, memory.places, mirrored, scale, downs, points)
+    choose_points(x, weights, at, cells, memory.scale, downs, tables, memory.errors, points, memory.off_grid)
+    qx, qq = weighted_sums(x, weights, at, cells, points, downs, None, zero, zero)
+    for k in range(0, LANES * cells, LANES):
+        store(points, k, where(dead, every_int(0), load(points, k)))
+        store(downs, k, where(dead, every_int(0), load(downs, k)))
+    fit = (load(memory.off_grid, 0) != 0) & (qx > zero) & (qq > zero)
+    return where(dead, zero, where(fit, qx / qq, scale))
+
+
+@inlined
+def weighted_sums(
+    x: Floats, weights: Floats, at: int, cells: int, points: Words, downs: Words, factor: Lanes | None, qx: Lanes,
+    qq: Lanes,
+) -> tuple[Lanes, Lanes]:  # fmt: skip
+    """qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
+    for k in range(cells):
+        point, down = load(points, LANES * k), load(downs, LANES * k) == 1
+        for i in range(8):
+            j = at + LANES * (8 * k + i)
+            q = meaning(point, i, down)
+            if factor is not None:
+                q = q * factor
+            qx, qq = qx + load(weights, j) * q * load(x, j), qq + load(weights, j) * q * q
+    return qx, qq
+
+
+@inlined
+def number_scales(top: Lanes, groups: int, memory: Memory) -> Lanes:
+    """`levels` l of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
+    d = top / np.float32(15)
+    inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
+    for g in range(0, LANES * groups, LANES):
+        level = nearest_int(np.float32(0.5) * (inverse * load(memory.scales, g) - np.float32(1)))
+        store(memory.levels, g, larger(every_int(0), smaller(every_int(7), level)))
+    for k in range(0, LANES * CELLS, LANES):
+        store(memory.downs, k, where(top > np.float32(0), load(memory.downs, k), 0))
+    return d
+
+
+@inlined
+def put_result(d: Lanes, first: int, count: int, groups: int, memory: Memory, result: Result) -> None:
+    """Results of the super-blocks first … first + 15 of `count`."""
+    store(memory.off_grid, 0, to_half(d))
+    for lane in range(min(LANES, count - first)):
+        result.d[first + lane] = memory.off_grid[lane]
+        for g in range(groups):
+            result.levels[first + lane, g] = memory.levels[LANES * g + lane]
+        for k in range(CELLS):
+            result.indexes[first + lane, k] = memory.points[LANES * k + lane] >> 16
+            result.downs[first + lane, k] = memory.downs[LANES * k + lane]
 
 
 @inlined
@@ -193,24 +294,23 @@ def cell_numbers(
 
 @inlined
 def choose_points(
-    x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Any, errors: Floats,
+    x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Tables, errors: Floats,
     numbers: Words, off_grid: Words,
 ) -> None:  # fmt: skip
     """Turn the numbers of cells to points, index << 16 | code; off_grid: 1 for lanes where one was not on the grid.
 
     downs: for each cell, 1 in lanes where it is moved down.
     """
-    entries, codes, indexes, means = tables
     for lane in range(LANES):
         off_grid[lane] = 0
         for cell in range(cells):
-            point, count = list_of(numbers[LANES * cell + lane], entries)
+            point, count = list_of(numbers[LANES * cell + lane], tables.entries)
             if count != 0:
                 off_grid[lane] = 1
                 position, _ = nearest_point(
-                    x, weights, at + 8 * LANES * cell + lane, 8, scales[lane], point, count, codes,
-                    means[LANES * downs[LANES * cell + lane] :], np.float32(0), errors)
-                point = np.int32(indexes[position]) << 16 | np.int32(codes[position])
+                    x, weights, at + 8 * LANES * cell + lane, 8, scales[lane], point, count, tables.codes,
+                    tables.meanings[LANES * downs[LANES * cell + lane] :], np.float32(0), errors)
+                point = np.int32(tables.indexes[position]) << 16 | np.int32(tables.codes[position])
             numbers[LANES * cell + lane] = point
 
 

@@ -1,4 +1,4 @@
-"""IQ1_M: 256 values; every 8 are a point of a grid of 2048, every 16 have a scale."""
+"""IQ1_M: every 8 values are a point of a grid of 2048, every 16 have a scale."""
 
 from __future__ import annotations
 
@@ -7,52 +7,35 @@ from numpy.typing import NDArray
 
 from ..format import Format
 from ..formats.iq1_m import BLOCK
-from .blocks import Bytes, Floats, field_offsets, flat, put_all, raw_rows, value_rows
-from .grid_search import load_blocks
+from .blocks import Bytes, Floats, field_offsets, flat, value_rows
+from .grid_search import SUPER, Blocks, Tables, load_blocks
 from .grids import grid_values, two_points
-from .half import from_half, to_half
+from .half import from_half
 from .iq1 import (
     DOWN,
     LOWEST,
     UP,
-    cell_numbers,
-    choose_points,
+    Memory,
+    Result,
+    fit_group,
     gain_above,
     gain_near,
-    greatest_size,
     keep_best,
-    meaning,
-    meanings,
+    number_scales,
+    put_result,
+    search_rows,
     sort_group,
-    sorting_network,
-    split_limits,
     units,
-    working_memory,
+    weighted_sums,
 )
 from .jit import inlined, kernel
-from .lane_memory import block_offsets, load, room_for_floats, store
-from .lanes import (
-    LANES,
-    Lanes,
-    absolute,
-    any_lane,
-    every,
-    every_int,
-    lane_numbers,
-    larger,
-    smaller,
-    to_float,
-    where,
-)
-from .neighbours import neighbours
-from .rounding import nearest_int
+from .lane_memory import load, room_for_floats, store
+from .lanes import LANES, any_lane, every, every_int, lane_numbers, larger, to_float, where
 
-BLOCK_VALUES, GROUP, GROUPS = 256, 16, 16
-BLOCK_BYTES = BLOCK.itemsize
-QS, QH, SCALES = field_offsets(BLOCK)
+GROUP, GROUPS = 16, 16
+BLOCK_BYTES, QS, QH, SCALES = BLOCK.itemsize, *field_offsets(BLOCK)
 ZERO_BELOW = np.float32(1e-7)
-FUDGE = np.float32(1.1125)  # of the stored scale, as the reference has it
-NETWORK = sorting_network(GROUP)
+FUDGE = np.float32(1.1125)  # of the stored scale, as llama.cpp has it
 # Ways to move the two cells of a group: up up, up down, down up, down down.
 # What weights add to a sum of squares of levels when they drop below the second limit, and then below the first.
 UP_FIRST, UP_SECOND = UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[2]
@@ -60,23 +43,20 @@ DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[
 
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    """float32 (n, width) → uint8 (n, width / 256 * 56).
-
-    Weight of an error: x * x, or importance * sqrt(2 * mean of the block's squares + x * x).
-    """
-    raw = raw_rows(form, rows)
-    near = neighbours("IQ1_S", 3)
-    tables = near.entries.reshape(-1), near.codes, near.indexes, meanings()
-    columns = np.empty(0, np.float32) if importance is None else importance
-    room, sums = working_memory(GROUP), room_for_floats(6 * (GROUP + 1))
-    _encode(flat(rows), flat(columns), NETWORK, tables, room, sums, raw.reshape(-1))
-    return raw
+    """Weight of an error: x * x, or importance * sqrt(2 * mean of the block's squares + x * x)."""
+    result = search_rows(_encode, GROUP, room_for_floats(6 * (GROUP + 1)), rows, importance)
+    blocks = np.empty(len(result.d), BLOCK)
+    high = result.indexes >> 8
+    cells, levels = high | result.downs.astype(np.uint16) << 3, result.levels.astype(np.uint16)
+    blocks["qs"], blocks["qh"] = result.indexes & 255, cells[:, ::2] | cells[:, 1::2] << 4
+    scales = levels[:, ::4] | levels[:, 1::4] << 3 | levels[:, 2::4] << 6 | levels[:, 3::4] << 9
+    blocks["scales"] = scales | (result.d[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15) << 12
+    return blocks.view(np.uint8).reshape(len(rows), -1)
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
-    """uint8 (n, k * 56) → float32 (n, k * 256)."""
-    values = value_rows(form, raw)
-    scales = np.ascontiguousarray(raw.reshape(-1).view(BLOCK)["scales"])
+    values, blocks = value_rows(form, raw), raw.reshape(-1).view(BLOCK)
+    scales = np.ascontiguousarray(blocks["scales"])
     _decode(scales.reshape(-1), flat(raw), grid_values("IQ1_S"), values.reshape(-1))
     return values
 
@@ -158,77 +138,32 @@ def _split_sums(sums, totals, low, j):  # type: ignore[no-untyped-def]
     return qx, (up_a + up_b, up_a + down_b, down_a + up_b, down_a + down_b)
 
 
-@inlined
-def _cell_down(move: Lanes, cell: int) -> Lanes:
-    """1 where the move takes the first or second cell of a group down."""
-    return (move >> (1 - cell)) & 1
-
-
 @kernel
-def _encode(x, importance, network, tables, room, sums, raw):  # type: ignore[no-untyped-def]
-    count = x.size // BLOCK_VALUES
-    blocks, in_order, search, of_group, of_blocks = room
-    (values, carried, order), (floats, ints, start, errors), (points, downs, off_grid) = in_order, search, of_group
-    scales, moves, chosen, words, targets = of_blocks
-    across, weights, zero = blocks[0], blocks[1], every(np.float32(0))
-    for block in range(0, count, LANES):
-        load_blocks(x, importance, block, np.float32(2), np.float32(0), blocks)
+def _encode(
+    x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
+    sums: Floats, result: Result,
+) -> None:  # fmt: skip
+    count, zero = x.size // SUPER, every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
         top = zero
         for g in range(GROUPS):
-            at = LANES * GROUP * g
-            sort_group(across, weights, at, GROUP, network, values, carried, order)
-            gain, scale, move, lows, highs = _best_split(values, carried, order, sums)
-            split_limits(values, order, lows, highs, floats, ints)
-            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (gain == LOWEST)
-            mirrored = scale < zero
-            scale, move = absolute(scale), where(mirrored, every_int(3) - move, move)
-            store(downs, 0, _cell_down(move, 0))
-            store(downs, LANES, _cell_down(move, 1))
-            store(start, 0, scale)
-            cell_numbers(across, weights, at, GROUP, floats, ints, mirrored, scale, downs, points)
-            choose_points(across, weights, at, 2, start, downs, tables, errors, points, off_grid)
-            qx, qq = zero, zero
-            for k in range(2):
-                for i in range(8):
-                    j = at + LANES * (8 * k + i)
-                    q = meaning(load(points, LANES * k), i, _cell_down(move, k) == 1)
-                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
-                store(chosen, LANES * (2 * g + k), where(dead, every_int(0), load(points, LANES * k)))
-            fit = (load(off_grid, 0) != 0) & (qx > zero) & (qq > zero)
-            scale = where(dead, zero, where(fit, qx / qq, scale))
-            store(scales, LANES * g, scale)
-            store(moves, LANES * g, where(dead, every_int(0), move))
+            at, points, downs = LANES * GROUP * g, memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
+            sort_group(blocks.x, blocks.weights, at, GROUP, network, memory.values, memory.weights, memory.order)
+            gain, scale, move, lows, highs = _best_split(memory.values, memory.weights, memory.order, sums)
+            store(downs, 0, move >> 1)
+            store(downs, LANES, move & 1)
+            scale = fit_group(at, GROUP, ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
+            store(memory.scales, LANES * g, scale)
             top = larger(top, scale)
-        d = top / np.float32(15)
-        inverse = where(top > zero, np.float32(1) / d, zero)
-        qx, qq, blank = zero, zero, top == zero
-        for i in range(14):
-            store(words, LANES * i, every_int(0))
+        d, qx, qq = number_scales(top, GROUPS, memory), zero, zero
         for g in range(GROUPS):
-            level = nearest_int(np.float32(0.5) * (inverse * load(scales, LANES * g) - np.float32(1)))
-            level = larger(every_int(0), smaller(every_int(7), level))
-            move, high = load(moves, LANES * g), every_int(0)
-            for k in range(2):
-                point, down = load(chosen, LANES * (2 * g + k)), _cell_down(move, k)
-                for i in range(8):
-                    j = LANES * (GROUP * g + 8 * k + i)
-                    q = meaning(point, i, down == 1) * to_float(level * 2 + 1)
-                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
-                index = point >> 16
-                at = LANES * (g // 2)
-                store(words, at, load(words, at) | (index & 255) << (16 * (g % 2) + 8 * k))
-                high |= (index >> 8 | where(blank, every_int(0), down) << 3) << (4 * k)
-            at = LANES * (8 + g // 4)
-            store(words, at, load(words, at) | high << (8 * (g % 4)))
-            at = LANES * (12 + g // 8)
-            store(words, at, load(words, at) | level << (16 * (g // 4 % 2) + 3 * (g % 4)))
-        d = where(blank, zero, where(qq > zero, qx / qq, d))
-        half = to_half(d * FUDGE)
-        for k in range(4):
-            at = LANES * (12 + k // 2)
-            store(words, at, load(words, at) | (half >> (4 * k) & 15) << (12 + 16 * (k % 2)))
-        block_offsets(block, count, BLOCK_BYTES, targets)
-        put_all(raw, targets, QS, words, 14)
+            points, downs = memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
+            factor = to_float(load(memory.levels, LANES * g) * 2 + 1)
+            qx, qq = weighted_sums(
+                blocks.x, blocks.weights, LANES * GROUP * g, 2, points, downs, factor, qx, qq)
+        d = where(top > zero, where(qq > zero, qx / qq, d), zero)
+        put_result(d * FUDGE, first, count, GROUPS, memory, result)
 
 
 @kernel
@@ -248,4 +183,4 @@ def _decode(
             points = two_points(grid, raw[at] | (bits & 7) << 8, raw[at + 1] | (bits & 0x70) << 4)
             low = DOWN[1] if bits & 0x08 else UP[1]
             high = DOWN[1] if bits & 0x80 else UP[1]
-            store(values, BLOCK_VALUES * b + GROUP * g, (to_float(points) + where(first, every(low), high)) * scale)
+            store(values, SUPER * b + GROUP * g, (to_float(points) + where(first, every(low), high)) * scale)

@@ -1,4 +1,4 @@
-"""IQ1_S: 256 values; every 8 are a point of a grid of 2048, every 32 have a scale."""
+"""IQ1_S: every 8 values are a point of a grid of 2048, every 32 have a scale."""
 
 from __future__ import annotations
 
@@ -7,56 +7,45 @@ from numpy.typing import NDArray
 
 from ..format import Format
 from ..formats.iq1_s import BLOCK
-from .blocks import Bytes, Floats, field_offsets, flat, put_all, raw_rows, value_rows
-from .grid_search import load_blocks
+from .blocks import Bytes, Floats, field_offsets, flat, value_rows
+from .grid_search import SUPER, Blocks, Tables, load_blocks
 from .grids import grid_values, two_points
-from .half import to_half
 from .iq1 import (
     DOWN,
     LOWEST,
     UP,
-    cell_numbers,
-    choose_points,
-    greatest_size,
+    Memory,
+    Result,
+    fit_group,
     keep_best,
-    meaning,
-    meanings,
+    number_scales,
+    put_result,
+    search_rows,
     sort_group,
-    sorting_network,
-    split_limits,
-    working_memory,
 )
 from .jit import inlined, kernel
-from .lane_memory import block_offsets, load, put_halves, room_for_floats, store
-from .lanes import LANES, absolute, every, every_int, larger, smaller, to_float, where
-from .neighbours import neighbours
-from .rounding import nearest_int
+from .lane_memory import load, room_for_floats, store
+from .lanes import LANES, every, every_int, larger, to_float
 
-BLOCK_VALUES, GROUP, GROUPS = 256, 32, 8
-BLOCK_BYTES = BLOCK.itemsize
-D, QS, QH = field_offsets(BLOCK)
+GROUP, GROUPS = 32, 8
+BLOCK_BYTES, D, QS, QH = BLOCK.itemsize, *field_offsets(BLOCK)
 ZERO_BELOW = np.float32(1e-12)
-FUDGE = np.float32(1.125)  # of the stored scale, as the reference has it
-NETWORK = sorting_network(GROUP)
+FUDGE = np.float32(1.125)  # of the stored scale, as llama.cpp has it
 
 
 def encode(form: Format, rows: Floats, importance: Floats) -> Bytes:
-    """float32 (n, width) → uint8 (n, width / 256 * 50).
-
-    Weight of an error: importance * sqrt(2 * mean of the block's squares + x * x).
-    """
-    raw = raw_rows(form, rows)
-    near = neighbours("IQ1_S", 3)
-    tables = near.entries.reshape(-1), near.codes, near.indexes, meanings()
-    room, sums = working_memory(GROUP), tuple(room_for_floats(GROUP + 1) for _ in range(6))
-    _encode(flat(rows), flat(importance), NETWORK, tables, room, sums, raw.reshape(-1))
-    return raw
+    """Weight of an error: importance * sqrt(2 * mean of the block's squares + x * x)."""
+    result = search_rows(_encode, GROUP, tuple(room_for_floats(GROUP + 1) for _ in range(6)), rows, importance)
+    blocks = np.empty(len(result.d), BLOCK)
+    high = result.indexes >> 8
+    blocks["d"], blocks["qs"] = result.d.view("<f2"), result.indexes & 255
+    bits = high[:, ::4] | high[:, 1::4] << 3 | high[:, 2::4] << 6 | high[:, 3::4] << 9
+    blocks["qh"] = bits | result.levels.astype(np.uint16) << 12 | result.downs[:, ::4].astype(np.uint16) << 15
+    return blocks.view(np.uint8).reshape(len(rows), -1)
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
-    """uint8 (n, k * 50) → float32 (n, k * 256)."""
-    values = value_rows(form, raw)
-    blocks = raw.reshape(-1).view(BLOCK)
+    values, blocks = value_rows(form, raw), raw.reshape(-1).view(BLOCK)
     qh = np.ascontiguousarray(blocks["qh"]).reshape(-1)
     _decode(blocks["d"].astype(np.float32), qh, flat(raw), grid_values("IQ1_S"), values.reshape(-1))
     return values
@@ -109,59 +98,24 @@ def _split_sums(sums, low, j):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _encode(x, importance, network, tables, room, sums, raw):  # type: ignore[no-untyped-def]
-    count = x.size // BLOCK_VALUES
-    blocks, in_order, search, of_group, of_blocks = room
-    (values, carried, order), (floats, ints, start, errors), (points, downs, off_grid) = in_order, search, of_group
-    scales, high, _, words, targets = of_blocks
-    across, weights, zero = blocks[0], blocks[1], every(np.float32(0))
-    for block in range(0, count, LANES):
-        load_blocks(x, importance, block, np.float32(2), np.float32(0), blocks)
-        top = zero
+def _encode(
+    x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
+    sums: tuple[Floats, ...], result: Result,
+) -> None:  # fmt: skip
+    count = x.size // SUPER
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
+        top = every(np.float32(0))
         for g in range(GROUPS):
-            at = LANES * GROUP * g
-            sort_group(across, weights, at, GROUP, network, values, carried, order)
-            gain, scale, down, lows, highs = _best_split(values, carried, order, sums)
-            split_limits(values, order, lows, highs, floats, ints)
-            dead = (greatest_size(across, at, GROUP) < ZERO_BELOW) | (gain == LOWEST)
-            mirrored = scale < zero
-            scale, down = absolute(scale), where(mirrored, every_int(1) - down, down)
-            for k in range(4):
-                store(downs, LANES * k, down)
-            store(start, 0, scale)
-            cell_numbers(across, weights, at, GROUP, floats, ints, mirrored, scale, downs, points)
-            choose_points(across, weights, at, 4, start, downs, tables, errors, points, off_grid)
-            qx, qq = zero, zero
-            for k in range(4):
-                point = load(points, LANES * k)
-                for i in range(8):
-                    j = at + LANES * (8 * k + i)
-                    q = meaning(point, i, down == 1)
-                    qx, qq = qx + load(weights, j) * q * load(across, j), qq + load(weights, j) * q * q
-            fit = (load(off_grid, 0) != 0) & (qx > zero) & (qq > zero)
-            scale = where(dead, zero, where(fit, qx / qq, scale))
-            four, bits = every_int(0), every_int(0)
-            for k in range(4):
-                index = where(dead, every_int(0), load(points, LANES * k) >> 16)
-                four |= (index & 255) << (8 * k)
-                bits |= (index >> 8) << (3 * k)
-            store(words, LANES * g, four)
-            store(high, LANES * g, bits | where(dead, every_int(0), down) << 15)
-            store(scales, LANES * g, scale)
+            at, points, downs = LANES * GROUP * g, memory.points[LANES * 4 * g :], memory.downs[LANES * 4 * g :]
+            sort_group(blocks.x, blocks.weights, at, GROUP, network, memory.values, memory.weights, memory.order)
+            gain, scale, down, lows, highs = _best_split(memory.values, memory.weights, memory.order, sums)
+            for k in range(0, 4 * LANES, LANES):
+                store(downs, k, down)
+            scale = fit_group(at, GROUP, ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
+            store(memory.scales, LANES * g, scale)
             top = larger(top, scale)
-        d = top / np.float32(15)
-        inverse = where(top > zero, np.float32(1) / d, zero)
-        for g in range(GROUPS):
-            level = nearest_int(np.float32(0.5) * (inverse * load(scales, LANES * g) - np.float32(1)))
-            level = larger(every_int(0), smaller(every_int(7), level))
-            bits = where(top > zero, load(high, LANES * g) | level << 12, load(high, LANES * g) & 0xFFF)
-            if g % 2 == 0:
-                store(words, LANES * (GROUPS + g // 2), bits)
-            else:
-                store(words, LANES * (GROUPS + g // 2), load(words, LANES * (GROUPS + g // 2)) | bits << 16)
-        block_offsets(block, count, BLOCK_BYTES, targets)
-        put_halves(raw, targets, D, to_half(d * FUDGE))
-        put_all(raw, targets, QS, words, 12)
+        put_result(number_scales(top, GROUPS, memory) * FUDGE, first, count, GROUPS, memory, result)
 
 
 @kernel
@@ -177,4 +131,4 @@ def _decode(
             for k in range(2):
                 at, high = BLOCK_BYTES * b + QS + 4 * g + 2 * k, bits >> (6 * k)
                 points = two_points(grid, raw[at] | (high & 7) << 8, raw[at + 1] | (high & 0o70) << 5)
-                store(values, BLOCK_VALUES * b + GROUP * g + LANES * k, (to_float(points) + delta) * d)
+                store(values, SUPER * b + GROUP * g + LANES * k, (to_float(points) + delta) * d)
