@@ -19,13 +19,12 @@ def convert_endian(
 ) -> None:
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..console.progress import bytes_progress
-    from ..console.ui import print_json, print_line, size
+    from ..console.ui import print_line, said, size
     from ..conversion.endianness import convert_endian as run
 
     with bytes_progress(f"convert {file.name}") as progress:
         report = run(file, order, output, overwrite, progress)
-    if json:
-        print_json(report)
+    if said(report, json):
         return
     for path in report.files:
         print_line(str(path))

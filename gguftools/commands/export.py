@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..console.progress import bytes_progress
-    from ..console.ui import note, print_json, print_line, size, usage
+    from ..console.ui import note, print_line, said, size, usage
     from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors
 
     of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))
@@ -52,8 +52,7 @@ def export(
             )  # fmt: skip
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
-    if json:
-        print_json(found)
+    if said(found, json):
         return
     kind = f" ({found.hf_class})" if found.hf_class else ""
     print_line(f"{found.path}{kind}: {found.tensors} tensors, {size(found.bytes)}, in {', '.join(found.files[-4:])}")

@@ -23,12 +23,11 @@ def gpu_split(
     json: Json = False,
 ) -> None:
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
-    from ..console.ui import print_json, print_line, size
+    from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run
 
     report = run(activations, vram, model, output, batch=batch, least=least, overwrite=overwrite)
-    if json:
-        print_json(report)
+    if said(report, json):
         return
     found = report.placement
     neurons = sum(len(gpu) for gpu in found.gpu)

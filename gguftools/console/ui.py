@@ -60,6 +60,15 @@ def print_json(result: Any) -> None:
     print(_json(result, indent=2))
 
 
+def said(result: Any, as_json: bool) -> bool:
+    """Say what a result warns of, and all of it as JSON, if that is asked for; whether it was."""
+    for warning in getattr(result, "warnings", ()):
+        note(f"warning: {warning}")
+    if as_json:
+        print_json(result)
+    return as_json
+
+
 def _json(value: Any, indent: int | None = None) -> str:
     """JSON whose strings have no unseen characters but as escapes, and the rest as itself."""
     text = json.dumps(value, indent=indent, ensure_ascii=not terminal.is_unicode(sys.stdout), default=_plain)
@@ -107,13 +116,10 @@ def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) ->
         note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
     elif resume and not report.dry_run:
         note("nothing to resume: all was done anew")
-    for warning in report.warnings:
-        note(f"warning: {warning}")
     unknown = [name for name in report.without_importance if name not in USUALLY_UNKNOWN]
     if unknown:
         note(f"warning: the importance matrix has nothing on {', '.join(unknown)}")
-    if as_json:
-        print_json(report)
+    if said(report, as_json):
         return
     for output in report.outputs:
         _note_fallbacks(output)
@@ -159,10 +165,7 @@ def print_edit(report: EditReport, as_json: bool) -> None:
     """What an edit changed, as a diff; then a conversation through the new chat template, and how it was written."""
     if report.recovered is not None:
         note(f"interrupted edit: {report.recovered}")
-    for warning in report.warnings:
-        note(f"warning: {warning}")
-    if as_json:
-        print_json(report)
+    if said(report, as_json):
         return
     for change in report.changes:
         for line in change.lines():
@@ -186,10 +189,7 @@ def _written(report: EditReport) -> str:
 
 def print_shards(report: ShardsReport, as_json: bool) -> None:
     """The shards of a set, and the file that has it all."""
-    for warning in report.warnings:
-        note(f"warning: {warning}")
-    if as_json:
-        print_json(report)
+    if said(report, as_json):
         return
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
@@ -198,8 +198,7 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
 
 def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
     """For each file, what differs from its manifest."""
-    if as_json:
-        print_json(reports)
+    if said(reports, as_json):
         return
     for report in reports:
         for mismatch in report.mismatches:
