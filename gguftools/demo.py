@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from .conversion.convert import convert
 from .conversion.quantize import quantize
@@ -28,6 +29,9 @@ class Row:
     perplexity: float
     standard_error: float
     tokens_per_second: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "file": str(self.file)}
 
 
 def example(name: str) -> Path:

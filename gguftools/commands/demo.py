@@ -23,13 +23,12 @@ def demo(
     json: Json = False,
 ) -> None:
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
-    from ..console.ui import note, print_json, print_table, size
+    from ..console.ui import note, print_table, said, size
     from ..demo import demo as run
     from ..demo import example
 
     rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
-    if json:
-        print_json([{**vars(row), "file": str(row.file)} for row in rows])
+    if said(rows, json):
         return
     cells = [
         (row.recipe, row.file.name, size(row.bytes), f"{row.bits_per_weight:.2f}",

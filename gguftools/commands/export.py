@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..console.options import Json, Overwrite, ShardSize, Threads, parser, where
+from ..console.options import Json, Overwrite, ShardSize, Threads, where
 
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
@@ -20,11 +20,7 @@ def export(
         str | None, Option(help="Tensors whose names match: they are written under their GGUF names.")
     ] = None,
     outtype: Annotated[
-        str | None,
-        Option(
-            parser=parser("outtype_named"),
-            help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.",
-        ),
+        str | None, Option(help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.")
     ] = None,
     split_max_size: ShardSize = None,
     overwrite: Overwrite = False,
@@ -34,22 +30,15 @@ def export(
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..console.progress import bytes_progress
     from ..console.ui import note, print_line, said, size, usage
-    from ..conversion.export import DEFAULT_SHARD, export_checkpoint, export_tensors
+    from ..conversion.export import export as run
 
-    of_tensors = tensors is not None or output.endswith((".safetensors", ".npy"))
-    if of_tensors and split_max_size is not None:
+    if split_max_size is not None and (tensors is not None or output.endswith((".safetensors", ".npy"))):
         usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     with bytes_progress(f"export {source.name}") as progress:
-        if of_tensors:
-            found = export_tensors(
-                source, output, pattern=tensors, outtype=outtype, overwrite=overwrite, threads=threads,
-                progress=progress,
-            )  # fmt: skip
-        else:
-            found = export_checkpoint(
-                source, output, outtype=outtype, overwrite=overwrite, threads=threads, progress=progress,
-                max_shard=split_max_size or DEFAULT_SHARD,
-            )  # fmt: skip
+        found = run(
+            source, output, tensors=tensors, outtype=outtype, max_shard=split_max_size, overwrite=overwrite,
+            threads=threads, progress=progress,
+        )  # fmt: skip
     if found.differing:
         note(f"warning: a conversion of this would write other values of {', '.join(found.differing)}")
     if said(found, json):

@@ -26,7 +26,6 @@ def imatrix(
     from ..console.ui import note, print_json, print_matrix
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
-    from ..quantization.imatrix import as_dict
 
     if warning := context_warning(model, ctx):
         note(f"warning: {warning}")
@@ -35,4 +34,4 @@ def imatrix(
             model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
             overwrite=overwrite, progress=progress,
         )  # fmt: skip
-    print_json(as_dict(matrix)) if json else print_matrix(matrix)
+    print_json(matrix) if json else print_matrix(matrix)

@@ -24,16 +24,15 @@ def imatrix_info(
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
     from ..console.ui import print_json, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path
-    from ..quantization.imatrix import as_dict, problems, read_imatrix, write_imatrix
     from ..quantization.imatrix import merge as merged
+    from ..quantization.imatrix import problems, read_imatrix, write_imatrix
 
     target = None if merge is None else output_path(merge)
     if target is not None:
         check_target(target, NOTHING.also(files), overwrite)
     matrices = [read_imatrix(path) for path in files]
     if json:
-        documents = [as_dict(matrix) for matrix in matrices]
-        print_json(documents[0] if len(documents) == 1 else documents)
+        print_json(matrices[0] if len(matrices) == 1 else matrices)
     else:
         for matrix in matrices:
             print_matrix(matrix)

@@ -57,7 +57,7 @@ def perplexity(
             round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
     if json:
-        print_json(result.as_json())
+        print_json(result)
         return
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(

@@ -73,17 +73,13 @@ def quantize(
 
     from ..console.arguments import once, read_rules
     from ..console.progress import bytes_progress
-    from ..console.ui import print_json, print_report, print_table, resumable_note, usage
+    from ..console.ui import print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.quantize import quantize as run
 
-    if list_recipes and json:
-        print_json([
-            {"name": r.name, "bits_per_weight": r.typical_bits, "format": r.default, "description": r.description}
-            for r in RECIPES.values()
-        ])  # fmt: skip
-        return
     if list_recipes:
+        if said(tuple(RECIPES.values()), json):
+            return
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
         print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
         return

@@ -21,7 +21,6 @@ from ..quantization.recipes import RECIPES
 
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
-FLOAT_TYPES = ("F32", "F16", "BF16")
 T = TypeVar("T")
 
 
@@ -94,13 +93,6 @@ def parse_override(text: str) -> tuple[str, Value]:
     return key, Value(raw, ValueType.STRING)
 
 
-def outtype_named(name: str) -> str:
-    """F32, F16 or BF16 in any case."""
-    if name.upper() not in FLOAT_TYPES:
-        raise OptionError(f"tensors cannot be exported as {name!r}", hint=f"choose one of {', '.join(FLOAT_TYPES)}")
-    return name.upper()
-
-
 def severity_named(name: str) -> Severity:
     """A severity of an audit's findings."""
     for severity in SEVERITIES:
@@ -119,7 +111,7 @@ def formats() -> Iterable[str]:
 
 
 def outtypes() -> Iterable[str]:
-    return ("auto", *(name.lower() for name in FLOAT_TYPES), "q8_0", *recipes())
+    return ("auto", "f32", "f16", "bf16", "q8_0", *recipes())
 
 
 def severities() -> Iterable[str]:

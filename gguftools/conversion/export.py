@@ -47,7 +47,8 @@ class Exported:
     differing: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path)}
+        own = asdict(self)
+        return {"file": str(own.pop("path")), **own}
 
 
 def export(

@@ -54,7 +54,8 @@ class ValidationReport:
         return not any(problem.severity == ERROR for problem in self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path), "valid": self.valid}
+        own = asdict(self)
+        return {"file": str(own.pop("path")), **own, "valid": self.valid}
 
 
 def validate(

@@ -42,7 +42,7 @@ class Measured:
     skipped: float | None = None
     dense_perplexity: float | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -90,6 +90,16 @@ class ImportanceMatrix:
     chunks: int = 0
     chunk_size: int = DEFAULT_CHUNK_SIZE
 
+    def as_dict(self) -> dict[str, Any]:
+        """The matrix in figures."""
+        entries = summary(self)
+        return {
+            "file": str(self.path), "datasets": list(self.datasets), "chunks": self.chunks,
+            "chunk_size": self.chunk_size, "entries": [asdict(entry) for entry in entries],
+            "layers": [{"layer": layer, "importance": value} for layer, value in layer_importance(entries).items()],
+            "problems": [asdict(problem) for problem in problems(self)],
+        }  # fmt: skip
+
 
 def read_imatrix(path: Path) -> ImportanceMatrix:
     """Read an importance matrix in either stored form. Raises FileError for anything else."""
@@ -387,14 +397,3 @@ def layer_importance(entries: Sequence[EntrySummary]) -> dict[int, float]:
         layer = layer_of(entry.name)
         found[layer] = found.get(layer, 0.0) + entry.importance
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def as_dict(matrix: ImportanceMatrix) -> dict[str, Any]:
-    """A matrix in figures, as `imatrix-info --json` shows it."""
-    entries = summary(matrix)
-    return {
-        "file": str(matrix.path), "datasets": list(matrix.datasets), "chunks": matrix.chunks,
-        "chunk_size": matrix.chunk_size, "entries": [asdict(entry) for entry in entries],
-        "layers": [{"layer": layer, "importance": value} for layer, value in layer_importance(entries).items()],
-        "problems": [asdict(problem) for problem in problems(matrix)],
-    }  # fmt: skip

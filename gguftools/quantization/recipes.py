@@ -34,6 +34,10 @@ class Recipe:
     description: str
     aliases: tuple[str, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "bits_per_weight": self.typical_bits, "format": self.default,
+                "description": self.description}  # fmt: skip
+
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
