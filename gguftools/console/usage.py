@@ -30,18 +30,25 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--overwrite": "--force -y", "--ctx": "--ctx-size --n-ctx --context-size", "--file": "--text --text-file",
         "--stride": "--ppl-stride", "--chunks": "--n-chunks", "--no-tensors": "--no-layer",
         DROPPED_WITH_VALUE: "-tb --threads-batch -ngl --gpu-layers --n-gpu-layers -ts -mg -sm -dev -b --batch-size -ub"
-                            " --ubatch-size -s --seed -np -ctk -ctv --flash-attn",
-        DROPPED: "--no-mmap --mlock --verbose-prompt --use-temp-file --no-lazy --perplexity --no-warmup",
+                            " --ubatch-size -s --seed -np -ctk -ctv -fa --flash-attn",
+        DROPPED: "--no-mmap --mlock --verbose-prompt --use-temp-file --no-lazy --perplexity --all-logits --no-warmup",
     }),
     "quantize": _by_old({
         LAST: "--outtype --type --ftype --qtype --recipe --quant", "--imatrix": "--imatrix-file",
         "--prune-layers": "--prune", "--tensor-type": "--tensor-types",
     }),
-    "convert": _by_old({DROPPED: "--remote", "--outtype": "--type --ftype", "--pre": "--pre-tokenizer"}),
-    "imatrix": _by_old({DROPPED: "--no-ppl", DROPPED_WITH_VALUE: "--output-frequency --ofreq --output-format"}),
+    "convert": _by_old({
+        DROPPED: "--remote --disable-mistral-community-chat-template", "--outtype": "--type --ftype",
+        "--pre": "--pre-tokenizer",
+    }),
+    "imatrix": _by_old({
+        DROPPED: "--no-ppl",
+        DROPPED_WITH_VALUE: "--output-frequency -ofreq --ofreq --output-format --save-frequency",
+    }),
+    "perplexity": {"--ppl-output-type": DROPPED_WITH_VALUE},
     "split": {"--split": DROPPED},
-    "merge": {"--merge": DROPPED},
-    "hash": _by_old({"--check": "-c --manifest"}),
+    "merge": {"--merge": DROPPED, "--delete-splits": "--free"},
+    "hash": _by_old({"--check": "-c --manifest", DROPPED: "--progressbar"}),
     "set-metadata": _by_old({"--remove": "--remove-metadata --delete"}),
 }  # fmt: skip
 # What is had otherwise than by an option.
@@ -55,13 +62,20 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         "--metadata": "convert, then `gguftools set-metadata FILE --from-json METADATA.json`",
         "--split-max-size": "convert, then `gguftools split FILE --split-max-size SIZE`",
         "--split-max-tensors": "convert, then `gguftools split FILE --split-max-tensors N`",
+        "--no-tensor-first-split": "convert, then `gguftools split FILE --no-tensor-first-split`",
         "--print-supported-models": "`gguftools architectures` lists them",
-        "--base": "an adapter is written by `gguftools convert BASE-FOLDER --lora ADAPTER-FOLDER`",
+        "--trust-remote-code": "code of a checkpoint is never run",
+        "--sentence-transformers-dense-modules": "dense modules behind an embedding model are not converted",
+        "--fuse-gate-up-exps": "gate and up of experts stay apart, as most readers expect them",
+        **_by_old({"an adapter is written by `gguftools convert BASE-FOLDER --lora ADAPTER-FOLDER`":
+                   "--base --base-model-id"}),
         "--dry-run": "`gguftools quantize FOLDER RECIPE --dry-run` says what would be written",
     },
     "imatrix": {
         "--in-file": "matrices are put together by `gguftools imatrix-info A B --merge OUTPUT`",
         "--show-statistics": "`gguftools imatrix-info MATRIX` shows them",
+        "--parse-special": "special tokens that a text spells stay text",
+        **_by_old({"cut the text instead: windows are counted from its start": "--chunk --from-chunk"}),
     },
     "perplexity": {
         **_by_old({"only perplexity is measured": "--hellaswag --winogrande --multiple-choice --kl-divergence"
@@ -77,6 +91,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "show": {
         "--json-array": "--json prints arrays, those of many items cut; --key KEY prints a whole one",
+        **_by_old({"--json prints it": "--data-offset --data-alignment"}),
         "--no-tensors": "--key KEY, which may be repeated, prints single values",
     },
 }  # fmt: skip
