@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
+
+from quants.errors import ModelError
 
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from .transforms import channels_and_taps, column, in_groups, negative_exp
@@ -19,6 +22,11 @@ def gated_net(
 def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
     """The norms of q and k."""
     return {f"self_attn.{q}": "attn_q_norm", f"self_attn.{k}": "attn_k_norm"}
+
+
+def not_exportable(keys: GgufKeys, tensors: Tensors) -> NoReturn:
+    """`config_from_gguf` of families whose files don't tell all of their config. Raises ModelError."""
+    raise ModelError("its files do not tell all of its config")
 
 
 # State spaces

@@ -13,7 +13,7 @@ from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG
 from archs.families.gemma import GEMMA3
 from archs.hyper import Hyper, Keys
-from archs.one_way import not_exportable
+from archs.layouts import not_exportable
 from archs.rope import SCALING
 from archs.spec import Computed, Config, TensorMap, in_layers
 from archs.typed_json import Either, Text

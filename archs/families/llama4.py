@@ -17,8 +17,7 @@ from archs.families.llama import LLAMA
 from archs.families.qwen3 import columns
 from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
-from archs.layouts import gated_net
-from archs.one_way import not_exportable
+from archs.layouts import gated_net, not_exportable
 from archs.spec import Config, Floats, TensorMap, in_layers
 from archs.transforms import chain, part
 from quants.errors import ModelError

@@ -14,7 +14,7 @@ from archs.experts import SEPARATE_EXPERTS
 from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gguf
 from archs.families.llama import MISTRAL
 from archs.hyper import Hyper, growing_queries
-from archs.one_way import not_exportable
+from archs.layouts import not_exportable
 from archs.rope import yarn_settings
 from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors, in_layers
 

@@ -22,20 +22,10 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_rows, unpack
 
+from . import parts
 from .mxfp4 import mxfp4
 from .nvfp4 import nvfp4
-from .parts import (
-    Floats,
-    Settings,
-    Unpacked,
-    check_words,
-    checked_groups,
-    decoded,
-    groups_in_order,
-    part,
-    refused,
-    replaced,
-)
+from .parts import Floats, Settings, Unpacked
 from .scaled import ACTIVATIONS, Blocks, companions, scaled_weights
 
 PARTS = (
@@ -57,16 +47,16 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
             stem = name.removesuffix("weight_packed")
             read = integers if packed.format.name == "I32" else four_bit_floats
             wholes.append((read(settings, tensors, stem, packed), [stem + each for each in PARTS]))
-    return replaced(tensors, wholes, [name for name in tensors if name.endswith(ACTIVATIONS)])
+    return parts.replaced(tensors, wholes, [name for name in tensors if name.endswith(ACTIVATIONS)])
 
 
 def _check(settings: Settings) -> None:
     for name in (settings.get("format"), *(scheme.get("format") for scheme in schemes(settings))):
         if name is not None and name not in WEIGHT_FORMATS:
-            raise refused("compressed-tensors", f"format {name!r}")
+            raise parts.refused("compressed-tensors", f"format {name!r}")
     sparse = (settings.get("sparsity_config") or {}).get("format", "dense")
     if sparse != "dense":
-        raise refused("compressed-tensors", f"sparse weights in format {sparse!r}")
+        raise parts.refused("compressed-tensors", f"sparse weights in format {sparse!r}")
 
 
 def schemes(settings: Settings) -> list[Mapping[str, Any]]:
@@ -90,10 +80,10 @@ def block_size(settings: Settings) -> Blocks | None:
 
 def four_bit_floats(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
     """A weight of NVFP4 or MXFP4."""
-    scale = part(tensors, stem + "weight_scale", packed)
+    scale = parts.part(tensors, stem + "weight_scale", packed)
     if scale.format.name in ("U8", "F8_E8M0"):
         return mxfp4(stem + "weight", packed, scale)
-    whole = part(tensors, stem + "weight_global_scale", packed)
+    whole = parts.part(tensors, stem + "weight_global_scale", packed)
     divisor = whole.float32().reshape(-1)
     if len(divisor) != 1 or not divisor[0] > 0:
         raise ModelError(f"{whole.origin or whole.name} holds {divisor[:4].tolist()}; one positive number was expected")
@@ -102,10 +92,10 @@ def four_bit_floats(settings: Settings, tensors: Mapping[str, Tensor], stem: str
 
 def integers(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
     """A weight of packed integers."""
-    scale, shape = part(tensors, stem + "weight_scale", packed), part(tensors, stem + "weight_shape", packed)
+    scale, shape = (parts.part(tensors, stem + each, packed) for each in ("weight_scale", "weight_shape"))
     rows, width = (int(n) for n in shape.elements().reshape(-1))
     count = scale.shape[-1] if len(scale.shape) == 2 else 1
-    check_words(packed)
+    parts.check_words(packed)
     stored_rows, packed_width = packed.shape
     if stored_rows != rows or scale.size not in (1, rows * count):
         raise ModelError(
@@ -117,13 +107,13 @@ def integers(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packe
     order = tensors.get(stem + "weight_g_idx")
     ordered = order is not None and order.size == width and int(order.elements().reshape(-1)[0]) >= 0
     size = next((n for n in arguments(settings, "group_size") if isinstance(n, int)), None)
-    group = None if ordered else groups_in_order(width, count, size)
+    group = None if ordered else parts.groups_in_order(width, count, size)
     zero = tensors.get(stem + "weight_zero_point")
     middle = np.float32(1 << (bits - 1))
 
     def read(start: int, stop: int) -> Floats:
         result = np.empty((stop - start, width), np.float32)
-        groups = group if group is not None else checked_groups(order, count)  # type: ignore[arg-type]
+        groups = group if group is not None else parts.checked_groups(order, count)  # type: ignore[arg-type]
         zeros = np.full((stop - start, count), middle)
         if zero is not None:
             zeros = zero_points(zero, bits, (rows, count), start, stop)
@@ -132,7 +122,7 @@ def integers(settings: Settings, tensors: Mapping[str, Tensor], stem: str, packe
         dequantize_rows(packed.elements(start, stop).view("<u4"), at, bits, groups, zeros, scales, result)
         return result
 
-    return decoded(stem + "weight", (rows, width), read, packed.origin)
+    return parts.decoded(stem + "weight", (rows, width), read, packed.origin)
 
 
 def bits_of(settings: Settings, packed: Tensor, packed_width: int, width: int) -> int:
@@ -172,7 +162,7 @@ def zero_points(zero: Tensor, bits: int, shape: tuple[int, int], start: int, sto
         stored = zero.float32().reshape(rows, count)[start:stop]
         shifted: Floats = stored + np.float32(1 << (bits - 1))
         return shifted
-    check_words(zero)
+    parts.check_words(zero)
     high, wide = zero.shape
     if wide != count or high not in (words_across(bits, rows), words_whole(bits, rows)):
         raise ModelError(f"{zero.origin or zero.name} has shape {list(zero.shape)} for {rows} rows of {count} groups")

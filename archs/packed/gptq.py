@@ -21,19 +21,8 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_rows, unpack
 
-from .parts import (
-    Floats,
-    Settings,
-    Unpacked,
-    checked_groups,
-    columns,
-    decoded,
-    groups_in_order,
-    part,
-    refused,
-    replaced,
-    words,
-)
+from . import parts
+from .parts import Floats, Settings, Unpacked
 
 BITS = range(2, 9)  # 5, 6 and 7 by AutoRound alone
 FORMATS = {"gptq": 1, "gptq_v2": 0}  # `checkpoint_format`: what is added to stored zero points
@@ -43,7 +32,7 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     """Every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
     kind = settings.get("checkpoint_format") or "gptq"
     if kind not in FORMATS or settings.get("is_marlin_format"):
-        raise refused("gptq", f"checkpoint_format {kind if kind not in FORMATS else 'marlin'!r}")
+        raise parts.refused("gptq", f"checkpoint_format {kind if kind not in FORMATS else 'marlin'!r}")
     wholes, ignored = [], []
     for name, qweight in tensors.items():
         if not name.endswith(".qweight"):
@@ -54,12 +43,12 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
         bias = tensors.get(stem + "bias")
         if bias is not None and not bias.float32().any():
             ignored.append(bias.name)  # AutoGPTQ gave every layer a bias
-    return replaced(tensors, wholes, ignored)
+    return parts.replaced(tensors, wholes, ignored)
 
 
 def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight: Tensor, add: int) -> Tensor:
     """The weight of one layer."""
-    qzeros, scales = part(tensors, stem + "qzeros", qweight), part(tensors, stem + "scales", qweight)
+    qzeros, scales = parts.part(tensors, stem + "qzeros", qweight), parts.part(tensors, stem + "scales", qweight)
     out, (count, packed) = qweight.shape[-1], qzeros.shape
     bits = packed * 32 // out if out else 0
     if bits not in BITS or bits * out != packed * 32 or qweight.shape[0] * 32 % bits or scales.shape != (count, out):
@@ -72,9 +61,9 @@ def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight
     if order is not None and order.size != width:
         raise ModelError(f"{order.origin or order.name} has {order.size} entries; {width} were expected")
     size = settings.get("group_size", settings.get("q_group_size"))
-    group = groups_in_order(width, count, size) if order is None else None
+    group = parts.groups_in_order(width, count, size) if order is None else None
     at = np.arange(max(width, out)) * bits
-    integers, zero_points, factors = words(qweight), words(qzeros), columns(scales)
+    integers, zero_points, factors = parts.words(qweight), parts.words(qzeros), parts.columns(scales)
     largest = np.float32((1 << bits) - 1)
 
     def read(start: int, stop: int) -> Floats:
@@ -85,9 +74,9 @@ def weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, qweight
         if add:
             zeros = np.where(zeros == largest, np.float32(0), zeros + np.float32(1))
         result = np.empty((stop - start, width), np.float32)
-        groups = group if group is not None else checked_groups(order, count)  # type: ignore[arg-type]
+        groups = group if group is not None else parts.checked_groups(order, count)  # type: ignore[arg-type]
         zeros = np.ascontiguousarray(zeros.T)
         dequantize_rows(rows, at[:width], bits, groups, zeros, factors(start, stop), result)
         return result
 
-    return decoded(stem + "weight", (out, width), read, qweight.origin)
+    return parts.decoded(stem + "weight", (out, width), read, qweight.origin)
