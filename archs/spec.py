@@ -232,7 +232,7 @@ class Architecture:
             own["defaults"] = {key: value for key, value in self.defaults.items() if key != "model_type"}
         for name, change in changes.items():
             if isinstance(change, Mapping):
-                before = vars(own[name]) if name == "block" else own[name]
+                before = vars(self.block) if name == "block" else own.get(name, {})
                 merged = {key: value for key, value in {**before, **change}.items() if value is not None}
                 change = Block(**merged) if name == "block" else merged
             own[name] = change

@@ -23,8 +23,7 @@ BAICHUAN = LLAMA.derive(
         "context_length": "max_position_embeddings|model_max_length",
         "attention.head_count_kv": None,
         "attention.max_alibi_bias": largest_bias,
-        "rope.freq_base": None,
-        "vocab_size": None,
+        "rope.freq_base": None, "vocab_size": None,
     },
     defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
     tensors={

@@ -81,8 +81,7 @@ GLM4_MOE = DOTS1.derive(
         "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "nextn_predict_layers": "num_nextn_predict_layers",
-        "attention.sliding_window": None,
-        "attention.sliding_window_pattern": None,
+        "attention.sliding_window": None, "attention.sliding_window_pattern": None,
     },
     defaults={
         "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,

@@ -90,8 +90,7 @@ MAMBA2 = MAMBA.derive(
         "ssm.group_count": "n_groups",
         "ssm.time_step_min": MAMBA2_KEYS["ssm.time_step_min"],
         "ssm.time_step_max": MAMBA2_KEYS["ssm.time_step_max"],
-        "ssm.dt_b_c_rms": None,
-        "ssm.dt_b_c_rms_epsilon": None,
+        "ssm.dt_b_c_rms": None, "ssm.dt_b_c_rms_epsilon": None,
     },
     defaults={
         "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128, "head_dim": 64, "n_groups": 8,

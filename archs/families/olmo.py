@@ -23,8 +23,7 @@ OLMO = LLAMA.derive(
     metadata={
         "attention.clamp_kqv": "clip_qkv",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
-        "vocab_size": None,
-        "rope.dimension_count": None,
+        "vocab_size": None, "rope.dimension_count": None,
     },
     defaults={"head_dim": None, "rms_norm_eps": None, "vocab_size": 50_304},
     tensors={
@@ -84,9 +83,7 @@ OLMOE = QWEN3_MOE.derive(
     hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
     metadata={
         "attention.clamp_kqv": "clip_qkv",
-        "attention.sliding_window": None,
-        "attention.sliding_window_pattern": None,
-        "expert_feed_forward_length": None,
+        "attention.sliding_window": None, "attention.sliding_window_pattern": None, "expert_feed_forward_length": None,
         "expert_weights_norm": renormalized(usual=False),
     },
     defaults={

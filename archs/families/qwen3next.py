@@ -87,8 +87,7 @@ QWEN3_NEXT = QWEN3_MOE.derive(
         "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
         "expert_weights_norm": renormalized(usual=True),
         "attention.recurrent_layers": recurrent,
-        "attention.sliding_window": None,
-        "attention.sliding_window_pattern": None,
+        "attention.sliding_window": None, "attention.sliding_window_pattern": None,
         "rope.dimension_count": rotated_width,
     },
     defaults={
@@ -165,11 +164,8 @@ QWEN35 = QWEN35_MOE.derive(
     name="qwen35",
     hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     metadata={
-        "expert_count": None,
-        "expert_used_count": None,
-        "expert_feed_forward_length": None,
-        "expert_shared_feed_forward_length": None,
-        "expert_weights_norm": None,
+        "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+        "expert_shared_feed_forward_length": None, "expert_weights_norm": None,
     },
     defaults={
         "model_type": "qwen3_5_text", "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
