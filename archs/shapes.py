@@ -468,7 +468,9 @@ def _state_faults(model: _Model, made_of: list[Part], sizes: Sizes) -> Iterator[
     if parts.HEADS not in made_of and parts.DELTA not in made_of:
         return
     for key, name, whole in (("time_step_rank", "steps", "inner"), ("group_count", "groups", "steps")):
-        if sizes.get(whole, 0) % sizes.get(name, 1):
+        if model.keys.get(f"ssm.{key}", 1) == 0:
+            yield model.fault(f"ssm.{key}", "is 0; 1 or more is expected")
+        elif sizes.get(whole, 0) % sizes.get(name, 1):
             yield model.fault(f"ssm.{key}", f"is {sizes[name]}, which does not divide {sizes[whole]}")
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gguftools
 from archs import parts
 from archs.parts import Part, evaluated, unknown
 from archs.registry import by_gguf_name
 from archs.shapes import MOST, faults
 from quants import from_array
+
+from . import checkpoints
 
 WIDTH, VOCABULARY = 8, 11
 SHAPES = {
@@ -99,3 +102,11 @@ def test_faults(changes, where, words):
 def test_only_so_many_are_named():
     wrong = {f"blk.{i}.ffn_up.weight": (11, 8) for i in range(2 * MOST)}
     assert len(found(2 * MOST, shapes=wrong)) == MOST
+
+
+def test_no_groups_of_a_state_space(tmp_path):
+    checkpoints.build("nemotron-h-moe", tmp_path / "model")
+    model = gguftools.open(tmp_path / "model")
+    model.metadata["nemotron_h_moe.ssm.group_count"] = 0
+    fault, *_ = faults(by_gguf_name("nemotron_h_moe"), model.metadata, model.tensors)
+    assert (fault.where, fault.problem) == ("nemotron_h_moe.ssm.group_count", "is 0; 1 or more is expected")
