@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import gguftools
 from gguftools.__main__ import build_app
 from gguftools.console.usage import options_of
 
@@ -85,3 +87,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
     run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml"), "-d",
          str(tmp_path / "site")], ROOT)  # fmt: skip
     assert (tmp_path / "site" / "python" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("name", [name for name in gguftools.__all__ if not name.startswith("__")])
+def test_the_reference_explains_every_argument(name: str):
+    """But for the first, which is what the docstring's first sentence is about."""
+    public = getattr(gguftools, name)
+    text = (inspect.getdoc(public) or "") + (inspect.getdoc(public.__init__) or "" if isinstance(public, type) else "")
+    parameters = list(inspect.signature(public).parameters)[1:]
+    assert text
+    assert not [parameter for parameter in parameters if not re.search(rf"\b{parameter}\b", text)]

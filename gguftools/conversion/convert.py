@@ -78,8 +78,9 @@ def convert(
     for a PowerInfer file.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
-    recipe. memory: bytes that running tasks may hold. overwrite: replace an output that exists. reads: more files that
-    must not be the output.
+    recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
+    many, tensor): called now and then. overwrite: replace an output that exists. reads: more files that must not be the
+    output.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """

@@ -62,10 +62,12 @@ def export(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write a Hugging Face folder, or (a .safetensors or .npy output, or `tensors`) tensors under their GGUF names.
+    """Make a Hugging Face folder of a GGUF file, or write tensors under their GGUF names.
 
-    tensors: a regular expression that names must hold. outtype: F32, F16 or BF16; None keeps floats as they are and
-    decodes block formats to F32. max_shard: bytes of weights in a file of a folder. overwrite: replace what exists.
+    output: a folder for a checkpoint, or a .safetensors or .npy file for tensors. tensors: a regular expression that
+    their names must hold. outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32.
+    max_shard: bytes of weights in a file of a folder. overwrite: replace what exists. threads: default all processors.
+    progress(bytes written, of how many, tensor).
     Raises FileError, OptionError, FormatError, ModelError, VocabularyError; see `export_tensors`, `export_checkpoint`.
     """
     wanted = None if outtype is None else outtype.upper()

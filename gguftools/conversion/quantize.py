@@ -65,11 +65,14 @@ def quantize(
     rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that is found in a tensor's name decides.
     options: what else may be added to a recipe. prune_layers: layers to leave out; the rest is renumbered.
     override: metadata to set, plain data or Values; new: also keys that no program is known to read.
-    keep_split: a shard for each of the source's. split_max_size: bytes of tensor data of a shard.
-    reserve: bytes of slack in the header. check_tensors: look for NaN everywhere before anything is written.
-    resume: go on from what an interrupted run left. statistics: measure errors. memory: bytes tasks may hold.
-    progress(bytes read, of how many, tensor): called now and then. overwrite: replace outputs that exist. reads: files
-    that options come from, which must not be an output.
+    keep_split: a shard for each of the source's. split_max_size, split_max_tensors: bytes of tensor data, tensors of a
+    shard. reserve: bytes of slack in the header. allow_requantize: also encode again what is quantized.
+    no_fallback: raise FormatError where a tensor cannot have the format of its recipe. check_tensors: look for NaN
+    everywhere before anything is written. dry_run: say what would be written; write nothing.
+    resume: go on from what an interrupted run left. statistics: measure errors. threads: default all processors.
+    memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and then. executor: runs the
+    tasks instead of own threads. overwrite: replace outputs that exist. reads: files that options come from, which must
+    not be an output.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = [recipes] if isinstance(recipes, str) else list(recipes)

@@ -108,8 +108,9 @@ def diff(
 ) -> DiffReport:
     """Compare two models: GGUF files, split sets or Hugging Face folders. Figures say how far B is from A.
 
-    progress(bytes of A read, of how many, tensor). Raises FileError, ModelError, VocabularyError for what cannot be
-    opened, FormatError for tensors of a type that cannot be decoded.
+    a, b: paths or Models. threads: default all processors. progress(bytes of A read, of how many, tensor).
+    Raises FileError, ModelError, VocabularyError for what cannot be opened, FormatError for tensors of a type that
+    cannot be decoded.
     """
     first, second = opened(a), opened(b)
     folder = bool(first.origin.outtype or second.origin.outtype)

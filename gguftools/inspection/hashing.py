@@ -49,7 +49,7 @@ def hash(
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
-    """Hashes of each tensor (unless tensors=False), then of all, by each algorithm: xxh64, sha1, sha256, uuid.
+    """Hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256, uuid.
 
     uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the
     hashes are those of the merged file. A Model's tensors are hashed as they are stored.

@@ -34,8 +34,9 @@ def imatrix(
     """Let the model read the file `text` in windows: an importance matrix, the sums of squared inputs of its weights.
 
     Windows are those of perplexity, every position counts. output: where it is written, too: GGUF form, or the legacy
-    one if it ends in .dat; overwrite: even if it exists. with_output: also for the weights of the head, which recipes
-    don't ask importance for. threads: default all processors. progress(windows done, of how many, 0.0).
+    one if it ends in .dat; overwrite: even if it exists. n_ctx: tokens of a window. chunks: read the first so many
+    windows only. with_output: also for the weights of the head, which recipes don't ask importance for.
+    threads: default all processors. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance

@@ -59,12 +59,13 @@ def perplexity(
     compare: bool = True,
     progress: Progress | None = None,
 ) -> Measured:
-    """Perplexity of the model on the text in the file `text`, by the reference's protocol.
+    """Perplexity of the model on the text in the file `text`, by llama.cpp's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
-    threads: None for all processors. round_activations: round the inputs of products as the reference does (to 8
+    threads: None for all processors. round_activations: round the inputs of products as llama.cpp does (to 8
     bits for quantized weights) instead of keeping float32, for figures to set beside its own. sparse: compute only the
     neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
+    progress(windows done, of how many, perplexity so far).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel

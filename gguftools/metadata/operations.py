@@ -73,7 +73,7 @@ class SetType:
 
 @dataclass(frozen=True)
 class SetItem:
-    """Store one item of an array, counted from 0."""
+    """Store `value` as an item of the array `key`; index: counted from 0."""
 
     key: str
     index: int
@@ -107,7 +107,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Rename:
-    """Give a key another name; it stays where it is."""
+    """Give the key `old` the name `new`; it stays where it is."""
 
     old: str
     new: str
