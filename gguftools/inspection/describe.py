@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from quants.spelling import did_you_mean
 
 from ..metadata.text import SHORT_ARRAY, plain
 from ..model import Model
+from .hashing import hash
 
 
 def summary(opened: Model) -> dict[str, Any]:
@@ -90,19 +90,9 @@ def as_text(opened: Model) -> Iterator[str]:
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
-    for name in sorted(opened.tensors):
-        tensor = opened.tensors[name]
-        shape = "x".join(map(str, tensor.shape))
-        yield f"{name}\t{tensor.format.name}\t{shape}\t{short_hash(tensor)}"
-
-
-def short_hash(tensor: Tensor) -> str:
-    """The first 16 hex digits of the sha256 of a tensor's bytes."""
-    found = hashlib.sha256()
-    step = max(1, (1 << 24) // max(1, tensor.row_bytes))
-    for start in range(0, tensor.rows, step):
-        found.update(np.ascontiguousarray(tensor.raw(start, min(start + step, tensor.rows))).data)
-    return found.hexdigest()[:16]
+    hashes = {digest.tensor: digest.hex[:16] for digest in hash(opened, ["sha256"]).digests}
+    for name, tensor in sorted(opened.tensors.items()):
+        yield f"{name}\t{tensor.format.name}\t{'x'.join(map(str, tensor.shape))}\t{hashes[name]}"
 
 
 def full_value(metadata: Metadata, key: str) -> Any:

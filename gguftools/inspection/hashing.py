@@ -11,10 +11,10 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -22,25 +22,17 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
-from ..model import Model, opened_gguf
+from ..model import Model, PathLike, opened_gguf
+from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
-PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int, str], None]
-
 ALGORITHMS = ("xxh64", "sha1", "sha256")
+KNOWN = (*ALGORITHMS, "uuid")
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
 WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
 ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
 LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
-
-
-class Hasher(Protocol):
-    """What hashlib's objects and xxhash's have in common."""
-
-    def update(self, data: Any, /) -> None: ...
-    def hexdigest(self) -> str: ...
 
 
 def hash(
@@ -80,14 +72,13 @@ def hash(
 
 
 def _known(algorithms: Iterable[str]) -> list[str]:
-    known = (*ALGORITHMS, "uuid")
     given = set(algorithms)
-    if unknown := given - set(known):
-        raise OptionError(f"there is no algorithm {min(unknown)!r}", hint=f"they are {', '.join(known)}")
-    return [name for name in known if name in given]
+    if unknown := given.difference(KNOWN):
+        raise OptionError(f"there is no algorithm {min(unknown)!r}", hint=f"they are {', '.join(KNOWN)}")
+    return [name for name in KNOWN if name in given]
 
 
-def _start(algorithm: str) -> Hasher:
+def _start(algorithm: str) -> Any:
     if algorithm == "xxh64":
         return xxhash.xxh64()
     if algorithm == "uuid":
@@ -95,9 +86,9 @@ def _start(algorithm: str) -> Hasher:
     return hashlib.new(algorithm)
 
 
-def _finish(algorithm: str, hasher: Hasher) -> str:
+def _finish(algorithm: str, hasher: Any) -> str:
     if algorithm != "uuid":
-        return hasher.hexdigest()
+        return str(hasher.hexdigest())
     return str(uuid.UUID(hex=hasher.hexdigest()[:32], version=5))
 
 
@@ -128,8 +119,8 @@ def read_manifest(path: PathLike) -> list[Digest]:
         if not line.strip():
             continue
         match = LINE.fullmatch(line.removeprefix(ESCAPE).rstrip())
-        if match is None or match[1] not in (*ALGORITHMS, "uuid"):
-            known = ", ".join((*ALGORITHMS, "uuid"))
+        if match is None or match[1] not in KNOWN:
+            known = ", ".join(KNOWN)
             raise FileError(f"{path}, line {number} is not ALGORITHM  HEX  NAME with one of {known}: {line[:60]!r}")
         name = ESCAPED.sub(_unescaped, match[3]) if line.startswith(ESCAPE) else match[3]
         rows.append((match[1], match[2].lower(), name))

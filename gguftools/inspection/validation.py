@@ -159,7 +159,7 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     """Tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
-    known = set().union(*map(written_names, family)) | _reference_names(family[0].name)
+    known = set().union(*map(written_names, family)) | _llama_cpp_names(family[0].name)
     known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
     if model.origin.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
@@ -169,7 +169,7 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
 
 
-def _reference_names(architecture: str) -> set[str]:
+def _llama_cpp_names(architecture: str) -> set[str]:
     """What the `gguf` package knows of the architecture's tensors."""
     from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 

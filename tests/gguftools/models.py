@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from archs.metadata import Metadata, Value
+from archs.values import value_of
 from gguftools.writing.pipeline import FilePlan, Item, write_files
 from quants import Tensor, format_named, from_array
 
 
 def metadata_of(values: Mapping[str, Any]) -> Metadata:
+    """Of the types that follow from the data, whatever types the keys should have."""
     metadata = Metadata()
     for key, value in values.items():
-        metadata[key] = value
+        metadata[key] = value if isinstance(value, Value) else value_of(key, value, None)
     return metadata
 
 
