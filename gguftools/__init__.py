@@ -17,32 +17,37 @@ _API = {
                     "gguftools.metadata.operations"),
     "audit": "gguftools.inspection.audit",
     "convert": "gguftools.conversion.convert",
+    "convert_endian": "gguftools.conversion.endianness",
     "diff": "gguftools.inspection.compare",
     "export": "gguftools.conversion.export",
     "gpu_split": "gguftools.conversion.placement",
     "hash": "gguftools.inspection.hashing",
     "imatrix": "gguftools.measurement.importance",
     "load": "gguftools.model",
+    "merge": "gguftools.conversion.shards",
     "open": "gguftools.model",
     "perplexity": "gguftools.measurement.perplexity",
     "quantize": "gguftools.conversion.quantize",
     "set_metadata": "gguftools.metadata.edit",
+    "split": "gguftools.conversion.shards",
     "validate": "gguftools.inspection.validation",
 }
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "audit", "convert", "diff", "export", "gpu_split", "hash", "imatrix", "load", "open", "perplexity",
-    "quantize", "set_metadata", "validate",
+    "__version__", "audit", "convert", "convert_endian", "diff", "export", "gpu_split", "hash", "imatrix", "load",
+    "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from quants.errors import GgufToolsError
 
     from .conversion.convert import convert
+    from .conversion.endianness import convert_endian
     from .conversion.export import export
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
+    from .conversion.shards import merge, split
     from .inspection.audit import audit
     from .inspection.compare import diff
     from .inspection.hashing import hash

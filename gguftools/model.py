@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from archs.metadata import Metadata, Value
 from quants import Format, Tensor, from_array
 from quants.errors import OptionError
+from quants.spelling import quote
 from quants.tensor import ReadRows
 
 from .files.atomic import check_target
@@ -24,6 +25,7 @@ from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
 from .files.positioned import PositionedInput, row_reader
+from .metadata.difference import compare_metadata
 from .metadata.typed import check_types
 from .writing.origin import Origin
 
@@ -262,6 +264,25 @@ def opened_gguf(source: PathLike | Model) -> Model:
     if isinstance(source, (str, os.PathLike)):
         return of_file(open_gguf(Path(source)))
     return opened(source)
+
+
+def stored_file(source: PathLike | Model) -> Path:
+    """The GGUF file that is worked on byte by byte: the one that is named, or that a Model is opened from.
+
+    Raises OptionError for a Model that no file holds as it is, and for what is neither.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source)
+    if not isinstance(source, Model):
+        raise OptionError(f"source is {quote(source)}; the path of a GGUF file or a Model was expected")
+    file, hint = source.file, "save it, and name that file"
+    if file is None:
+        raise OptionError(f"source is {source!r}; a Model opened from a GGUF file was expected", hint)
+    stored = open_gguf(file.path)
+    same = list(source.tensors.items()) == list(file.tensors.items()) and stored.states == file.states
+    if not same or any(compare_metadata(stored.metadata, source.metadata)):
+        raise OptionError(f"source was changed since {file.path} was opened; it was expected as it is there", hint)
+    return file.path
 
 
 def load(source: PathLike | Model, *, threads: int | None = None) -> RunningModel:

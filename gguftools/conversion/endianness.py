@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,28 +13,31 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, check_space, check_target, output_path
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.shards import set_name, shard_paths
-from ..model import pread_tensors
+from ..model import Model, PathLike, pread_tensors, stored_file
 from ..writing.pipeline import FilePlan, Item, write_files
 from ..writing.row_blocks import Progress
 
-PathLike = str | os.PathLike[str]
 ORDERS = ("little", "big")
 
 
 @dataclass(frozen=True)
 class EndianReport:
-    """What was written: the files (several of a split set), and their byte order."""
+    """What was written.
+
+    files: one, or those of a split set. order: "little" or "big". nbytes: of all files.
+    """
 
     files: list[Path]
     order: str
     nbytes: int
 
     def as_dict(self) -> dict[str, Any]:
+        """The contract of `convert-endian --json`."""
         return {"files": [str(path) for path in self.files], "byte_order": self.order, "bytes": self.nbytes}
 
 
 def convert_endian(
-    path: PathLike,
+    source: PathLike | Model,
     order: str | None = None,
     output: PathLike | None = None,
     overwrite: bool = False,
@@ -43,15 +45,17 @@ def convert_endian(
 ) -> EndianReport:
     """Write a GGUF file, or all shards of a set, in another byte order: header, metadata, tensors of every type.
 
-    order: "little" or "big"; the other one if not given. output: the file, of a set the name that `-0000N-of-…` is
-    added to; NAME-ORDER.gguf if not given. Raises FileError, OptionError.
+    source: the file (of a set, any shard), or a Model opened from it. order: "little" or "big"; the other one if not
+    given. output: the file, of a set the name that `-0000N-of-…` is
+    added to; NAME-ORDER.gguf if not given. overwrite: replace files that exist.
+    progress(bytes read, of how many, tensor). Returns what was written. Raises FileError, OptionError.
     """
-    opened = open_gguf(Path(path))
+    opened = open_gguf(stored_file(source))
     order = order or ORDERS[opened.byte_order == "little"]
     if order not in ORDERS:
         raise OptionError(f"there is no byte order {order!r}", hint="it is little or big")
     if order == opened.byte_order:
-        raise OptionError(f"{path} is {order} endian already")
+        raise OptionError(f"{opened.path} is {order} endian already")
     tensors = pread_tensors(opened)
     targets = _targets(opened, order, output)
     files = [_plan(part, target, tensors, order) for part, target in zip(opened.parts, targets, strict=True)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quants.errors import FileError, OptionError
+from quants.spelling import quote
 
 from ..files.atomic import (
     Reads,
@@ -32,9 +33,9 @@ from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, w
 from ..files.gguf.writer import Layout, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
 from ..files.positioned import CopyProgress, Move, copy_ranges
+from ..model import Model, PathLike, stored_file
 from ..writing.row_blocks import Progress
 
-PathLike = str | os.PathLike[str]
 Output = tuple[Path, Layout, list[tuple[Path, list[Move]]]]  # a file, and what of which others is copied into it
 
 DEFAULT_TENSORS = 128
@@ -52,7 +53,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardsReport:
-    """What was, or (dry_run) would be, split or merged. whole: the file that has it all."""
+    """What was, or (dry_run) would be, split or merged.
+
+    whole: the file that has it all; whole_bytes: its size. warnings: why merging would not give the same bytes again.
+    """
 
     whole: Path
     whole_bytes: int
@@ -61,13 +65,14 @@ class ShardsReport:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
+        """The contract of `split --json` and `merge --json`."""
         shards = [{"file": str(each.path), "tensors": each.tensors, "bytes": each.nbytes} for each in self.shards]
         return {"file": str(self.whole), "bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
                 "warnings": self.warnings}  # fmt: skip
 
 
 def split(
-    path: PathLike,
+    source: PathLike | Model,
     output: PathLike | None = None,
     *,
     max_size: int | None = None,
@@ -79,15 +84,18 @@ def split(
 ) -> ShardsReport:
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
 
-    output: PREFIX, where a final `.gguf` does not count, or a folder; the file's own name if not given. max_size: bytes
-    of tensors of a shard, as stored. max_tensors: 128 if neither is given. metadata_alone: no tensors in the first one.
-    `merge` restores the file byte for byte; where it cannot, a warning says why. Raises FileError, OptionError.
+    source: the file, or a Model opened from it. output: PREFIX, where a final `.gguf` does not count, or a folder; the
+    file's own name if not given. max_size: bytes of tensors of a shard, as stored. max_tensors: 128 if neither is
+    given. metadata_alone: no tensors in the first one. overwrite: replace files that exist. dry_run: write nothing.
+    progress(bytes copied, of how many, file).
+    `merge` restores the file byte for byte; where it cannot, a warning says why. Returns the shards. Raises FileError,
+    OptionError.
     """
-    opened = open_gguf(Path(path), join=False)
+    opened = open_gguf(stored_file(source), join=False)
     if opened.metadata.get("split.count", 0) > 1:
-        raise OptionError(f"{path} is a shard already", hint="merge the set first")
+        raise OptionError(f"{opened.path} is a shard already", hint="merge the set first")
     if not opened.tensors:
-        raise OptionError(f"{path} has no tensors that could be split")
+        raise OptionError(f"{opened.path} has no tensors that could be split")
     groups = _groups(opened, max_size, max_tensors)
     if metadata_alone:
         groups.insert(0, [])
@@ -107,6 +115,9 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
     """The tensors of each shard: one after the other, until the next would be too much."""
     if max_size is not None and max_tensors is not None:
         raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
+    for argument, limit in (("max_size", max_size), ("max_tensors", max_tensors)):
+        if limit is not None and type(limit) is not int:
+            raise OptionError(f"{argument} is {quote(limit)}; a whole number was expected")
     if max_tensors is not None and max_tensors < 1:
         raise OptionError(f"a shard of {max_tensors} tensors is none")
     return filled(
@@ -186,7 +197,7 @@ def _going_on(progress: Progress | None, done: int, total: int, label: str) -> C
 
 
 def merge(
-    path: PathLike,
+    source: PathLike | Model,
     output: PathLike | None = None,
     *,
     free: bool = False,
@@ -196,11 +207,12 @@ def merge(
 ) -> ShardsReport:
     """Put a split set together; any shard may be named. The result is the file that was split, byte for byte.
 
-    output: PREFIX.gguf beside the shards if not given. free: delete each shard as soon as its bytes are safe in the
-    output, so that the disk needs room for one shard only; after an interruption the same call goes on.
-    Raises FileError, OptionError.
+    source: a shard, or a Model opened from one. output: PREFIX.gguf beside the shards if not given. free: delete each
+    shard as soon as its bytes are safe in the output, so that the disk needs room for one shard only; after an
+    interruption the same call goes on. overwrite: replace a file that exists. dry_run: write nothing.
+    progress(bytes copied, of how many, file). Returns the shards that were merged. Raises FileError, OptionError.
     """
-    path = Path(path)
+    path = stored_file(source)
     target = output_path(path.parent if output is None else output, f"{set_name(path)}.gguf")
     if os.path.lexists(_Freeing.state_path(target)):
         if not free:

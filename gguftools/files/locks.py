@@ -2,6 +2,7 @@
 
 A lock belongs to an open file, not to its name. Who has waited for one compares the two, and starts again where the
 name has gone to another file meanwhile. Where a file system has no locks, there is no protection, and no error.
+POSIX systems only (Linux, macOS): Windows has neither `fcntl` nor files that can be replaced while they are open.
 """
 
 from __future__ import annotations

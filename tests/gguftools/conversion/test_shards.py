@@ -321,3 +321,47 @@ def test_libllama_loads_what_was_split(tmp_path):
     split(tmp_path / "a.gguf", max_tensors=10)
     model = llama_cpp.Llama(str(tmp_path / "a-00001-of-00004.gguf"), verbose=False, n_ctx=64)
     assert model.n_vocab() == 2048
+
+
+def test_models_are_split_and_merged(tmp_path):
+    path = make(tmp_path / "m.gguf")
+    with gguftools.open(path) as model:
+        report = gguftools.split(model, tmp_path / "s", max_tensors=5)
+    with gguftools.open(report.shards[1].path) as model:
+        merged = gguftools.merge(model, tmp_path / "again.gguf")
+    assert merged.whole.read_bytes() == path.read_bytes()
+    assert merged.as_dict()["bytes"] == path.stat().st_size
+
+
+def _changed(model):
+    model.metadata["general.name"] = "other"
+
+
+def _fewer(model):
+    del model.tensors["t3"]
+
+
+def _renamed(model):
+    model.tensors["t.new"] = model.tensors.pop("t3")
+
+
+@pytest.mark.parametrize("change", [_changed, _fewer, _renamed])
+def test_models_that_no_file_holds_are_refused(tmp_path, change):
+    made = gguftools.Model({"general.architecture": "llama"}, {"x": np.zeros((2, 4), np.float32)})
+    model = gguftools.open(make(tmp_path / "m.gguf"))
+    change(model)
+    for function in (gguftools.split, gguftools.merge, gguftools.convert_endian):
+        with pytest.raises(OptionError, match=r"source is <Model .*; a Model opened from a GGUF file was expected"):
+            function(made)
+        with pytest.raises(OptionError, match=r"source was changed since .*m\.gguf was opened; it was expected as"):
+            function(model)
+        with pytest.raises(OptionError, match="source is 3; the path of a GGUF file or a Model was expected"):
+            function(3)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_limits_that_are_no_numbers(tmp_path):
+    path = make(tmp_path / "m.gguf")
+    for argument in ("max_size", "max_tensors"):
+        with pytest.raises(OptionError, match=f"{argument} is '2G'; a whole number was expected"):
+            gguftools.split(path, **{argument: "2G"})
