@@ -2,14 +2,22 @@
 norm of its own for each head of q and k. Adjacent pairs rotate in HF too.
 
 Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth.
-Reference: transformers `models/cohere/modeling_cohere.py`, `models/cohere2/modeling_cohere2.py`.
+Command with experts: routed ones averaged with shared ones, after leading dense layers. Its softmax is over the chosen
+experts, so their weights sum to one whatever `norm_topk_prob` says.
+Reference: transformers `models/cohere/modeling_cohere.py`, `models/cohere2/modeling_cohere2.py`,
+`models/cohere2_moe/modeling_cohere2_moe.py`.
 """
 
-from archs.config import head_dim, unusual_windows
+import numpy as np
+
+from archs.config import head_dim, unusual_windows, windowed_layers
+from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.qwen2 import HALVES
+from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.rope import scaling_type
-from archs.spec import in_layers
+from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add, in_layers
+from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
     name="command-r",
@@ -46,3 +54,87 @@ COHERE2 = COHERE.derive(
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
     block={"window_period": PERIOD, "rope_layers": "windowed"},
 )
+
+
+def dense(config: Config) -> list[bool]:
+    """For each layer whether it has one net."""
+    kinds, first = config.get("mlp_layer_types"), config["first_k_dense_replace"]
+    return [kinds[i] == "dense" if kinds else i < first for i in range(config["num_hidden_layers"])]
+
+
+def dense_layers(config: Config) -> int:
+    """How many layers at the start have one net."""
+    return [*dense(config), False].index(False)
+
+
+def window_pattern(config: Config) -> list[bool]:
+    first = config["first_k_dense_replace"]
+
+    def windowed(layer: int) -> bool:
+        every = config["prefix_dense_sliding_window_pattern" if layer < first else "sliding_window_pattern"]
+        return bool((layer - first * (layer >= first) + 1) % every)
+
+    return windowed_layers(config, windowed)
+
+
+def rope_pattern(config: Config) -> list[bool] | None:
+    """Which layers have rope, where those are not the windowed and the dense ones (llama.cpp's rule)."""
+    windowed, forced = window_pattern(config), config["prefix_dense_sliding_window_pattern"] == 1
+    rotating = [one or (forced and of_dense) for one, of_dense in zip(windowed, dense(config), strict=True)]
+    usual = [one or layer < dense_layers(config) for layer, one in enumerate(windowed)]
+    return rotating if rotating != usual else None
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    return {
+        "first_k_dense_replace": keys["leading_dense_block_count"],
+        "prefix_dense_intermediate_size": keys["feed_forward_length"],
+        "intermediate_size": keys["expert_feed_forward_length"],
+        "num_shared_experts": keys.get("expert_shared_count", 0),
+        **kinds_of_nets(keys, tensors),
+        "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
+    }
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Dense layers before the first with experts have rope, too, unless the file says which have it."""
+    said = keys.get("attention.rope_pattern") is not None
+    first = 0 if said else int(keys.get("leading_dense_block_count", 0))
+    return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
+
+
+def average(routed: Floats, shared: Floats) -> Floats:
+    """The mean of what routed and shared experts give."""
+    half: Floats = add(routed, shared) * np.float32(0.5)
+    return half
+
+
+COHERE2_MOE = COHERE2.derive(
+    name="cohere2moe",
+    hf_classes=("Cohere2MoeForCausalLM",),
+    keys={"rope_scaling": Unread()},  # but `rope_parameters`
+    metadata={
+        "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",
+        "attention.sliding_window_pattern": window_pattern,
+        "attention.rope_pattern": rope_pattern,
+        "expert_feed_forward_length": "intermediate_size",
+        "leading_dense_block_count": dense_layers,
+        "expert_gating_func": lambda config: GATING[config["expert_selection_fn"]],
+        "expert_weights_norm": lambda config: config["norm_topk_prob"] or config["expert_selection_fn"] == "softmax",
+        "expert_shared_count": lambda config: config["num_shared_experts"] or None,
+        "expert_shared_feed_forward_length": lambda config: (
+            config["intermediate_size"] * config["num_shared_experts"] or None
+        ),
+    },
+    defaults={
+        "model_type": "cohere2_moe", "head_dim": 128, "first_k_dense_replace": 0,
+        "prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 4, "num_experts": 8,
+        "num_experts_per_tok": 2, "num_shared_experts": 0, "expert_selection_fn": "softmax", "norm_topk_prob": True,
+    },
+    config_from_gguf=config_from_gguf,
+    rope_parameters="one",
+    refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
+    tensors=in_layers({"mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED}),
+    layers_vary=True,
+    block={"numbers": numbers, "add_shared_expert": average},
+)  # fmt: skip

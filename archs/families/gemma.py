@@ -108,7 +108,6 @@ GEMMA3 = GEMMA2.derive(
     block={"window_period": GEMMA3_PERIOD},
 )  # fmt: skip
 
-
 GEMMA_EMBEDDING = GEMMA3.derive(
     name="gemma-embedding",
     hf_classes=("Gemma3TextModel",),

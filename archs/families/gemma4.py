@@ -86,7 +86,6 @@ CHANNELS = (
     "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
 )  # fmt: skip
 
-
 GEMMA4 = GEMMA3.derive(
     name="gemma4",
     hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),

@@ -68,7 +68,6 @@ GLM = GLM4.derive(
     },
 )
 
-
 GLM4_MOE = DOTS1.derive(
     name="glm4moe",
     hf_classes=("Glm4MoeForCausalLM",),

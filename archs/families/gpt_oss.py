@@ -22,7 +22,6 @@ rows_first = Invertible(
     lambda tensor, config: tensor if tensor.format.is_quantized else transpose(tensor, config), transpose.invert
 )
 
-
 GPT_OSS = HALVES.derive(
     name="gpt-oss",
     hf_classes=("GptOssForCausalLM",),
