@@ -61,13 +61,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def commands() -> str:
-    """Every command in a line, with a link to the first page whose title names it, or else to the options."""
-    titles = {page.name: page.read_text("utf-8").partition("\n")[0] for page in sorted(FOLDER.glob("*.md"))}
+    """Every command in a line, with its function, and a link to the page whose title names it or that shows it most."""
+    pages = {page.name: page.read_text("utf-8") for page in sorted(FOLDER.glob("*.md")) if page.name != "llama-cpp.md"}
     rows = []
     for name, command in COMMANDS.items():
-        page = next((page for page, title in titles.items() if re.search(rf"\b{name}(?![-\w])", title)), "options.md")
-        rows.append((f"[`{name}`]({page})", command.help.partition("\n\n")[0]))
-    return table(("command", "what it does"), rows)
+        word = re.compile(rf"\b{name}(?![-\w])")
+        shown = {page: len(re.findall(rf"gguftools {word.pattern}", text)) for page, text in pages.items()}
+        page = max(pages, key=lambda page: (bool(word.search(pages[page].partition("\n")[0])), shown[page]))
+        function = name.replace("-", "_")
+        link = f"[`{function}`](reference.md#{function})" if function in gguftools.__all__ else ""
+        rows.append((f"[`{name}`]({page})", command.help.partition("\n\n")[0], link))
+    return table(("command", "what it does", "in Python"), rows)
 
 
 def options() -> str:

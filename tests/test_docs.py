@@ -77,6 +77,12 @@ def test_commands_and_options_that_a_page_names_exist(page: Path):
         assert set(options) <= {*options_of(PROGRAM.commands[name]), "--help", "-h"}, f"gguftools {name}{arguments}"
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path):
+    named = re.findall(r"`((?:archs|benchmarks|docs|gguftools|quants|runtime|tests)/[\w./-]*)", page.read_text("utf-8"))
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_generated_parts_are_up_to_date():
     done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], cwd=ROOT, capture_output=True,
                           text=True)  # fmt: skip
