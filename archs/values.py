@@ -76,9 +76,11 @@ class Value:
         return array_of(array_of(empty) if nested else GgufType(self.element) if self.element is not None else empty)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Value) or (self.type, self.element) != (other.type, other.element):
-            return NotImplemented if not isinstance(other, Value) else False
+        if not isinstance(other, Value):
+            return NotImplemented
         a, b = self.data, other.data
+        if a is b or (self.type, self.element) != (other.type, other.element):
+            return (self.type, self.element) == (other.type, other.element)
         if self.type is not ValueType.ARRAY:
             return bool(_stored(a, self.type) == _stored(b, self.type))
         if len(a) != len(b):

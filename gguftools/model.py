@@ -25,8 +25,8 @@ from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
 from .files.positioned import PositionedInput, row_reader
+from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
-from .metadata.typed import check_types
 from .writing.origin import Origin
 
 if TYPE_CHECKING:

@@ -14,16 +14,17 @@ from gguf.constants import Keys, TokenType
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata, ValueType
+from ..schema import ADDED_TOKENS
 from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
 from .files import AddedToken, TokenizerFiles
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
-from .tokens import ADDED_TOKENS, missing_bytes, plain_text
+from .tokens import missing_bytes, plain_text
 from .wordpiece import write_normalizer, write_wordpiece
 
-__all__ = ["ADDED_TOKENS", "vocabulary"]
+__all__ = ["vocabulary"]
 
 MODEL_TYPES = {"plain_bpe": "BPE", "bpe": "BPE", "wordpiece": "WordPiece"}  # in tokenizer.json; others: SentencePiece
 Extra = Mapping[str, bool | int | str]

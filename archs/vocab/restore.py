@@ -17,11 +17,12 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
+from ..schema import ADDED_TOKENS
 from ..small_files import parse_json
 from .files import AddedToken
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .special import ADD_KEYS, ID_KEYS
-from .tokens import ADDED_SCORE, ADDED_TOKENS
+from .tokens import ADDED_SCORE
 from .wordpiece import words
 
 KNOWN_TYPES = frozenset(TokenType)

@@ -14,7 +14,6 @@ from quants.errors import VocabularyError
 from ..metadata import Metadata
 from .files import AddedToken, TokenizerFiles
 
-ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
 BYTE = re.compile("<0x[0-9A-F]{2}>")

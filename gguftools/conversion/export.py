@@ -24,8 +24,8 @@ from quants.errors import FileError, OptionError, VocabularyError
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from ..files.checkpoint.safetensors import Entry, plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
+from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
-from ..metadata.typed import check_types
 from ..model import Model, PathLike, opened, selected
 from ..writing.row_blocks import Progress, over_rows
 

@@ -15,8 +15,8 @@ from archs.metadata import Metadata
 from quants.errors import VocabularyError
 from runtime.tokenizer import Tokenizer
 
+from ..metadata.checks import check_types
 from ..metadata.text import plain
-from ..metadata.typed import check_types
 from ..model import Model, PathLike, opened
 
 FIRST_COMPARED = 5

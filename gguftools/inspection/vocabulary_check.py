@@ -17,8 +17,8 @@ from quants import Tensor
 from quants.errors import VocabularyError
 from quants.spelling import quote
 
+from ..metadata.checks import type_mismatches
 from ..metadata.text import plain
-from ..metadata.typed import type_mismatches
 
 TOKENS, TYPES, MERGES, MODEL, PRE = (
     Keys.Tokenizer.LIST, Keys.Tokenizer.TOKEN_TYPE, Keys.Tokenizer.MERGES, Keys.Tokenizer.MODEL, Keys.Tokenizer.PRE

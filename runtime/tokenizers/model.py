@@ -11,9 +11,9 @@ import numpy as np
 from gguf.constants import Keys, TokenType
 from numpy.typing import NDArray
 
+from archs.schema import ADDED_TOKENS
 from archs.small_files import parse_json
 from archs.typed_json import ListOf, Place
-from archs.vocab import ADDED_TOKENS
 from archs.vocab.checked import TOKEN
 from archs.vocab.files import AddedToken
 from quants.errors import VocabularyError

@@ -15,7 +15,7 @@ from gguf.constants import Keys, TokenType
 from archs.metadata import Metadata, ValueType
 from archs.vocab.pretokenizer import byte_characters
 
-from ...metadata.typed import type_mismatches
+from ...metadata.checks import type_mismatches
 from .finding import Finding, Severity
 from .unicode import CONTROL, DECEPTIVE, INVISIBLE, mixed_word, named
 

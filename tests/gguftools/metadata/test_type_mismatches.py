@@ -16,7 +16,7 @@ from gguftools.inspection.audit import audit
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
 from gguftools.inspection.validation import validate
-from gguftools.metadata.typed import type_mismatches
+from gguftools.metadata.checks import type_mismatches
 from gguftools.model import open as open_file
 from quants.errors import GgufToolsError
 
