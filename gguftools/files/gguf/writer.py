@@ -108,7 +108,7 @@ def plan_file(
     stored = metadata.get("general.alignment")
     if stored is None and alignment != DEFAULT_ALIGNMENT:
         metadata = metadata.copy()
-        metadata["general.alignment"] = alignment
+        metadata.set("general.alignment", alignment, ValueType.UINT32)
     alignment = alignment if stored is None else stored
     if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FileError(f"alignment {alignment}: powers of two up to {MAX_ALIGNMENT} are allowed")
