@@ -18,10 +18,18 @@ from ..gguf.reader import MAGICS
 from ..gguf.shards import shard_paths
 from ..naming import hint_for_absent
 from .safetensors import open_safetensors
-from .torch_pickle import open_torch
 
 log = logging.getLogger(__name__)
 OpenWeights = Callable[[Path], dict[str, Tensor]]
+
+
+
+def open_torch(path: Path) -> dict[str, Tensor]:
+    """What `torch_pickle.open_torch` says of a file; imported for it alone, to keep short files short to open."""
+    from .torch_pickle import open_torch as opened
+
+    return opened(path)
+
 
 # In the order in which they are looked for: single file, pattern of shards, how a file is opened.
 LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
