@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants.errors import ModelError
 
 from .experts import GATING
 from .schema import F32, find
-from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Norm, Rope, Scoring
+from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Norm, Positions, Rope, Scoring
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     return block.numbers(keys, numbers) if block.numbers else numbers
 
 
-def growing_queries(numbers: Hyper, positions: NDArray[np.int64]) -> Floats | None:
+def growing_queries(numbers: Hyper, positions: Positions) -> Floats | None:
     """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,); None where nothing grows."""
     if not numbers.temperature_scale:
         return None

@@ -26,6 +26,8 @@ ConfigKeys = dict[str, Any]  # of a config.json that is made from a file
 GgufKeys = Mapping[str, Any]  # a file's metadata by key without "NAME."
 Tensors = Mapping[str, Tensor]
 Floats = NDArray[np.float32]
+Index = NDArray[np.intp]
+Positions = NDArray[np.int64]
 Transform = Callable[[Tensor, Config], Tensor]  # lazy: answers row ranges of the result from row ranges of the source
 Computed = Callable[[Config], Any]  # a metadata value; None leaves the key out
 
@@ -149,7 +151,7 @@ class Block:
     causal: bool = True
     hidden_states: bool = False
     numbers: Callable[[Keys, Hyper], Hyper] | None = None
-    query_scale: Callable[[Hyper, NDArray[np.int64], bool], Floats | None] | None = None
+    query_scale: Callable[[Hyper, Positions, bool], Floats | None] | None = None
     alibi_terms: Callable[[Floats, int, float], Floats] | None = None
     weigh_expert: Callable[[Callable[[Floats], Floats], Floats, Floats], Floats] = weigh_output
     add_shared_expert: Callable[[Floats, Floats], Floats] = add

@@ -17,15 +17,13 @@ from quants import FormatError, Tensor, format_named
 
 from .cached_rows import CachedRows
 from .config import lookup, required
-from .spec import Config, Transform
-
-Floats = NDArray[np.float32]
+from .spec import Config, Floats, Index, Transform
 
 LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
 LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 
 
-def take(tensor: Tensor, index: NDArray[np.intp]) -> Tensor:
+def take(tensor: Tensor, index: Index) -> Tensor:
     """Entries `index` of the first dimension, in that order."""
     if len(index) and not 0 <= index.min() <= index.max() < tensor.shape[0]:
         raise FormatError(f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means more")
@@ -129,7 +127,7 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
     return replace(tensors[0], read=read)
 
 
-def computed(tensor: Tensor, function: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Tensor:
+def computed(tensor: Tensor, function: Callable[[Floats], Floats]) -> Tensor:
     """A function of each value, in float32."""
     return replace(
         tensor, format=format_named("F32"),
@@ -153,7 +151,7 @@ def _elements(tensor: Tensor) -> np.dtype[np.generic]:
 
 # Words for family files: each is, or makes, a Transform; most of them have an inverse.
 
-Rows = Callable[[int, tuple[int, ...], Config], tuple[NDArray[np.intp], tuple[int, ...]]]
+Rows = Callable[[int, tuple[int, ...], Config], tuple[Index, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def _unchanged(tensor: Tensor, config: Config) -> Tensor:
     return tensor
 
 
-Order = Callable[[int, Config], NDArray[np.intp]]
+Order = Callable[[int, Config], Index]
 
 
 def reordered(order: Order) -> Invertible:
@@ -199,7 +197,7 @@ def share(order: Order) -> Invertible:
     )  # fmt: skip
 
 
-def _ordered(order: Order, tensor: Tensor, config: Config) -> NDArray[np.intp]:
+def _ordered(order: Order, tensor: Tensor, config: Config) -> Index:
     try:
         return order(tensor.shape[0], config)
     except FormatError as error:
@@ -232,11 +230,11 @@ def interleave_rope(heads: str) -> Invertible:
     heads: the config key (alternatives as in `lookup`) that counts them.
     """
 
-    def order(rows: int, config: Config) -> NDArray[np.intp]:
+    def order(rows: int, config: Config) -> Index:
         count = required(config, heads)
         if rows % (2 * count):
             raise FormatError(f"{rows} rows; {count} heads ({heads}) of an even width don't divide them")
-        index: NDArray[np.intp] = np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1)
+        index: Index = np.arange(rows).reshape(count, 2, -1).swapaxes(1, 2).reshape(-1)
         return index
 
     return reordered(order)
@@ -248,7 +246,7 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     heads, kv_heads: the config keys that count them (or a function). pick: which of q, k, v the result has.
     """
 
-    def order(count: int, config: Config) -> NDArray[np.intp]:
+    def order(count: int, config: Config) -> Index:
         groups = kv_heads(config) if callable(kv_heads) else required(config, kv_heads)
         each = required(config, heads) // groups + 2
         if count % (groups * each):
@@ -279,7 +277,7 @@ def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
     return computed(flat, logarithm)
 
 
-def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _exp(x: Floats) -> Floats:
     """e^x of float32 values, to 0.56 units of the last place, with the same bits on every machine.
 
     llama.cpp's own bits depend on the processor it runs on. These are its bits where products are not fused with
@@ -293,7 +291,7 @@ def _exp(x: NDArray[np.float32]) -> NDArray[np.float32]:
     high = power.astype(np.float32)
     low = (power - high).astype(np.float32)
     exponent = (n.astype(np.int64) - place) // 128
-    result: NDArray[np.float32] = np.ldexp(high + (low + high * p), exponent).astype(np.float32)
+    result: Floats = np.ldexp(high + (low + high * p), exponent).astype(np.float32)
     return result
 
 
@@ -346,7 +344,7 @@ def scaled(*keys: str) -> Transform:
     )
 
 
-def scaled_rows(factors: Callable[[Config], NDArray[np.float32]]) -> Transform:
+def scaled_rows(factors: Callable[[Config], Floats]) -> Transform:
     """Each row (of a vector: value) multiplied with its own factor, in float32."""
 
     def by_rows(tensor: Tensor, function: Callable[[Floats, Floats], Floats], config: Config) -> Tensor:
@@ -395,7 +393,7 @@ def part(number: int, parts: int) -> Transform:
         flat = take(reshape(tensor, (experts * rows, width)), _part_rows(experts, rows, number, parts))
         return replace(flat, shape=(experts, rows // parts, width))
 
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
         if len(shape) < 3:
             return _part_rows(1, total, number, parts), (total, *shape[1:])
         return _part_rows(shape[0], total // shape[0], number, parts), (shape[0], total // shape[0], shape[2])
@@ -403,7 +401,7 @@ def part(number: int, parts: int) -> Transform:
     return Invertible(transform, _unchanged, taken)
 
 
-def _part_rows(experts: int, rows: int, number: int, parts: int) -> NDArray[np.intp]:
+def _part_rows(experts: int, rows: int, number: int, parts: int) -> Index:
     size = rows // parts
     return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
 
@@ -421,7 +419,7 @@ def every_second(first: int) -> Transform:
     def invert(tensor: Tensor, config: Config) -> Tensor:
         return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
 
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
         return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
 
@@ -431,7 +429,7 @@ def every_second(first: int) -> Transform:
 def head_rows(heads: str, start: str, stop: str) -> Transform:
     """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
 
-    def picked(rows: int, config: Config) -> NDArray[np.intp]:
+    def picked(rows: int, config: Config) -> Index:
         count = int(config[heads])
         low, high = (sum(int(config[key]) for key in keys.split("+") if key) for keys in (start, stop))
         if rows % count or high > rows // count:
@@ -443,7 +441,7 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
         index = picked(rows, config)
         return replace(take(tensor, index.reshape(-1)), shape=(*index.shape, width))
 
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[NDArray[np.intp], tuple[int, ...]]:
+    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
         return picked(total, config).reshape(-1), (total, shape[-1])
 
     return Invertible(transform, _unchanged, taken)
@@ -470,9 +468,9 @@ def chain(*transforms: Transform) -> Transform:
 def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
     """Rows scaled to length one, for configs that mean that."""
 
-    def normalize(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def normalize(x: Floats) -> Floats:
         lengths = np.linalg.norm(x, axis=1, keepdims=True).astype(np.float32)
-        scaled: NDArray[np.float32] = x / np.maximum(lengths, np.float32(1e-12))
+        scaled: Floats = x / np.maximum(lengths, np.float32(1e-12))
         return scaled
 
     return Invertible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor, _unchanged)

@@ -19,9 +19,8 @@ APERTUS = HALVES.derive(
     vocab=("sentencepiece", "bpe"),
     metadata={"vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
-        "intermediate_size": 14_336, "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 65_536, "rms_norm_eps": 1e-5, "rope_theta": 12_000_000.0, "rope_scaling": SCALING,
-        "vocab_size": 131_072,
+        "intermediate_size": 14_336, "max_position_embeddings": 65_536, "rms_norm_eps": 1e-5,
+        "rope_theta": 12_000_000.0, "rope_scaling": SCALING, "vocab_size": 131_072,
     },
     tensors=in_layers({
         "input_layernorm": None, "post_attention_layernorm": None, "attention_layernorm": "attn_norm",

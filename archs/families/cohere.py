@@ -22,7 +22,6 @@ from archs.typed_json import Unread
 COHERE = HALVES.derive(
     name="command-r",
     hf_classes=("CohereForCausalLM", "CohereModel"),
-    vocab=("bpe",),
     metadata={
         "context_length": "model_max_length|max_position_embeddings",
         "logit_scale": "logit_scale",
@@ -30,9 +29,8 @@ COHERE = HALVES.derive(
     },
     defaults={
         "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40, "num_attention_heads": 64,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 8192,
-        "rms_norm_eps": None, "layer_norm_eps": 1e-5, "rope_theta": 500_000.0, "logit_scale": 0.0625,
-        "vocab_size": 256_000,
+        "max_position_embeddings": 8192, "rms_norm_eps": None, "layer_norm_eps": 1e-5, "rope_theta": 500_000.0,
+        "logit_scale": 0.0625, "vocab_size": 256_000,
     },
     tensors=in_layers({**head_norms(), "post_attention_layernorm": None}),
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},

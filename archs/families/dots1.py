@@ -21,6 +21,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 DOTS1 = HALVES.derive(
     name="dots1",
     hf_classes=("Dots1ForCausalLM",),
+    vocab=("bpe", "sentencepiece"),
     metadata={
         **ROUTING,
         "expert_gating_func": always("sigmoid"),
@@ -28,10 +29,10 @@ DOTS1 = HALVES.derive(
         "attention.sliding_window_pattern": window_pattern,
     },
     defaults={
-        "hidden_size": 4608, "intermediate_size": 10_944, "num_hidden_layers": 62, "moe_intermediate_size": 1408,
-        "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
-        "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "max_position_embeddings": 2048,
-        "max_window_layers": 62, "vocab_size": 152_064,
+        "hidden_size": 4608, "num_key_value_heads": 32, "intermediate_size": 10_944, "num_hidden_layers": 62,
+        "moe_intermediate_size": 1408, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "sigmoid",
+        "max_position_embeddings": 2048, "max_window_layers": 62, "vocab_size": 152_064,
     },
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},

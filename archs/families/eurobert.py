@@ -11,7 +11,6 @@ from archs.rope import scaling_type
 EUROBERT = HALVES.derive(
     name="eurobert",
     hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
-    vocab=("bpe",),
     vocab_keys={"add_bos_token": False},
     metadata={
         "attention.causal": lambda config: False,
@@ -19,9 +18,9 @@ EUROBERT = HALVES.derive(
         "rope.scaling.type": scaling_type,
     },
     defaults={
-        "head_dim": head_dim, "num_key_value_heads": lambda config: config["num_attention_heads"], "hidden_size": 768,
-        "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5, "classifier_pooling": "late", "vocab_size": 128_256,
+        "head_dim": head_dim, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "classifier_pooling": "late",
+        "vocab_size": 128_256,
     },
     config_from_gguf=lambda keys, tensors: {
         "classifier_pooling": {number: word for word, number in POOLING.items()}.get(

@@ -6,12 +6,11 @@ in its GGUF name, as llama.cpp writes it.
 
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.config import other_than
 from archs.families.llama import LLAMA
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import chain, scaled, scaled_rows
 from quants.errors import ModelError
 
@@ -27,7 +26,7 @@ def norm_before_gate(config: Config) -> bool | None:
     return bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
 
 
-def projection_factors(config: Config) -> NDArray[np.float32]:
+def projection_factors(config: Config) -> Floats:
     """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
     rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])

@@ -11,7 +11,6 @@ Reference: transformers `models/glm4/modeling_glm4.py`, `models/glm4_moe/modelin
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.config import head_dim, lookup
 from archs.experts import GATING, kinds_of_nets
@@ -20,7 +19,7 @@ from archs.families.dots1 import DOTS1
 from archs.families.qwen2 import HALVES, sections
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 from archs.rope import rotated_width
-from archs.spec import Config, TensorMap, in_layers
+from archs.spec import Config, Index, TensorMap, in_layers
 from archs.transforms import reordered
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
@@ -28,7 +27,6 @@ SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # t
 GLM4 = HALVES.derive(
     name="glm4",
     hf_classes=("Glm4ForCausalLM", "Glm4Model"),
-    vocab=("bpe",),
     vocab_keys=SPECIAL | {"bos_token_id": "<|endoftext|>"},
     metadata={
         "rope.dimension_count": rotated_width,
@@ -119,11 +117,11 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
 )  # fmt: skip
 
 
-def order(rows: int, config: Config) -> NDArray[np.intp]:
+def order(rows: int, config: Config) -> Index:
     """Of each head the first of each pair that rotates, then the second ones, then what does not rotate."""
     width, rotated = head_dim(config), rotated_width(config)
     one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
-    found: NDArray[np.intp] = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
+    found: Index = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
     return found
 
 

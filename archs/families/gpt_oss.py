@@ -25,7 +25,6 @@ rows_first = Invertible(
 GPT_OSS = HALVES.derive(
     name="gpt-oss",
     hf_classes=("GptOssForCausalLM",),
-    vocab=("bpe",),
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),

@@ -44,7 +44,6 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 HUNYUAN_DENSE = HALVES.derive(
     name="hunyuan-dense",
     hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
-    vocab=("bpe",),
     metadata={
         "context_length": if_stretched("context_length", STRETCHED),
         "rope.freq_base": base,
@@ -55,8 +54,7 @@ HUNYUAN_DENSE = HALVES.derive(
     },
     config_from_gguf=config_from_gguf,
     defaults={
-        "model_type": "hunyuan_v1_dense", "intermediate_size": 11_008,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
+        "model_type": "hunyuan_v1_dense", "intermediate_size": 11_008, "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5, "vocab_size": 290_943,
     },
     tensors={

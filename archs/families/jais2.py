@@ -10,11 +10,9 @@ from archs.spec import in_layers
 JAIS2 = HALVES.derive(
     name="jais2",
     hf_classes=("Jais2ForCausalLM", "Jais2Model"),
-    vocab=("bpe",),
     metadata={"rope.dimension_count": head_dim},
     defaults={
-        "hidden_size": 3328, "intermediate_size": 26_624, "num_attention_heads": 26,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "head_dim": head_dim,
+        "hidden_size": 3328, "intermediate_size": 26_624, "num_attention_heads": 26, "head_dim": head_dim,
         "max_position_embeddings": 8192, "rms_norm_eps": None, "layer_norm_eps": 1e-5, "vocab_size": 150_272,
     },
     tensors=in_layers({"mlp.gate_proj": None}),

@@ -42,7 +42,6 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 LFM2 = HALVES.derive(
     name="lfm2",
     hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
-    vocab=("bpe",),
     metadata={
         "vocab_size": "vocab_size",
         "feed_forward_length": feed_forward_length,

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from archs.config import unless_usual
 from archs.families.llama import LLAMA
 from archs.families.qwen3 import columns
 from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net, not_exportable
-from archs.spec import Config, Floats, TensorMap, in_layers
+from archs.spec import Config, Floats, Positions, TensorMap, in_layers
 from archs.transforms import chain, part
 from quants.errors import ModelError
 
@@ -63,7 +60,7 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     return replace(usual.with_layers(of_layer), temperature_scale=scale)
 
 
-def query_scale(numbers: Hyper, positions: NDArray[np.int64], rotated: bool) -> Floats | None:
+def query_scale(numbers: Hyper, positions: Positions, rotated: bool) -> Floats | None:
     """Queries of layers without rope grow; positions count from one."""
     return None if rotated else growing_queries(numbers, positions + 1)
 

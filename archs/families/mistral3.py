@@ -6,8 +6,6 @@ is always used.
 """
 
 
-import numpy as np
-from numpy.typing import NDArray
 
 from archs.config import rope_scaling
 from archs.experts import SEPARATE_EXPERTS
@@ -16,7 +14,7 @@ from archs.families.llama import MISTRAL
 from archs.hyper import Hyper, growing_queries
 from archs.layouts import not_exportable
 from archs.rope import yarn_settings
-from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Tensors, in_layers
+from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Positions, Tensors, in_layers
 
 
 def of_yarn(key: str) -> Computed:
@@ -45,7 +43,7 @@ def latent(config: Config) -> Architecture | None:
     return MISTRAL4 if config.get("model_type") == "mistral4" else None
 
 
-def query_scale(numbers: Hyper, positions: NDArray[np.int64], rotated: bool) -> Floats | None:
+def query_scale(numbers: Hyper, positions: Positions, rotated: bool) -> Floats | None:
     """Queries of all layers grow; positions count from zero."""
     return growing_queries(numbers, positions)
 

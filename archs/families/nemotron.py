@@ -26,8 +26,7 @@ NEMOTRON = HALVES.derive(
         "vocab_size": "vocab_size",
     },
     defaults={
-        "hidden_size": 6144, "intermediate_size": 24_576, "num_attention_heads": 48,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "head_dim": head_dim,
+        "hidden_size": 6144, "intermediate_size": 24_576, "num_attention_heads": 48, "head_dim": head_dim,
         "max_position_embeddings": 4096, "rms_norm_eps": None, "norm_eps": 1e-5, "partial_rotary_factor": 0.5,
         "vocab_size": 256_000,
     },

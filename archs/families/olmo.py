@@ -48,11 +48,7 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 OLMO2 = HALVES.derive(
     name="olmo2",
     hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
-    vocab=("bpe",),
-    defaults={
-        "intermediate_size": 11_008, "num_key_value_heads": lambda config: config["num_attention_heads"],
-        "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304,
-    },
+    defaults={"intermediate_size": 11_008, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304},
     config_from_gguf=without_window,
     tensors=in_layers({
         "input_layernorm": None, **head_norms(), "post_attention_layernorm": "post_attention_norm",

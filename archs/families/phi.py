@@ -59,8 +59,7 @@ PHI3 = HALVES.derive(
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
     },
     defaults={
-        "hidden_size": 3072, "intermediate_size": 8192,
-        "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 4096,
+        "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
     },
     tensors=in_layers({

@@ -18,20 +18,18 @@ from archs.spec import Config, in_layers
 HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
     name="qwen2",
     hf_classes=(),
-    vocab=("bpe", "sentencepiece"),
+    vocab=("bpe",),
     metadata={"vocab_size": None, "rope.dimension_count": None},
-    defaults={
-        "intermediate_size": 22_016, "num_key_value_heads": 32, "head_dim": None, "max_position_embeddings": 32_768,
-        "vocab_size": 151_936,
-    },
+    defaults={"intermediate_size": 22_016, "head_dim": None, "max_position_embeddings": 32_768, "vocab_size": 151_936},
     tensors=in_layers({"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
     block={"rope": "halves", "normalize_experts": False},
 )  # fmt: skip
 
 QWEN2 = HALVES.derive(
     hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),
+    vocab=("bpe", "sentencepiece"),
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
-    defaults={"sliding_window": 4096, "max_window_layers": 28},
+    defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
 )
 
 

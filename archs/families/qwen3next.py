@@ -9,14 +9,13 @@ Reference: transformers `models/qwen3_next/modeling_qwen3_next.py`, `models/qwen
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
 from archs.layouts import MTP_KEYS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import rotated_width
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, in_layers
 from archs.transforms import (
     Invertible,
     add_one,
@@ -49,7 +48,7 @@ def recurrent(config: Config) -> list[bool]:
 def of_groups(pick: str) -> Invertible:
     """Rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by kind."""
 
-    def picked(count: int, config: Config) -> NDArray[np.intp]:
+    def picked(count: int, config: Config) -> Index:
         groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
         if count % groups:
             raise FormatError(f"{count} rows, not as many for each of {groups} heads of keys")
@@ -123,7 +122,7 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Invertible:
     the rows of queries and keys, which stay.
     """
 
-    def order(total: int, config: Config) -> NDArray[np.intp]:
+    def order(total: int, config: Config) -> Index:
         groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
         skipped = 2 * groups * config["linear_key_head_dim"] if after_keys else 0
         count = heads * (config[width] if width else 1)

@@ -9,7 +9,6 @@ from archs.spec import in_layers
 SEED_OSS = HALVES.derive(
     name="seed_oss",
     hf_classes=("SeedOssForCausalLM", "SeedOssModel"),
-    vocab=("bpe",),
     defaults={
         "model_type": "seed_oss", "intermediate_size": 27_648, "num_hidden_layers": 64, "num_attention_heads": 80,
         "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524_288, "vocab_size": 155_136,

@@ -11,7 +11,6 @@ from archs.spec import TensorMap, in_layers
 STABLELM = HALVES.derive(
     name="stablelm",
     hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
-    vocab=("bpe",),
     metadata={
         "attention.layer_norm_rms_epsilon": None,
         "rope.dimension_count": rotated_width,
@@ -19,8 +18,8 @@ STABLELM = HALVES.derive(
         "use_parallel_residual": "use_parallel_residual",
     },
     defaults={
-        "hidden_size": 2560, "intermediate_size": 6912, "max_position_embeddings": 4096, "rms_norm_eps": None,
-        "layer_norm_eps": lambda config: config.get("norm_eps", 1e-5),
+        "hidden_size": 2560, "num_key_value_heads": 32, "intermediate_size": 6912, "max_position_embeddings": 4096,
+        "rms_norm_eps": None, "layer_norm_eps": lambda config: config.get("norm_eps", 1e-5),
         "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25), "use_parallel_residual": False,
         "vocab_size": 50_304,
     },

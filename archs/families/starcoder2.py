@@ -9,7 +9,6 @@ from archs.spec import in_layers
 STARCODER2 = HALVES.derive(
     name="starcoder2",
     hf_classes=("Starcoder2ForCausalLM", "Starcoder2Model"),
-    vocab=("bpe",),
     metadata={"attention.sliding_window": "sliding_window"},
     defaults={
         "hidden_size": 3072, "intermediate_size": 12_288, "num_hidden_layers": 30, "num_attention_heads": 24,
