@@ -19,6 +19,7 @@ _API = {
     "convert": "gguftools.conversion.convert",
     "convert_endian": "gguftools.conversion.endianness",
     "diff": "gguftools.inspection.compare",
+    "divergence": "gguftools.measurement.divergence",
     "export": "gguftools.conversion.export",
     "gpu_split": "gguftools.conversion.placement",
     "hash": "gguftools.inspection.hashing",
@@ -34,9 +35,9 @@ _API = {
 }
 
 __all__ = [
-    "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "audit", "convert", "convert_endian", "diff", "export", "gpu_split", "hash", "imatrix", "load",
-    "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate",
+    "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken",
+    "SetType", "__version__", "audit", "convert", "convert_endian", "diff", "divergence", "export", "gpu_split",
+    "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .inspection.compare import diff
     from .inspection.hashing import hash
     from .inspection.validation import validate
+    from .measurement.divergence import divergence
     from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata

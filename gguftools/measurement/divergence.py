@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ class DivergenceReport:
 def divergence(
     model: PathLike | Model,
     base: PathLike | Model,
-    text: str | os.PathLike[str],
+    text: PathLike,
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
