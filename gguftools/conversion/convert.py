@@ -20,7 +20,7 @@ from ..quantization.outtypes import FILE_TYPES, plan_conversion
 from ..quantization.recipes import recipe_named
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
-from ..writing.resume import identity, left_behind
+from ..writing.resume import fingerprint, left_behind
 from ..writing.row_blocks import Progress, default_threads
 from .adapters import merge_change, plan_adapter
 from .predictors import Predictor, open_predictor
@@ -117,7 +117,7 @@ def convert(
     file = plan_conversion(path, model.metadata, model.tensors.values(), model.origin, wanted, reserve)
     resumable = None
     if resume or model.origin.remote:
-        resumable = Resumable(identity(model.files, model.origin.recorded), resume)
+        resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume)
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
     check_target(path, run.reads, overwrite)
     return write_file(file, wanted, run, resumable, left_behind([path], resume))

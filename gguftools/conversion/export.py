@@ -22,8 +22,9 @@ from quants import Format, Tensor, format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
-from ..files.checkpoint.safetensors import Entry, plan_safetensors
+from ..files.checkpoint.safetensors import plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
+from ..files.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
 from ..model import Model, PathLike, opened, selected
@@ -154,7 +155,7 @@ def _write_safetensors(
     """Returns the bytes of the file."""
     forms = {name: target_format(tensor, outtype, keep_small) for name, tensor in named}
     order = sorted(named, key=lambda each: -forms[each[0]].block_bytes)
-    entries = [Entry(name, tensor.shape, forms[name]) for name, tensor in order]
+    entries = [TensorInfo(name, tensor.shape, forms[name]) for name, tensor in order]
     header = plan_safetensors(entries, {"format": "pt"})
     total = len(header) + sum(entry.nbytes for entry in entries)
     check_target(path, reads, overwrite)

@@ -14,9 +14,9 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import NOTHING, PathLike, Reads, check_space, check_target, output_path
 from ..files.gguf.shards import SHARD_NAME
-from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Outcome, Resumable, scan, write_files
+from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, tensor_report
-from ..writing.resume import identity, left_behind, partial_path, stored_bytes
+from ..writing.resume import fingerprint, left_behind, partial_path, stored_bytes
 from ..writing.row_blocks import Progress
 from .planning import Planned, Planner
 from .recipes import RECIPES, Recipe
@@ -66,7 +66,7 @@ def write_recipes(
     outcome = write_files(
         [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
         statistics=run.statistics, progress=run.progress, executor=run.executor,
-        resumable=Resumable(identity(planner.origin.files, planner.origin.recorded), run.resume),
+        resumable=Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume),
         overwrite=run.overwrite, reads=run.reads,
     )  # fmt: skip
     return _report(planned, outcome, source_bytes, free, warnings)
@@ -129,7 +129,7 @@ def _check_room(planned: Sequence[Planned], free: int) -> None:
 
 
 def _report(
-    planned: Sequence[Planned], outcome: Outcome | None, source_bytes: int, free: int, warnings: list[str]
+    planned: Sequence[Planned], outcome: WriteResult | None, source_bytes: int, free: int, warnings: list[str]
 ) -> QuantizeReport:
     outputs = []
     written = iter(outcome.files) if outcome else None

@@ -94,15 +94,15 @@ class FilePlan:
 class Resumable:
     """Files that an interrupted run leaves half done for the next. See `resume`.
 
-    identity: `resume.identity` of what tensors are read from. take_up: go on where an earlier run stopped.
+    fingerprint: `resume.fingerprint` of what tensors are read from. resume: go on where an earlier run stopped.
     """
 
-    identity: list[list[Any]]
-    take_up: bool = False
+    fingerprint: list[list[Any]]
+    resume: bool = False
 
 
 @dataclass
-class Written:
+class TensorStats:
     """What came of a tensor in a file. Errors are relative to the source's values; None where nobody asked.
 
     rmse: root mean square error. max_error: the largest. seconds: of all threads together.
@@ -115,10 +115,10 @@ class Written:
 
 
 @dataclass
-class Outcome:
+class WriteResult:
     """What `write_files` did: for each file, its tensors in order; and how long it took."""
 
-    files: list[list[Written]]
+    files: list[list[TensorStats]]
     seconds: float = 0.0
     compile_seconds: float = 0.0
     source_bytes: int = 0
@@ -146,7 +146,7 @@ def write_files(
     overwrite: bool = False,
     reads: Reads = NOTHING,
     finite: bool = True,
-) -> Outcome:
+) -> WriteResult:
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
     The same Tensor object in several files is read and decoded once.
@@ -164,17 +164,17 @@ def write_files(
         for start, stop in row_ranges(tensor, _block_rows(tensor, wanted, threads, memory, statistics))
     ]
     total = sum(tensor.nbytes for tensor, _ in _by_tensor(files))
-    outcome = Outcome([[Written(item.tensor.name) for item in file.items] for file in files], source_bytes=total)
+    result = WriteResult([[TensorStats(item.tensor.name) for item in file.items] for file in files], source_bytes=total)
     report = progress or (lambda *_: None)
-    outcome.compile_seconds = compile_codecs(
+    result.compile_seconds = compile_codecs(
         _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
     )
     log.info("kernels are there after %.3f s; %d blocks of rows for %d threads",
-             outcome.compile_seconds, len(tasks), threads)  # fmt: skip
+             result.compile_seconds, len(tasks), threads)  # fmt: skip
     figures: dict[tuple[int, int], list[tuple[int, Figures]]] = {}
     with _open_sinks(files, resumable, overwrite, reads) as sinks:
         writer = _Writer(files, sinks, statistics, finite)
-        outcome.resumed_bytes = sum(
+        result.resumed_bytes = sum(
             (task.stop - task.start) * task.tensor.row_bytes for task in tasks if None not in writer.known(task)
         )
         run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
@@ -184,10 +184,10 @@ def write_files(
                     figures.setdefault((number, index), []).append((task.start, spent))
         reads.check_unchanged()
     for number, file in enumerate(files):
-        for index, written in enumerate(outcome.files[number]):
+        for index, written in enumerate(result.files[number]):
             _sum_up(written, file.items[index], figures.get((number, index), []), statistics)
-    outcome.seconds = time.perf_counter() - started
-    return outcome
+    result.seconds = time.perf_counter() - started
+    return result
 
 
 @contextmanager
@@ -198,11 +198,11 @@ def _open_sinks(
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
             yield outputs
         return
-    sources, take_up = resumable.identity, resumable.take_up
+    sources, resume = resumable.fingerprint, resumable.resume
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                resumable_gguf(file.path, file.layout, file.digest(), sources, take_up, overwrite, reads)
+                resumable_gguf(file.path, file.layout, file.digest(), sources, resume, overwrite, reads)
             )
             for file in files
         ]
@@ -239,7 +239,7 @@ def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
             yield Codec("F32", "deviation")
 
 
-def _sum_up(written: Written, item: Item, figures: Iterable[tuple[int, Figures]], statistics: bool) -> None:
+def _sum_up(written: TensorStats, item: Item, figures: Iterable[tuple[int, Figures]], statistics: bool) -> None:
     ordered = [found for _, found in sorted(figures, key=lambda entry: entry[0])]  # for one sum whatever the order
     written.seconds = sum(f.seconds for f in ordered)
     if statistics:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .pipeline import Item, Written
+from .pipeline import Item, TensorStats
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 
@@ -142,7 +142,7 @@ class QuantizeReport:
 
 
 def tensor_report(
-    item: Item, fallback: str | None = None, rule: str | None = None, written: Written | None = None
+    item: Item, fallback: str | None = None, rule: str | None = None, written: TensorStats | None = None
 ) -> TensorReport:
     return TensorReport(
         item.tensor.name, item.tensor.shape, item.tensor.format.name, item.format.name, item.nbytes, fallback, rule,

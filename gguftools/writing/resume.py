@@ -45,7 +45,7 @@ from ..files.locks import held, is_held
 READ_BACK = 1 << 24  # bytes verified at a time
 
 
-def identity(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
+def fingerprint(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
     """Name, size and time of change of each file: what must be the same when a run is taken up again.
 
     origin: what else decides the values, such as name and commit of a repository that is read over the network; the
@@ -107,7 +107,7 @@ class PartialGguf(OpenGguf):
         with self._lock:
             os.write(self._journal, line.encode())
 
-    def begin(self, contents: dict[str, Any]) -> None:
+    def start(self, contents: dict[str, Any]) -> None:
         """Start from nothing."""
         os.ftruncate(self._fd, 0)  # first: what the journal still lists is then found nowhere
         head = json.dumps(contents).encode() + b"\n"
@@ -117,7 +117,7 @@ class PartialGguf(OpenGguf):
         os.ftruncate(self._fd, self._layout.total)
         write_at(self._fd, memoryview(self._layout.header), 0)
 
-    def take_up(self, lines: Sequence[Any]) -> None:
+    def resume(self, lines: Sequence[Any]) -> None:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
         for index, start, stop, crc, *numbers in lines:
             if self._crc(index, start, stop) == crc:
@@ -148,7 +148,7 @@ def resumable_gguf(
 ) -> Iterator[PartialGguf]:  # fmt: skip
     """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
 
-    plan: a digest of everything but the source's values that decides the bytes. sources: `identity` of the files read.
+    plan: a digest of everything but the source's values that decides the bytes. sources: `fingerprint` of the files.
     resume: go on from what an earlier run left; where there is nothing, start.
     Raises FileError where sources or plan are not those of the earlier run, another process writes this file, or a
     file that no run of ours left has the name of an unfinished one; and where `files.atomic.check_target` does.
@@ -177,9 +177,9 @@ def resumable_gguf(
         stack.callback(output.close)
         try:
             if earlier is None:
-                output.begin(contents)
+                output.start(contents)
             else:
-                output.take_up(earlier)
+                output.resume(earlier)
             yield output
             output.close()
             output.check_complete()

@@ -24,9 +24,11 @@ import numpy as np
 
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
+
+from ..gguftools.models import create_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,19 @@ import numpy as np
 
 from archs.metadata import Metadata, Value
 from archs.values import value_of
+from gguftools.files.atomic import NOTHING, Reads
+from gguftools.files.gguf.writer import Layout, OpenGguf, create_ggufs
 from gguftools.writing.pipeline import FilePlan, Item, write_files
 from quants import Tensor, format_named, from_array
+
+
+@contextmanager
+def create_gguf(
+    path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[OpenGguf]:
+    """One file of `create_ggufs`."""
+    with create_ggufs([(Path(path), layout)], overwrite, reads) as (output,):
+        yield output
 
 
 def metadata_of(values: Mapping[str, Any]) -> Metadata:

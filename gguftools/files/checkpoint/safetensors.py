@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.small_files import check_not_pointer, parse_json
-from quants import Format, FormatError, Tensor
+from quants import FormatError, Tensor
 from quants.errors import FileError
 from quants.spelling import quote
 
 from ..gguf.reader import MAX_VALUES, map_file
+from ..gguf.writer import TensorInfo
 from ..positioned import PositionedInput, row_reader
 from .dtypes import checkpoint_formats
 
@@ -118,31 +118,18 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
 WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we write; ggml has the same names
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A tensor of a file to be written: its format is one of `WRITTEN`."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: Format
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.format.block_bytes
-
-
-def plan_safetensors(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> bytes:
     """Everything before the data: length and header, padded so that the data begins at a multiple of 8.
 
-    entries: in the order of their data; wider types first, so that each tensor is aligned to its own.
+    tensors: in the order of their data; wider types first, so that each tensor is aligned to its own.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
-    for entry in entries:
-        if entry.format.name not in WRITTEN:
-            raise FileError(f"tensor {quote(entry.name)} is {entry.format.name}, a type that safetensors cannot hold")
-        offsets = [end, end + entry.nbytes]
-        header[entry.name] = {"dtype": entry.format.name, "shape": list(entry.shape), "data_offsets": offsets}
+    for tensor in tensors:
+        if tensor.format.name not in WRITTEN:
+            raise FileError(f"tensor {quote(tensor.name)} is {tensor.format.name}, a type that safetensors cannot hold")
+        offsets = [end, end + tensor.nbytes]
+        header[tensor.name] = {"dtype": tensor.format.name, "shape": list(tensor.shape), "data_offsets": offsets}
         end = offsets[1]
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -106,12 +106,12 @@ def plan_file(
     Raises FileError for values their type cannot hold, FormatError for rows that don't fit their format.
     """
     stored = metadata.get("general.alignment")
-    if stored is None and alignment != DEFAULT_ALIGNMENT:
-        metadata = metadata.copy()
-        metadata.set("general.alignment", alignment, ValueType.UINT32)
     alignment = alignment if stored is None else stored
     if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FileError(f"alignment {alignment}: powers of two up to {MAX_ALIGNMENT} are allowed")
+    if stored is None and alignment != DEFAULT_ALIGNMENT:
+        metadata = metadata.copy()
+        metadata.set("general.alignment", alignment, ValueType.UINT32)
     relative, end = [], 0
     for tensor in tensors:
         relative.append(end)
@@ -294,27 +294,16 @@ class OpenGguf:
 
 
 @contextmanager
-def create_gguf(
-    path: Path, layout: Layout, overwrite: bool = False, reads: Reads = NOTHING
-) -> Iterator[OpenGguf]:
-    """Create a GGUF file: rows are written within the block, and the file appears under `path` when it ends.
-
-    If the block raises anything, or a row is missing, nothing appears and an older file stays as it was.
-    Raises an error at once where `path` may not be written (see `files.atomic`), or has too little room.
-    """
-    with create_ggufs([(Path(path), layout)], overwrite, reads) as (output,):
-        yield output
-
-
-@contextmanager
 def create_ggufs(
     plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
     mode: int | None = None, held: int | None = None,
 ) -> Iterator[list[OpenGguf]]:  # fmt: skip
     """Create several GGUF files, which appear when all are complete, the first last.
 
-    Until that is there, no one can take the others for a whole set. mode: their permissions. held: the target, where
-    the caller has it open and locked.
+    Until that is there, no one can take the others for a whole set. Rows are written within the block; if it raises
+    anything, or a row is missing, nothing appears and older files stay as they were.
+    mode: their permissions. held: the target, where the caller has it open and locked.
+    Raises an error at once where a file may not be written (see `files.atomic`), or has too little room.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(_open_new(path, layout, overwrite, reads, mode, held)) for path, layout in plans]

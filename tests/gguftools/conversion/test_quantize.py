@@ -17,12 +17,14 @@ from archs.metadata import Metadata, Value, ValueType
 from gguftools.console.arguments import parse_override, parse_size
 from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.quantization.recipes import Options
 from quants import Tensor, format_named, from_array
 from quants.errors import FileError, FormatError, GgufToolsError, OptionError
 from tests.conftest import DATA
 from tests.gguftools.quantization.test_recipes import GOLDEN, expected, model
+
+from ..models import create_gguf
 
 E2E = DATA / "golden" / "e2e"
 RESULTS = json.loads(gzip.decompress((E2E / "expected.json.gz").read_bytes()))["results"]

@@ -13,12 +13,13 @@ import pytest
 from archs.metadata import Metadata
 from gguftools.conversion.shards import split
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection.hashing import ALGORITHMS, check_file, hash, read_manifest, write_manifest
 from gguftools.metadata.edit import set_metadata
 from quants import format_named
 from quants.errors import FileError, OptionError
 
+from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
 
 INFOS = [

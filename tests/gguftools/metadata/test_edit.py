@@ -17,13 +17,14 @@ from gguftools.files import locks
 from gguftools.files.gguf import journal
 from gguftools.files.gguf.journal import journal_path
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.metadata import edit
 from gguftools.metadata.text import ArgumentText
 from quants import format_named
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ...conftest import ROOT
+from ..models import create_gguf
 from ..test_cli import gguftools as run_gguftools
 
 CHATML = (

@@ -15,11 +15,13 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.conversion.quantize import quantize
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.writing.resume import journal_path, partial_path
 from quants import from_array
 from quants.errors import FileError
 from tests.conftest import DATA, ROOT
+
+from ..models import create_gguf
 
 DENSE = DATA / "golden" / "e2e" / "tiny-dense-f16.gguf"
 MATRIX = DATA / "golden" / "e2e" / "tiny-dense.imatrix.gguf"

@@ -15,9 +15,11 @@ from gguftools.files.gguf import journal
 from gguftools.files.gguf.edit import edit_metadata, planned_in_place
 from gguftools.files.gguf.journal import journal_path, recover
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import RESERVE_KEY, TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import RESERVE_KEY, TensorInfo, plan_file
 from quants import format_named
 from quants.errors import FileError
+
+from ...models import create_gguf
 
 
 class Crash(BaseException):

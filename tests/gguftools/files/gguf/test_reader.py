@@ -12,10 +12,12 @@ from archs.metadata import Metadata, Value, ValueType
 from gguftools.files.gguf import reader as gguf_reader
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.strings import StringArray
-from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+from gguftools.files.gguf.writer import TensorInfo, plan_file
 from quants import format_named
 from quants.errors import FileError
 from quants.format import formats
+
+from ...models import create_gguf
 
 F32, F16, Q4_0, Q4_K = 0, 1, 2, 12
 U8, I8, U16, I16, U32, I32, FLOAT32, BOOL, STRING, ARRAY, U64, I64, FLOAT64 = range(13)

@@ -16,10 +16,12 @@ import pytest
 from archs.metadata import Metadata, ValueType
 from gguftools.files import atomic, positioned
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.files.gguf.writer import RESERVE_KEY, TensorInfo, create_gguf, encode_header, plan_file
+from gguftools.files.gguf.writer import RESERVE_KEY, TensorInfo, encode_header, plan_file
 from quants import format_named
 from quants.errors import FileError, FormatError
 from quants.format import formats
+
+from ...models import create_gguf
 
 
 def info(name, shape, form="F32"):
@@ -203,11 +205,11 @@ def test_kill_leaves_nothing(tmp_path):
         import sys, time
         from pathlib import Path
         from archs.metadata import Metadata
-        from gguftools.files.gguf.writer import TensorInfo, create_gguf, plan_file
+        from gguftools.files.gguf.writer import TensorInfo, create_ggufs, plan_file
         from quants import format_named
         import numpy as np
         layout = plan_file(Metadata(), [TensorInfo("a", (1000, 1000), format_named("F32"))])
-        with create_gguf(Path(sys.argv[1]), layout) as output:
+        with create_ggufs([(Path(sys.argv[1]), layout)]) as (output,):
             output.write(0, 0, np.ones((500, 4000), np.uint8))
             print("half", flush=True)
             time.sleep(60)
