@@ -160,3 +160,8 @@ def test_a_short_name_belongs_to_one_option():
         for short in option.opts[1:]:
             owners.setdefault(short, set()).add(name)
     assert {short: names for short, names in owners.items() if len(names) > 1} == {}
+
+
+def test_an_option_has_each_spelling_once():
+    spellings = {key: [*option.opts, *option.secondary_opts] for key, option in OPTIONS.items()}
+    assert {key: each for key, each in spellings.items() if len(each) > len(set(each))} == {}

@@ -74,7 +74,8 @@ def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
     word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(annotation, ""))
     if isinstance(info, OptionInfo):
         info.metavar = word
-        info.param_decls = info.param_decls or (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
+        if info.default is ...:  # typer keeps the first spelling there
+            info.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
     if word in PARSERS:
         info.parser = parser(PARSERS[word])
     if word in VALUES:
