@@ -9,17 +9,18 @@ from typing import Any
 from gguf.constants import Keys, TokenType
 
 from archs.vocab.files import AddedToken
+from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
-from .tokenizers.model import TokenizerModel, Tokens
+from .tokenizers.model import TokenizerModel
 from .tokenizers.pieces import Pieces
 from .tokenizers.special import Splitter
 from .tokenizers.wordpiece import WordPieces
 
 __all__ = ["Tokenizer", "tokenizer_from_metadata"]
 
-MODELS: dict[str, Callable[[Tokens], TokenizerModel]] = {
+MODELS: dict[str, Callable[[TokenList], TokenizerModel]] = {
     "gpt2": BytePairs,
     "gemma4": BytePairs,
     "llama": lambda tokens: Pieces(tokens, unigram=False),
@@ -34,7 +35,7 @@ class Tokenizer:
     bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
     """
 
-    def __init__(self, model: TokenizerModel, tokens: Tokens) -> None:
+    def __init__(self, model: TokenizerModel, tokens: TokenList) -> None:
         self._model = model
         self._tokens = tokens
         self._splitter = cache(self._build_splitter)
@@ -108,7 +109,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     if name not in MODELS:
         what = f"of an unknown kind: tokenizer.ggml.model is {name!r}" if name else "missing: no tokenizer.ggml.model"
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
-    tokens = Tokens(metadata)
+    tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
 
 
@@ -120,5 +121,5 @@ def _check_unicode(text: str) -> None:
         raise VocabularyError(f"the text has half of a UTF-16 pair, {half}, at character {error.start}") from error
 
 
-def _first(tokens: Tokens, *keys: str) -> int | None:
+def _first(tokens: TokenList, *keys: str) -> int | None:
     return next((number for key in keys if (number := tokens.id(key)) is not None), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
-from ..schema import ADDED_TOKENS
 from ..small_files import parse_json
 from .files import AddedToken
+from .listed import TokenList, as_text
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .special import ADD_KEYS, ID_KEYS
 from .tokens import ADDED_SCORE
@@ -34,35 +34,38 @@ CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
 
-@dataclass(frozen=True)
-class _Vocabulary:
-    """A file's token list. added: the tokens found in text before anything else, by row."""
+class _Vocabulary(TokenList):
+    """A file's token list, written as tokenizer files."""
 
-    metadata: Mapping[str, Any]
-    texts: Sequence[str]
-    types: Sequence[int]
-    scores: Sequence[float]
-    added: Mapping[int, AddedToken]
+    @cached_property
+    def kind(self) -> str:
+        return str(self.metadata[Keys.Tokenizer.MODEL])
+
+    @cached_property
+    def found_first(self) -> dict[int, AddedToken]:
+        """The tokens found in text before anything else, by row."""
+        return {
+            row: AddedToken(self.texts[row], special=each == TokenType.CONTROL)
+            for row, each in enumerate(self.types.tolist())
+            if each in SPECIAL and (self.kind in ("gpt2", "bert") or self.scores[row] == ADDED_SCORE)
+        } | self.added
 
     def text(self, role: str) -> str | None:
-        number = self.metadata.get(ID_KEYS[role])
-        if number is None or not 0 <= number < len(self.texts):
+        number = self.id(ID_KEYS[role])
+        if number is None:
             return None
-        return self.added[number].content if number in self.added else self.texts[number]
+        return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
         """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
-        number = self.metadata.get(ID_KEYS[role])
-        if number is None or not 0 <= number < len(self.texts):
-            return False
-        return number in self.added or self.types[number] in (*SPECIAL, TokenType.UNKNOWN)
+        number = self.id(ID_KEYS[role])
+        return number is not None and (
+            number in self.found_first or self.types[number] in (*SPECIAL, TokenType.UNKNOWN)
+        )
 
-    def is_piece(self, row: int, kind: str) -> bool:
+    def is_piece(self, row: int) -> bool:
         """Whether an added token is one that the SentencePiece model itself defines."""
-        return kind in ("llama", "t5") and row < len(self.types) and self.types[row] == TokenType.NORMAL
-
-    def flag(self, key: str, default: bool) -> bool:
-        return bool(self.metadata.get(key, default))
+        return self.kind in ("llama", "t5") and row < self.size and bool(self.types[row] == TokenType.NORMAL)
 
 
 def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
@@ -70,15 +73,16 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     kind = metadata.get(Keys.Tokenizer.MODEL)
     if kind not in CLASSES or Keys.Tokenizer.LIST not in metadata:
         raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
-    found = _vocabulary(metadata, kind)
-    files = {"tokenizer_config.json": _json(_config(found, kind))}
+    found = _Vocabulary(metadata)
+    _check(found)
+    files = {"tokenizer_config.json": _json(_config(found))}
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):
-        return files | {"tokenizer.json": _as_text(whole).encode()}
+        return files | {"tokenizer.json": as_text(whole).encode()}
     if kind == "gpt2":
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
     if kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
-        listed = words(found.metadata, found.texts, found.types)[: used[-1] + 1]
+        listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
         return files | {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
     if kind == "t5":
         return files | {"spiece.model": _sentencepiece(found, unigram=True)}
@@ -99,45 +103,27 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
     control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
     named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
     found = {int(eos), *(named & control)}
-    others = [other for row in found & control for other in ENDS.get(_as_text(texts[row]), ())]
-    found |= {row for row in control if _as_text(texts[row]) in others} if others else set()
+    others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]
+    found |= {row for row in control if as_text(texts[row]) in others} if others else set()
     ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
     return ordered if len(ordered) > 1 else ordered[0]
 
 
 def _json(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=2, default=_as_text).encode()
+    return json.dumps(content, ensure_ascii=False, indent=2, default=as_text).encode()
 
 
-def _as_text(item: Any) -> str:
-    """A string that the file holds as bytes because it is not UTF-8."""
-    return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")
-
-
-def _vocabulary(metadata: Mapping[str, Any], kind: str) -> _Vocabulary:
-    if kind == "gpt2" and Keys.Tokenizer.MERGES not in metadata:
+def _check(found: _Vocabulary) -> None:
+    if found.kind == "gpt2" and Keys.Tokenizer.MERGES not in found.metadata:
         raise VocabularyError(f"the vocabulary lacks {Keys.Tokenizer.MERGES}")
-    items = list(metadata[Keys.Tokenizer.LIST])
-    texts = [_as_text(item) for item in items]
-    types = [int(each) for each in metadata.get(Keys.Tokenizer.TOKEN_TYPE, [TokenType.NORMAL] * len(texts))]
-    scores = [float(each) for each in metadata.get(Keys.Tokenizer.SCORES, [0.0] * len(texts))]
-    if not len(texts) == len(types) == len(scores):
-        raise VocabularyError(f"{len(texts)} tokens, {len(types)} types and {len(scores)} scores do not fit")
+    types = [int(each) for each in found.metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())]
     odd = next((row for row, each in enumerate(types) if each not in KNOWN_TYPES), None)
     if odd is not None:
         first, last = min(TokenType), max(TokenType)
         raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
-    added = {
-        row: AddedToken(texts[row], special=each == TokenType.CONTROL)
-        for row, each in enumerate(types)
-        if each in SPECIAL and (kind in ("gpt2", "bert") or scores[row] == ADDED_SCORE)
-    }
-    for entry in parse_json(metadata.get(ADDED_TOKENS, "[]")):
-        added[entry["id"]] = AddedToken.of(entry)
-    return _Vocabulary(metadata, texts, types, scores, added)
 
 
-def _config(found: _Vocabulary, kind: str) -> dict[str, Any]:
+def _config(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer_config.json."""
     metadata = found.metadata
     config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ID_KEYS if found.is_special(role)}
@@ -146,14 +132,14 @@ def _config(found: _Vocabulary, kind: str) -> dict[str, Any]:
             config[f"add_{role}_token"] = bool(metadata[key])
     if Keys.Tokenizer.ADD_PREFIX in metadata:
         config["add_prefix_space"] = bool(metadata[Keys.Tokenizer.ADD_PREFIX])
-    if kind == "bert":
+    if found.kind == "bert":
         config["do_lower_case"] = found.flag("tokenizer.ggml.normalizer.lowercase", True)
         config["strip_accents"] = metadata.get("tokenizer.ggml.normalizer.strip_accents")
-    listed = {row: token for row, token in sorted(found.added.items()) if not found.is_piece(row, kind)}
+    listed = {row: token for row, token in sorted(found.found_first.items()) if not found.is_piece(row)}
     config["added_tokens_decoder"] = {str(row): vars(token) for row, token in listed.items()}
     if templates := _templates(metadata):
         config["chat_template"] = templates
-    return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": CLASSES[kind]}
+    return config | {"clean_up_tokenization_spaces": False, "tokenizer_class": CLASSES[found.kind]}
 
 
 def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
@@ -174,7 +160,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
-    merges = [_as_text(merge) for merge in found.metadata[Keys.Tokenizer.MERGES]]
+    merges = [as_text(merge) for merge in found.metadata[Keys.Tokenizer.MERGES]]
     adds = [found.flag(key, default) for key, default in (
         (Keys.Tokenizer.ADD_BOS, kind.add_bos), (Keys.Tokenizer.ADD_EOS, False), (Keys.Tokenizer.ADD_SEP, kind.add_sep)
     )]  # fmt: skip
@@ -194,16 +180,17 @@ def _tokenizer_json(
     """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
     numbers are kept only there.
     """
-    rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in found.added}
+    added = found.found_first
+    rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in added}
     return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.added.items())],
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())],
         "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": decoder,
         "model": {
             "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
             "end_of_word_suffix": None, "fuse_unk": unknown is not None, "byte_fallback": unknown is not None,
             "ignore_merges": ignore_merges,
-            "vocab": rows | {token.content: row for row, token in found.added.items()}, "merges": merges,
+            "vocab": rows | {token.content: row for row, token in found.found_first.items()}, "merges": merges,
         },
     }  # fmt: skip
 
@@ -288,7 +275,7 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
 def _merges(found: _Vocabulary) -> list[list[str]]:
     """Every way to make a piece of two others, those of the best pieces first."""
     rows = [row for row, kind in enumerate(found.types) if kind == TokenType.NORMAL]
-    scores = {found.texts[row]: found.scores[row] for row in rows}
+    scores = {found.texts[row]: float(found.scores[row]) for row in rows}
     found_merges = [
         (-score, text[:cut], text[cut:])
         for text, score in scores.items() for cut in range(1, len(text))
@@ -303,12 +290,12 @@ def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
 
     model = sentencepiece_model_pb2.ModelProto()
     count = len(found.texts)
-    while count and (count - 1 in found.added or found.types[count - 1] == TokenType.UNUSED):
+    while count and (count - 1 in found.found_first or found.types[count - 1] == TokenType.UNUSED):
         count -= 1
     for row in range(count):
-        user_defined = row in found.added and found.types[row] == TokenType.NORMAL
+        user_defined = row in found.found_first and found.types[row] == TokenType.NORMAL
         kind = TokenType.USER_DEFINED if user_defined else found.types[row]
-        model.pieces.add(piece=found.texts[row], score=found.scores[row], type=int(kind))
+        model.pieces.add(piece=found.texts[row], score=float(found.scores[row]), type=int(kind))
     trainer, spec = model.trainer_spec, model.normalizer_spec
     trainer.model_type = 1 if unigram else 2
     trainer.byte_fallback = any(kind == TokenType.BYTE for kind in found.types)

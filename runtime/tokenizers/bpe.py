@@ -13,10 +13,9 @@ from typing import Any
 from gguf.constants import Keys, TokenType
 
 from archs.small_files import parse_json
+from archs.vocab.listed import TokenList, as_text
 from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
 from quants.errors import VocabularyError
-
-from .model import Tokens, as_text
 
 __all__ = ["BytePairs"]
 
@@ -28,7 +27,7 @@ class BytePairs:
 
     add_eos = False
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
         usual = "gemma4" if tokens.metadata.get(Keys.Tokenizer.MODEL) == "gemma4" else "default"
         self.pre = pre_tokenizer(tokens.metadata.get(Keys.Tokenizer.PRE) or usual)

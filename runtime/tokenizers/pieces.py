@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from gguf.constants import Keys, TokenType
 
+from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
-
-from .model import Tokens
 
 __all__ = ["Pieces"]
 
@@ -25,7 +24,7 @@ LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what tex
 class Pieces:
     """Model "llama" (BPE) and, with unigram, "t5"."""
 
-    def __init__(self, tokens: Tokens, unigram: bool) -> None:
+    def __init__(self, tokens: TokenList, unigram: bool) -> None:
         self.tokens = tokens
         self.unigram = unigram
         self.add_bos = not unigram

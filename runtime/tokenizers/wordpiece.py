@@ -8,9 +8,8 @@ from typing import Any
 
 from gguf.constants import Keys
 
+from archs.vocab.listed import TokenList
 from archs.vocab.wordpiece import words
-
-from .model import Tokens
 
 __all__ = ["WordPieces"]
 
@@ -27,7 +26,7 @@ class WordPieces:
     add_bos = True
     add_eos = True
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
 
     def encode(self, text: str, start: bool) -> list[int]:

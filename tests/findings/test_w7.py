@@ -74,12 +74,13 @@ def test_a_pipe_is_no_part_of_a_checkpoint(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", [-5, 0, 99, 1 << 40])
 def test_token_types_that_there_are_not(kind: int, folder: Path):
+    from archs.metadata import ValueType
     from archs.vocab.restore import restored_files
     from gguftools import open
 
     metadata = open(folder / "model.gguf").metadata.copy()
     metadata["tokenizer.ggml.model"] = "llama"
     metadata["tokenizer.ggml.scores"] = np.zeros(2048, np.float32)
-    metadata["tokenizer.ggml.token_type"] = np.full(2048, kind)
+    metadata.set("tokenizer.ggml.token_type", np.full(2048, kind), ValueType.ARRAY, ValueType.INT32)
     with pytest.raises(VocabularyError, match=f"token 0 is of type {kind}; types from 1 to 6 are known"):
         restored_files(metadata)

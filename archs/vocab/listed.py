@@ -1,0 +1,103 @@
+"""The token list of a GGUF file: what every kind of vocabulary is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gguf.constants import Keys, TokenType
+from numpy.typing import NDArray
+
+from quants.errors import VocabularyError
+
+from ..schema import ADDED_TOKENS
+from ..small_files import parse_json
+from ..typed_json import ListOf, Place
+from .checked import TOKEN
+from .files import AddedToken
+
+
+@dataclass(frozen=True)
+class TokenList:
+    """The token list of a file.
+
+    metadata: all keys of the file; arrays may be lazy sequences or numpy arrays.
+    """
+
+    metadata: Mapping[str, Any]
+
+    @cached_property
+    def size(self) -> int:
+        return len(self._array(Keys.Tokenizer.LIST))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [as_text(item) for item in self._array(Keys.Tokenizer.LIST)]
+
+    @cached_property
+    def types(self) -> NDArray[np.int32]:
+        """gguf.TokenType of each token; all NORMAL where the file does not say."""
+        found = self.metadata.get(Keys.Tokenizer.TOKEN_TYPE)
+        types = np.full(len(self.texts), TokenType.NORMAL, np.int32) if found is None else np.asarray(found, np.int32)
+        if len(types) != len(self.texts):
+            raise VocabularyError(f"the file has {len(self.texts)} tokens, but types for {len(types)}")
+        return types
+
+    @cached_property
+    def added(self) -> dict[int, AddedToken]:
+        """Tokens found in text of which the list cannot tell all; of some it has not even the text."""
+        entries = ListOf(TOKEN).read(parse_json(self.metadata.get(ADDED_TOKENS, "[]")), Place(ADDED_TOKENS))
+        return {entry["id"]: AddedToken.of(entry) for entry in entries}
+
+    @cached_property
+    def unlisted(self) -> dict[int, str]:
+        """The texts of added tokens for which the list has no more than an unused row."""
+        unused = set((self.types == TokenType.UNUSED).nonzero()[0].tolist())
+        return {number: token.content for number, token in self.added.items() if number in unused}
+
+    @cached_property
+    def scores(self) -> NDArray[np.float32]:
+        scores = np.asarray(self._array(Keys.Tokenizer.SCORES), np.float32)
+        if len(scores) != len(self.texts):
+            raise VocabularyError(f"the file has {len(self.texts)} tokens, but scores for {len(scores)}")
+        return scores
+
+    def as_bytes(self, number: int, spelled: Callable[[str], bytes]) -> bytes:
+        """What a token stands for; spelled: the bytes of a normal token's text."""
+        text, type = self.unlisted.get(number, self.texts[number]), self.types[number]
+        if type == TokenType.BYTE:
+            return byte_of(text)
+        return spelled(text) if type == TokenType.NORMAL else text.encode()
+
+    def _array(self, key: str) -> Sequence[Any]:
+        if key not in self.metadata:
+            raise VocabularyError(f"the file's vocabulary lacks {key}")
+        array: Sequence[Any] = self.metadata[key]
+        return array
+
+    def merges(self) -> Sequence[Any]:
+        return self._array(Keys.Tokenizer.MERGES)
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.metadata.get(key, default))
+
+    def id(self, key: str) -> int | None:
+        """A token id from the metadata; None where absent or past the vocabulary."""
+        number = self.metadata.get(key)
+        return int(number) if number is not None and 0 <= int(number) < self.size else None
+
+
+def as_text(item: Any) -> str:
+    """A string of the file, which may hold bytes that are not UTF-8."""
+    return item if isinstance(item, str) else bytes(item).decode("utf-8", "backslashreplace")
+
+
+def byte_of(text: str) -> bytes:
+    """The byte that a token like <0x0A> is. Raises VocabularyError for another text."""
+    try:
+        return bytes.fromhex(text[3:5]) if text[:3] == "<0x" and text[5:] == ">" else bytes((-1,))
+    except ValueError as error:
+        raise VocabularyError(f"token {text!r} is of type byte, but not written as <0x00>") from error
