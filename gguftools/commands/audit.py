@@ -19,9 +19,8 @@ def audit(
     against: Annotated[Path | None, Option(help="Hugging Face folder or GGUF file that they were made from.")] = None,
     tensor_values: Annotated[bool, Option(help="Also look for tensors out of line; reads all data.")] = False,
     fail_on: Annotated[Any, Option(help="Exit code 1 from this severity on: info, low, medium or high.")] = "medium",
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    threads: Threads = None, json: Json = False,
+) -> None:  # fmt: skip
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_line, print_table

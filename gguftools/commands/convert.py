@@ -32,17 +32,11 @@ def convert(
     ] = None,
     merge_lora: Annotated[list[Any] | None, Option(help="Add an adapter.")] = None,
     predictor: Annotated[Path | None, Option(help="Predictor folder: write a PowerInfer file of a ReLU model.")] = None,
-    imatrix: Matrix = None,
-    reserve: Reserve = None,
-    overwrite: Overwrite = False,
-    resume: Resume = False,
-    threads: Threads = None,
-    memory: Memory = "512M",
-    check_logits: Annotated[
-        int, Option(min=0, help="Then compare logits of N random prompts with transformers.")
-    ] = 0,
+    imatrix: Matrix = None, reserve: Reserve = None, overwrite: Overwrite = False, resume: Resume = False,
+    threads: Threads = None, memory: Memory = "512M",
+    check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_report, resumable_note
@@ -56,10 +50,9 @@ def convert(
     left = resumable_note() if resume or is_remote(model) else nullcontext()
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
-            model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer,
-            lora=lora, merge_lora=merge_lora or (), predictor=predictor,
-            reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress, overwrite=overwrite,
-            **extra,
+            model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
+            predictor=predictor, reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress,
+            overwrite=overwrite, **extra,
         )  # fmt: skip
     if check_logits:
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))

@@ -14,9 +14,8 @@ def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
     order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
     output: Annotated[str | None, where("a file; default NAME-ORDER.gguf.")] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, json: Json = False,
+) -> None:  # fmt: skip
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_line, said, size

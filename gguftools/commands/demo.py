@@ -19,9 +19,8 @@ def demo(
         Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
     ] = None,
     output: Annotated[Path, where("a folder.")] = Path("demo"),
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, json: Json = False,
+) -> None:  # fmt: skip
     """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
     from ..console.ui import note, print_table, said, size
     from ..demo import demo as run

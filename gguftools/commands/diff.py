@@ -25,9 +25,8 @@ def diff(
     b: Annotated[Path, Argument(help="What it is compared with.")],
     vocab: Annotated[bool, Option(help="Can B draft for A in speculative decoding?")] = False,
     all_tensors: Annotated[bool, Option(help="List tensors that are the same, too.")] = False,
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    threads: Threads = None, json: Json = False,
+) -> None:  # fmt: skip
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_json

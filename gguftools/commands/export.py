@@ -22,11 +22,8 @@ def export(
     outtype: Annotated[
         str | None, Option(help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.")
     ] = None,
-    split_max_size: ShardSize = None,
-    overwrite: Overwrite = False,
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    split_max_size: ShardSize = None, overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
+) -> None:  # fmt: skip
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..console.progress import bytes_progress
     from ..console.ui import note, print_line, said, size, usage

@@ -19,9 +19,8 @@ def gpu_split(
     output: Annotated[str | None, where("a file; default MODEL.generated.gpuidx.")] = None,
     batch: Annotated[int, Option(min=1, help="Neurons that are placed together.")] = 256,
     least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, json: Json = False,
+) -> None:  # fmt: skip
     """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
     from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run

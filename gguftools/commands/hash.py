@@ -24,9 +24,8 @@ def hash(
     no_tensors: Annotated[bool, Option(help="Of each file as a whole only.")] = False,
     check: Annotated[Path | None, Option(help="Manifest to compare the files with.")] = None,
     output: Annotated[str | None, where("a file for the manifest.")] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, json: Json = False,
+) -> None:  # fmt: skip
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_checks, print_json, print_line

@@ -14,13 +14,10 @@ def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
     file: TextFile,
     output: Annotated[str, where("a file; .dat for the legacy form.")],
-    ctx: Context = 512,
-    chunks: Chunks = None,
+    ctx: Context = 512, chunks: Chunks = None,
     process_output: Annotated[bool, Option(help="Also measure the weights of the head.")] = False,
-    overwrite: Overwrite = False,
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
+) -> None:  # fmt: skip
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
     from ..console.progress import window_progress
     from ..console.ui import note, print_json, print_matrix

@@ -18,9 +18,8 @@ def imatrix_info(
     merge: Annotated[
         str | None, Option(help="Write them as one matrix; .dat for the legacy form (also converts one).")
     ] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, json: Json = False,
+) -> None:  # fmt: skip
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
     from ..console.ui import print_json, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path

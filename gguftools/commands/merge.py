@@ -19,10 +19,8 @@ def merge(
     free: Annotated[
         bool, Option(help="Delete each shard once its bytes are safe; if interrupted, run it again.")
     ] = False,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
+    overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
+) -> None:  # fmt: skip
     """Put a split set together: the file that was split, byte for byte."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_shards

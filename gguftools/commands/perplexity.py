@@ -17,9 +17,7 @@ EXAMPLES = (
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
-    file: TextFile,
-    ctx: Context = 512,
-    chunks: Chunks = None,
+    file: TextFile, ctx: Context = 512, chunks: Chunks = None,
     stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
     threads: Threads = None,
     round_activations: Annotated[
@@ -31,7 +29,7 @@ def perplexity(
     no_dense: Annotated[bool, Option(help="With --sparse: leave out the comparison.")] = False,
     running: Annotated[bool, Option(help="Print the value after every window.")] = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
     from ..console.progress import StepProgress, window_progress
     from ..console.terminal import put

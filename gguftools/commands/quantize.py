@@ -49,25 +49,20 @@ def quantize(
     override_kv: Annotated[list[Any] | None, Option(help="KEY=TYPE:VALUE; TYPE is int, float, bool or str.")] = None,
     new: New = False,
     keep_split: Annotated[bool, Option(help="As many shards as the source.")] = False,
-    split_max_size: ShardSize = None,
-    split_max_tensors: ShardTensors = None,
-    reserve: Reserve = None,
+    split_max_size: ShardSize = None, split_max_tensors: ShardTensors = None, reserve: Reserve = None,
     allow_requantize: Annotated[
         bool, Option(help="Quantize tensors that are quantized already; quality suffers.")
     ] = False,
     no_fallback: Annotated[bool, Option(help="Fail where a tensor cannot have the format of its recipe.")] = False,
     check_tensors: Annotated[bool, Option(help="Look for NaN and infinity everywhere before writing.")] = False,
-    dry_run: DryRun = False,
-    overwrite: Overwrite = False,
-    resume: Resume = False,
+    dry_run: DryRun = False, overwrite: Overwrite = False, resume: Resume = False,
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
     ] = None,
-    threads: Threads = None,
-    memory: Memory = "512M",
+    threads: Threads = None, memory: Memory = "512M",
     list_recipes: Annotated[bool, Option(help="List the recipes and leave.")] = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from gguftools.quantization.recipes import RECIPES, Options
 
@@ -96,12 +91,10 @@ def quantize(
         report = run(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
-            prune_layers=prune_layers or (),
-            override=once(override_kv or ()), new=new, keep_split=keep_split,
-            split_max_size=split_max_size, split_max_tensors=split_max_tensors,
-            reserve=reserve or 0, allow_requantize=allow_requantize, no_fallback=no_fallback,
-            check_tensors=check_tensors, dry_run=dry_run, resume=resume, threads=threads, memory=memory,
-            statistics=json if statistics is None else statistics, progress=progress, overwrite=overwrite,
-            reads=[tensor_type_file] if tensor_type_file else (),
+            prune_layers=prune_layers or (), override=once(override_kv or ()), new=new, keep_split=keep_split,
+            split_max_size=split_max_size, split_max_tensors=split_max_tensors, reserve=reserve or 0,
+            allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
+            resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
+            progress=progress, overwrite=overwrite, reads=[tensor_type_file] if tensor_type_file else (),
         )  # fmt: skip
     print_report(report, json, resume)

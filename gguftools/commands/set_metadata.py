@@ -31,13 +31,11 @@ def set_metadata(
     output: Annotated[str | None, where("a copy; FILE stays as it is.")] = None,
     reserve: Reserve = None,
     force: Annotated[bool, Option(help="Store values that the model cannot have, too.")] = False,
-    new: New = False,
-    overwrite: Overwrite = False,
+    new: New = False, overwrite: Overwrite = False,
     recover: Annotated[bool, Option(help="First complete an edit that was interrupted.")] = False,
     roll_back: Annotated[bool, Option(help="First undo an edit that was interrupted.")] = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
+    dry_run: DryRun = False, json: Json = False,
+) -> None:  # fmt: skip
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.progress import bytes_progress

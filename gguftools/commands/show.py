@@ -18,10 +18,9 @@ def show(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
     key: Annotated[list[str] | None, Option(help="Print the whole value of one key, arrays too.")] = None,
     tensors: Annotated[str | None, Option(help="Tensors whose names match: they alone are listed.")] = None,
-    json: Json = False,
-    markdown: Markdown = False,
+    json: Json = False, markdown: Markdown = False,
     text: Annotated[bool, Option(help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show what GGUF files hold: a summary, metadata, tensors."""
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe

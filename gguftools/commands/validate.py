@@ -16,9 +16,8 @@ EXAMPLES = (
 def validate(
     files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
     header: Annotated[bool, Option(help="Check the header alone, not every block of the data.")] = False,
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    threads: Threads = None, json: Json = False,
+) -> None:  # fmt: skip
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
     from ..console.progress import bytes_progress
     from ..console.ui import print_json, print_line, print_table, size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,17 @@ from ..quantization.recipes import RECIPES
 
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
+OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str]] = {  # type -> what reads it, what a wrong value is not
+    "int": (int, "not an int"), "float": (float, "not a float"), "str": (str, ""),
+    "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false"),
+}  # fmt: skip
+# Word that stands for a value in help -> what it may be, for completion by the shell.
+VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
+    "FORMAT": lambda: (name for name, each in every_format().items() if each.has_codec),
+    "OUTTYPE": lambda: ("auto", "f32", "f16", "bf16", "q8_0", *RECIPES),
+    "RECIPE": lambda: RECIPES,
+    "SEVERITY": lambda: SEVERITIES,
+}
 T = TypeVar("T")
 
 
@@ -78,19 +89,15 @@ def parse_override(text: str) -> tuple[str, Value]:
     found = OVERRIDE.fullmatch(text)
     if not found:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
-    key, kind, raw = found.groups()
+    key, name, raw = found.groups()
+    read, wrong = OVERRIDES[name]
     try:
-        if kind == "int":
-            return key, Value(int(raw), ValueType.UINT32 if 0 <= int(raw) < 1 << 32 else ValueType.INT64)
-        if kind == "float":
-            return key, Value(float(raw), ValueType.FLOAT32)
-    except ValueError:
-        raise OptionError(f"override {text!r}: {raw!r} is not {'an' if kind == 'int' else 'a'} {kind}") from None
-    if kind == "bool":
-        if raw.lower() not in ("true", "false"):
-            raise OptionError(f"override {text!r}: {raw!r} is neither true nor false")
-        return key, Value(raw.lower() == "true", ValueType.BOOL)
-    return key, Value(raw, ValueType.STRING)
+        data = read(raw)
+    except (ValueError, KeyError):
+        raise OptionError(f"override {text!r}: {raw!r} is {wrong}") from None
+    integer = ValueType.UINT32 if name == "int" and 0 <= data < 1 << 32 else ValueType.INT64
+    types = {"int": integer, "float": ValueType.FLOAT32, "bool": ValueType.BOOL, "str": ValueType.STRING}
+    return key, Value(data, types[name])
 
 
 def severity_named(name: str) -> Severity:
@@ -99,23 +106,6 @@ def severity_named(name: str) -> Severity:
         if severity == name.lower():
             return severity
     raise OptionError(f"there is no severity {name!r}", hint=f"it is one of {', '.join(SEVERITIES)}")
-
-
-def recipes() -> Iterable[str]:
-    """What may be typed for a recipe; here and below, for completion by the shell."""
-    return RECIPES
-
-
-def formats() -> Iterable[str]:
-    return (name for name, each in every_format().items() if each.has_codec)
-
-
-def outtypes() -> Iterable[str]:
-    return ("auto", "f32", "f16", "bf16", "q8_0", *recipes())
-
-
-def severities() -> Iterable[str]:
-    return SEVERITIES
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:

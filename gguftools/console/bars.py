@@ -25,6 +25,7 @@ from rich.text import Text
 FREE = 3  # cells at the end of the line, where the terminal puts `^C` without beginning another line
 LEAST_TITLE, LEAST_BAR = 12, 10  # cells, as all that follow
 NOTE = 24
+WHOLE = Column(no_wrap=True)
 
 
 class Bar(Progress):
@@ -58,27 +59,19 @@ class Bar(Progress):
 def bytes_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in bytes."""
     return [
-        (TaskProgressColumn(table_column=_whole()), 4), (DownloadColumn(table_column=_whole()), 14),
-        (TimeRemainingColumn(compact=True, table_column=_whole()), 7), (_Speed(table_column=_whole()), 10),
-        (_Cut(_note, Column(width=NOTE, no_wrap=True)), NOTE),
+        (TaskProgressColumn(table_column=WHOLE), 4), (DownloadColumn(table_column=WHOLE), 14),
+        (TimeRemainingColumn(compact=True, table_column=WHOLE), 7), (_Speed(table_column=WHOLE), 10),
+        (_Cut(lambda task: str(task.fields["note"]), Column(width=NOTE, no_wrap=True)), NOTE),
     ]  # fmt: skip
 
 
 def window_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in windows; its note is a figure."""
     return [
-        (TaskProgressColumn(table_column=_whole()), 4), (MofNCompleteColumn(table_column=_whole()), 9),
-        (TextColumn("{task.fields[note]}", markup=False, table_column=_whole()), 12),
-        (TimeRemainingColumn(compact=True, table_column=_whole()), 7),
+        (TaskProgressColumn(table_column=WHOLE), 4), (MofNCompleteColumn(table_column=WHOLE), 9),
+        (TextColumn("{task.fields[note]}", markup=False, table_column=WHOLE), 12),
+        (TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
     ]  # fmt: skip
-
-
-def _whole() -> Column:
-    return Column(no_wrap=True)
-
-
-def _note(task: Task) -> str:
-    return str(task.fields["note"])
 
 
 class _Speed(TransferSpeedColumn):

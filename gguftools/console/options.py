@@ -41,13 +41,13 @@ BY_NAME = {
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
 }  # fmt: skip
 BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-# By that word the functions of `arguments` that read the value, and that list what it may be. Only their names, because
-# that module takes long to import.
+# By that word: what of `arguments` reads the value, and whether its VALUES say what it may be. Only names, because that
+# module takes long to import.
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
     "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named", "SIZE": "parse_size",
 }  # fmt: skip
-VALUES = {"FORMAT": "formats", "OUTTYPE": "outtypes", "RECIPE": "recipes", "SEVERITY": "severities"}
+COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 
 
 def where(detail: str) -> Any:
@@ -78,15 +78,15 @@ def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
             info.param_decls = (f"--{parameter.name.replace('_', '-')}",)  # for flags, no --no-…
     if word in PARSERS:
         info.parser = parser(PARSERS[word])
-    if word in VALUES:
-        info.autocompletion = _completion(VALUES[word])
+    if word in COMPLETED:
+        info.autocompletion = _completion(word)
     return parameter
 
 
-def _completion(name: str) -> Callable[[str], list[str]]:
+def _completion(word: str) -> Callable[[str], list[str]]:
     def matching(incomplete: str) -> list[str]:
-        from . import arguments
+        from .arguments import VALUES
 
-        return [value for value in getattr(arguments, name)() if value.lower().startswith(incomplete.lower())]
+        return [value for value in VALUES[word]() if value.lower().startswith(incomplete.lower())]
 
     return matching

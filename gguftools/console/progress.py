@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from . import terminal
 
@@ -15,22 +16,19 @@ StepProgress = Callable[[int, int, float], None]
 BETWEEN = 0.1  # seconds from one drawing to the next
 
 
-@contextmanager
-def bytes_progress(title: str) -> Iterator[BytesProgress]:
+def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
     """A bar for work counted in bytes, which is told (done, of how many, what it is at)."""
-    with _bar(title, in_bytes=True) as update:
-        yield update
+    return _bar(title, "bytes_details", str)
 
 
-@contextmanager
-def window_progress(title: str, value: str = "") -> Iterator[StepProgress]:
+def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
     """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown."""
-    with _bar(title, in_bytes=False) as update:
-        yield lambda done, total, figure: update(done, total, f"{value} {figure:.4f}" if value else "")
+    return _bar(title, "window_details", lambda figure: f"{value} {figure:.4f}" if value else "")
 
 
 @contextmanager
-def _bar(title: str, in_bytes: bool) -> Iterator[BytesProgress]:
+def _bar(title: str, details: str, noted: Callable[[Any], str]) -> Iterator[Callable[[int, int, Any], None]]:
+    """A bar with those of `bars`' details; noted: what is shown of the last thing that it is told."""
     if terminal.quiet or not sys.stderr.isatty():
         yield lambda done, total, note: None
         return
@@ -39,14 +37,13 @@ def _bar(title: str, in_bytes: bool) -> Iterator[BytesProgress]:
 
     drawn = 0.0
 
-    def update(done: int, total: int, note: str) -> None:
+    def update(done: int, total: int, note: Any) -> None:
         nonlocal drawn
         now = time.monotonic()
         if now - drawn >= BETWEEN:
             drawn = now
-            bar.update(task, completed=done, total=total or None, note=visible(note), refresh=True)
+            bar.update(task, completed=done, total=total or None, note=visible(noted(note)), refresh=True)
 
-    details = bars.bytes_details() if in_bytes else bars.window_details()
-    with bars.Bar(details, terminal.console(sys.stderr)) as bar:
+    with bars.Bar(getattr(bars, details)(), terminal.console(sys.stderr)) as bar:
         task = bar.add_task(visible(title), total=None, note="")
         yield update
