@@ -45,11 +45,14 @@ def shown(value: object) -> str:
 class Kind:
     """What a key holds: `read` gives the value as it is used, or raises the error of the place."""
 
-    expected: str
+    expected = "anything"
     types: tuple[type, ...] = (object,)
 
     def read(self, value: Any, at: Place) -> Any:
-        raise NotImplementedError
+        """Here the value itself, if it has the JSON type."""
+        if not self.takes(value):
+            raise at.wrong(value, self.expected)
+        return value
 
     def takes(self, value: object) -> bool:
         """Whether the value has the JSON type, whatever is in it."""
@@ -111,11 +114,6 @@ class Flag(Kind):
 
     expected = "true or false"
     types = (bool,)
-
-    def read(self, value: Any, at: Place) -> bool:
-        if not isinstance(value, bool):
-            raise at.wrong(value, self.expected)
-        return value
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,7 @@ class MapOf(Kind):
     expected = "an object"
 
     def read(self, value: Any, at: Place) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise at.wrong(value, self.expected)
-        for key in value:
+        for key in super().read(value, at):
             if self.keys and not re.fullmatch(self.keys, key):
                 raise at.error(f'{at.file}: "{at.key}" has the key {shown(key)}; one like {self.keys} was expected')
         return {key: self.item.read(each, at.inside(key)) for key, each in value.items()}
@@ -198,11 +194,9 @@ class Fields(Kind):
     expected = "an object"
 
     def read(self, value: Any, at: Place) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise at.wrong(value, self.expected)
         return {
             key: self.table[key].read(each, at.inside(key)) if key in self.table and each is not None else each
-            for key, each in value.items()
+            for key, each in super().read(value, at).items()
         }
 
 
@@ -227,8 +221,6 @@ class Either(Kind):
 class Anything(Kind):
     """Whatever it is."""
 
-    expected = "anything"
-
     def read(self, value: Any, at: Place) -> Any:
         return value
 
@@ -236,8 +228,6 @@ class Anything(Kind):
 @dataclass(frozen=True)
 class Unread(Kind):
     """A key that others of its kind have, and this one does not look at."""
-
-    expected = "anything"
 
     def read(self, value: Any, at: Place) -> None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +65,8 @@ def _inner_lines(key: str, a: Value, b: Value) -> Iterator[str]:
     """Two values of one type: long texts by lines, arrays by the items that differ."""
     head = f"{key}  {a.gguf_type}"
     if isinstance(a.data, str) and isinstance(b.data, str) and "\n" in a.data + b.data:
+        import difflib  # here, because few values are long texts
+
         yield f"  {head}"
         for line in difflib.unified_diff(a.data.splitlines(), b.data.splitlines(), lineterm="", n=1):
             if not line.startswith(("---", "+++")):
