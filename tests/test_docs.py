@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ from .conftest import ROOT
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"gguftools ([a-z][a-z-]*)([^`\n]*)")
+EACH_ALONE = """
+import sys
+for number, text in enumerate(sys.argv[1:], 1):
+    exec(compile(text, f"script {number}", "exec"), {})
+"""  # numba starts once for all
 PROGRAM: Any = typer.main.get_command(build_app())
 
 
@@ -46,11 +53,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_examples_run(page: Path, folder: Path):
-    for language, text in blocks(page):
+    for language, group in groupby(blocks(page), key=itemgetter(0)):
+        texts = [text for _, text in group]
         if language == "python":
-            run([sys.executable, "-c", text], folder)
+            run([sys.executable, "-c", EACH_ALONE, *texts], folder)
             continue
-        for line in commands(text):
+        for line in commands("\n".join(texts)):
             assert line.startswith("gguftools "), f"{page.name} shows {line!r}"
             run([sys.executable, "-m", "gguftools", *shlex.split(line, comments=True)[1:]], folder)
 

@@ -78,8 +78,10 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         **_by_old({"cut the text instead: windows are counted from its start": "--chunk --from-chunk"}),
     },
     "perplexity": {
-        **_by_old({"only perplexity is measured": "--hellaswag --winogrande --multiple-choice --kl-divergence"
-                                                  " --kl-divergence-base"}),
+        **_by_old({
+            "only perplexity is measured": "--hellaswag --winogrande --multiple-choice",
+            "`gguftools.divergence(MODEL, BASE, TEXT)` in Python measures it": "--kl-divergence --kl-divergence-base",
+        }),
         "--save-all-logits": "logits are not kept",
     },
     "set-metadata": {
