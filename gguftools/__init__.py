@@ -15,12 +15,14 @@ _API = {
     "Model": "gguftools.model",
     **dict.fromkeys(("Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType"),
                     "gguftools.metadata.operations"),
+    "architectures": "gguftools.inspection.architectures",
     "audit": "gguftools.inspection.audit",
     "convert": "gguftools.conversion.convert",
     "convert_endian": "gguftools.conversion.endianness",
     "diff": "gguftools.inspection.compare",
     "divergence": "gguftools.measurement.divergence",
     "export": "gguftools.conversion.export",
+    "formats": "gguftools.inspection.formats",
     "gpu_split": "gguftools.conversion.placement",
     "hash": "gguftools.inspection.hashing",
     "imatrix": "gguftools.measurement.importance",
@@ -35,9 +37,10 @@ _API = {
 }
 
 __all__ = [
-    "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken",
-    "SetType", "__version__", "audit", "convert", "convert_endian", "diff", "divergence", "export", "gpu_split",
-    "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate",
+    "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
+    "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "export", "formats",
+    "gpu_split", "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata", "split",
+    "validate",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -49,8 +52,10 @@ if TYPE_CHECKING:
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
     from .conversion.shards import merge, split
+    from .inspection.architectures import architectures
     from .inspection.audit import audit
     from .inspection.compare import diff
+    from .inspection.formats import formats
     from .inspection.hashing import hash
     from .inspection.validation import validate
     from .measurement.divergence import divergence

@@ -1,0 +1,21 @@
+"""The lists of formats and architectures as Python results."""
+
+from __future__ import annotations
+
+import gguftools
+
+
+def test_formats():
+    known = {each.name: each for each in gguftools.formats()}
+    assert known["Q8_0"].as_dict() == {
+        "name": "Q8_0", "ggml_type": 8, "bits_per_weight": 8.5, "block": 32, "block_bytes": 34, "importance": "ignored",
+    }  # fmt: skip
+    assert (known["IQ2_XXS"].importance, known["Q4_K"].importance) == ("needed", "used")
+    assert {"F32", "F16", "BF16"} <= set(known)
+    assert not {"F64", "I32", "Q8_K"} & set(known)
+
+
+def test_architectures():
+    known = {each.name: each for each in gguftools.architectures()}
+    assert "LlamaForCausalLM" in known["llama"].hf_classes
+    assert known["llama"].as_dict()["vocabularies"] == ("sentencepiece", "bpe")
