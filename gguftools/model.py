@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from archs.metadata import Metadata, Value
-from quants import Format, Tensor, from_array
+from quants import Tensor, from_array
 from quants.errors import OptionError
 from quants.spelling import quote
-from quants.tensor import ReadRows
 
 from .files.atomic import check_target
 from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
@@ -320,21 +319,13 @@ def of_file(file: GgufFile) -> Model:
 
 def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
     """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
-    return dict(_pread_tensors(file))
-
-
-def _pread_tensors(file: GgufFile) -> Iterator[tuple[str, Tensor]]:
+    tensors = {}
     for part in file.parts:
         source = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
         for name, tensor in part.tensors.items():
-            read = row_reader(source.read, part.offsets[name], tensor.rows, tensor.row_bytes)
-            if part.byte_order == "big":
-                read = _swapped(read, tensor.format)
-            yield name, Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
-
-
-def _swapped(read: ReadRows, form: Format) -> ReadRows:
-    return lambda start, stop: form.swap_byte_order(read(start, stop))
+            read = row_reader(source.read, part.offsets[name], tensor.shape, tensor.format, part.byte_order)
+            tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
+    return tensors
 
 
 def open_to_convert(

@@ -109,7 +109,7 @@ class Format:
         """Bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
         if width % self.block_size:
             raise FormatError(f"rows of {width} values; {self.name} needs a multiple of {self.block_size}")
-        return width // self.block_size * self.block_bytes
+        return width // self.block_size * self.block.itemsize
 
     def encode(self, rows: F32Rows, importance: NDArray[np.float32] | None = None) -> RawRows:
         """float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""

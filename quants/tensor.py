@@ -48,11 +48,12 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        return self.format.row_bytes(self.width)
+        return self.format.row_bytes(self.shape[-1] if self.shape else 1)
 
     @property
     def nbytes(self) -> int:
-        return self.rows * self.row_bytes
+        *rows, width = self.shape or (1,)
+        return math.prod(rows) * self.format.row_bytes(width)
 
     def raw(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
         """The stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""

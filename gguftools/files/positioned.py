@@ -8,6 +8,7 @@ and a call copies faster than pages are mapped one by one.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import weakref
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quants import Format
 from quants.errors import FileError
 from quants.tensor import ReadRows
 
@@ -29,6 +31,7 @@ CANNOT_COPY_INSIDE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP,
 
 Move = tuple[int, int, int]  # from, to, bytes
 CopyProgress = Callable[[int, int], None]
+ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 
 
 class PositionedInput:
@@ -70,13 +73,20 @@ class PositionedInput:
         return found
 
 
-def row_reader(read: Callable[[int, int], NDArray[np.uint8]], begin: int, rows: int, row_bytes: int) -> ReadRows:
-    """`Tensor.read` of rows that lie one after the other from byte `begin` on of what read(begin, end) reads."""
+def row_reader(
+    read: ReadBytes, begin: int, shape: tuple[int, ...], form: Format, byte_order: str = "little"
+) -> ReadRows:
+    """`Tensor.read` of rows that lie one after the other from byte `begin` on; little endian, whatever is stored.
+
+    read(begin, end): bytes of the file; where it gives views, rows are views.
+    """
 
     def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+        rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
         start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
         stop = max(start, stop)
-        return read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
+        raw = read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
+        return raw if byte_order == "little" else form.swap_byte_order(raw)
 
     return read_rows
 

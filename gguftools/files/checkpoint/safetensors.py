@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,12 @@ from quants.spelling import quote
 
 from ..gguf.reader import MAX_VALUES, map_file
 from ..gguf.writer import TensorInfo
-from ..positioned import PositionedInput, row_reader
+from ..positioned import PositionedInput, ReadBytes, row_reader
 from .dtypes import checkpoint_formats
 
 MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
 
-ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
@@ -111,7 +110,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
     if rows * row_bytes != end - begin:
         needed = f"{rows * row_bytes} bytes; it has {end - begin}"
         raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
-    read = row_reader(read_bytes, data_start + begin, rows, row_bytes)
+    read = row_reader(read_bytes, data_start + begin, tuple(shape), form)
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
 

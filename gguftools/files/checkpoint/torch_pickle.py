@@ -106,7 +106,7 @@ def _tensor(
     origin = f"{path.name}: {name}"
     if not size or _is_contiguous(shape, strides):
         begin = position + strided.offset * form.block_bytes
-        return Tensor(name, shape, form, row_reader(file.read, begin, rows, row_bytes), origin)
+        return Tensor(name, shape, form, row_reader(file.read, begin, shape, form), origin)
     numbers = storage[: stored * form.block_bytes].view(np.dtype(f"V{form.block_bytes}"))
     step = strides[-1]
     leading, leading_strides = shape[:-1] or (1,), strides[:-1] or (0,)

@@ -34,11 +34,11 @@ from archs.values import ARRAY_TYPES, INTEGERS, MAX_ARRAY_DEPTH
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
 from quants.spelling import quote
-from quants.tensor import ReadRows
 
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import hint_for_absent, hint_for_folder
+from ..positioned import row_reader
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
 from .strings import ORDER_SIGN, find_strings
@@ -210,6 +210,9 @@ class _Header:
     def left(self) -> int:
         return self.size - self.position
 
+    def mapped(self, begin: int, end: int) -> NDArray[np.uint8]:
+        return self.buffer[begin:end]
+
     def error(self, text: str, hint: str | None = None) -> FileError:
         return FileError(f"{self.path}: {text}", hint=hint)
 
@@ -268,10 +271,10 @@ class _Header:
         self.check_offsets(entries, data_offset, alignment)
         tensors: dict[str, Tensor] = {}
         file_name = self.path.name
-        for name, shape, form, offset, nbytes in entries:
+        for name, shape, form, offset, _ in entries:
             if name in tensors:
                 raise self.error(f"there are two tensors {quote(name)}")
-            read = _row_reader(self.buffer, data_offset + offset, nbytes, shape, form, self.byte_order)
+            read = row_reader(self.mapped, data_offset + offset, shape, form, self.byte_order)
             tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
@@ -430,19 +433,6 @@ class _Header:
             f"{where} and needs {nbytes} bytes, so the file must have {end} bytes; it has {self.size}",
             hint="the file is cut short: fetch it again",
         )
-
-
-def _row_reader(
-    buffer: NDArray[np.uint8], begin: int, nbytes: int, shape: tuple[int, ...], form: Format, byte_order: str
-) -> ReadRows:
-    """`Tensor.read` over the tensor's bytes: views, or copies in little-endian order of a big-endian file."""
-
-    def read(start: int, stop: int) -> NDArray[np.uint8]:
-        rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
-        raw = buffer[begin : begin + nbytes].reshape(rows, row_bytes)[start:stop]
-        return raw if byte_order == "little" else form.swap_byte_order(raw)
-
-    return read
 
 
 def _split_count(opened: GgufFile) -> int:
