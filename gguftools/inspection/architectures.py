@@ -21,5 +21,5 @@ class ArchitectureInfo:
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:
-    """All architectures by name, those of other packages too; each is converted to GGUF and run."""
+    """All architectures, those of other packages too; each is converted to GGUF and run. Several may share a name."""
     return tuple(ArchitectureInfo(each.name, each.hf_classes, each.vocab) for each in registered())

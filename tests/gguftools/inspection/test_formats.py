@@ -16,6 +16,8 @@ def test_formats():
 
 
 def test_architectures():
-    known = {each.name: each for each in gguftools.architectures()}
-    assert "LlamaForCausalLM" in known["llama"].hf_classes
-    assert known["llama"].as_dict()["vocabularies"] == ("sentencepiece", "bpe")
+    by_class = {hf_class: each for each in gguftools.architectures() for hf_class in each.hf_classes}
+    found = by_class["LlamaForCausalLM"]
+    assert found.name == "llama"
+    assert found.as_dict() == {"name": "llama", "hf_classes": found.hf_classes, "vocabularies": found.vocabularies}
+    assert "sentencepiece" in found.vocabularies
