@@ -54,15 +54,7 @@ def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder |
 
 def encode(forward: Pass, both: EncoderDecoder, ids: Ids) -> Context:
     """Read a text: for each layer of the decoder the keys and values that it will look at, (tokens, heads, width)."""
-    x, bias = embed(forward, ids), None
-    for layer in both.encoder:
-        if "attn_rel_b.weight" in layer:
-            weight = layer.need("attn_rel_b.weight")
-            bias = relative_bias(weight, forward.positions, len(ids), both.farthest, causal=False)
-        normed = forward.norm(layer, "attn_norm", x)
-        seen = _heads(forward, layer, "attn_k", normed), _heads(forward, layer, "attn_v", normed)
-        x = _attended(forward, layer, "attn", normed, seen, bias, causal=False) + x
-        x = forward.finite(layer.prefix, _fed_forward(forward, both, layer, forward.norm(layer, "ffn_norm", x)) + x)
+    x = _through(forward, both, both.encoder, embed(forward, ids), causal=False)
     x = forward.norm(forward.global_tensors, "enc.output_norm", x)
     k, v = "cross_attn_k", "cross_attn_v"
     return tuple((_heads(forward, layer, k, x), _heads(forward, layer, v, x)) for layer in both.decoder)
@@ -70,19 +62,26 @@ def encode(forward: Pass, both: EncoderDecoder, ids: Ids) -> Context:
 
 def decode(forward: Pass, both: EncoderDecoder, x: Floats) -> Floats:
     """Through the decoder's layers: float32 (tokens, width). Raises ModelError where no text was encoded."""
-    cache = forward.cache
-    if cache is None or not cache.context or forward.texts > 1:
+    if forward.cache is None or not forward.cache.context or forward.texts > 1:
         raise ModelError("this model has an encoder: its decoder runs a single text, from the cache `encode` returns")
-    total, bias = int(forward.positions[-1]) + 1, None
-    for index, layer in enumerate(both.decoder):
+    return _through(forward, both, both.decoder, x, causal=True)
+
+
+def _through(forward: Pass, both: EncoderDecoder, layers: tuple[Layer, ...], x: Floats, *, causal: bool) -> Floats:
+    """Through the layers of one side; that with a cache looks at what was encoded, too."""
+    cache, bias = forward.cache, None
+    for index, layer in enumerate(layers):
         if "attn_rel_b.weight" in layer:
-            weight = layer.need("attn_rel_b.weight")
-            bias = relative_bias(weight, forward.positions, total, both.farthest, causal=True)
+            weight, keys = layer.need("attn_rel_b.weight"), int(forward.positions[-1]) + 1
+            bias = relative_bias(weight, forward.positions, keys, both.farthest, causal=causal)
         normed = forward.norm(layer, "attn_norm", x)
-        seen = cache.append(index, _heads(forward, layer, "attn_k", normed), _heads(forward, layer, "attn_v", normed))
-        x = _attended(forward, layer, "attn", normed, seen, bias, causal=True) + x
-        normed = forward.norm(layer, "cross_attn_norm", x)
-        x = _attended(forward, layer, "cross_attn", normed, cache.context[index], None, causal=False) + x
+        seen = _heads(forward, layer, "attn_k", normed), _heads(forward, layer, "attn_v", normed)
+        if cache is not None:
+            seen = cache.append(index, *seen)
+        x = _attended(forward, layer, "attn", normed, seen, bias, causal=causal) + x
+        if cache is not None:
+            normed = forward.norm(layer, "cross_attn_norm", x)
+            x = _attended(forward, layer, "cross_attn", normed, cache.context[index], None, causal=False) + x
         x = forward.finite(layer.prefix, _fed_forward(forward, both, layer, forward.norm(layer, "ffn_norm", x)) + x)
     return x
 

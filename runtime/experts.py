@@ -57,7 +57,9 @@ def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
         logits += bias
     if hyper.scoring == "sparsemixer":
         return sparse_mixer(logits, hyper.experts_used, hyper.router_jitter)
-    scores = _scores(logits, hyper.scoring)
+    scores = ops.sigmoid(logits) if hyper.scoring == "sigmoid" else logits
+    if hyper.scoring == "softmax":
+        scores = ops.softmax(logits)
     correction = layer.array("exp_probs_b.bias")
     ranked = scores if correction is None else scores + correction
     if hyper.expert_groups > hyper.expert_groups_used:
@@ -72,12 +74,6 @@ def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
     if of_expert is not None:
         weights = weights * of_expert[chosen]
     return chosen, weights * np.float32(hyper.experts_scale)
-
-
-def _scores(logits: Floats, scoring: str) -> Floats:
-    if scoring == "sigmoid":
-        return ops.sigmoid(logits)
-    return logits if scoring == "softmax_of_top" else ops.softmax(logits)
 
 
 def within_best_groups(ranked: Floats, groups: int, used: int, pairs: bool) -> Floats:

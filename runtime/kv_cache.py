@@ -10,7 +10,7 @@ LEAST_ROOM = 64  # tokens
 
 
 class KVCache:
-    """Grows by doubling; `length` is the number of tokens of which every layer has been appended.
+    """Grows by doubling.
 
     tokens: the ids seen so far, int64, for models that may have to compute everything anew. context: what a decoder
     looks at of the text that an encoder read, keys and values for each layer.
@@ -26,6 +26,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
+        """Tokens of which every layer has been appended."""
         return min((*self._lengths.values(), *self._steps.values()), default=0)
 
     def append(self, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
@@ -33,9 +34,11 @@ class KVCache:
         seen = self._lengths.get(layer, 0)
         total = seen + len(k)
         if layer not in self._layers or total > len(self._layers[layer][0]):
-            old = self._layers.get(layer)
-            room = max(LEAST_ROOM, total if old is None else max(total, 2 * seen))
-            self._layers[layer] = (_grown(old and old[0], seen, k, room), _grown(old and old[1], seen, v, room))
+            room = max(LEAST_ROOM, total, 2 * seen)
+            keys, values = (np.empty((room, *new.shape[1:]), np.float32) for new in (k, v))
+            for wide, old in zip((keys, values), self._layers.get(layer, ()), strict=False):
+                wide[:seen] = old[:seen]
+            self._layers[layer] = keys, values
         keys, values = self._layers[layer]
         keys[seen:total], values[seen:total] = k, v
         self._lengths[layer] = total
@@ -56,10 +59,3 @@ class KVCache:
         self._states.clear()
         self._steps.clear()
         self.tokens = self.tokens[:0]
-
-
-def _grown(old: Floats | None, seen: int, like: Floats, room: int) -> Floats:
-    new = np.empty((room, *like.shape[1:]), np.float32)
-    if old is not None:
-        new[:seen] = old[:seen]
-    return new
