@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from quants import Tensor
 
 from .typed_json import Kind
-
-if TYPE_CHECKING:
-    from .hyper import Hyper, Keys
 
 Config = Mapping[str, Any]  # config.json after `archs.config.normalized`
 ConfigKeys = dict[str, Any]  # of a config.json that is made from a file
@@ -150,8 +147,8 @@ class Block:
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True
     hidden_states: bool = False
-    numbers: Callable[[Keys, Hyper], Hyper] | None = None
-    query_scale: Callable[[Hyper, Positions, bool], Floats | None] | None = None
+    numbers: Callable[[Any, Any], Any] | None = None  # of archs.hyper, which imports this module
+    query_scale: Callable[[Any, Positions, bool], Floats | None] | None = None
     alibi_terms: Callable[[Floats, int, float], Floats] | None = None
     weigh_expert: Callable[[Callable[[Floats], Floats], Floats, Floats], Floats] = weigh_output
     add_shared_expert: Callable[[Floats, Floats], Floats] = add
