@@ -100,6 +100,16 @@ def is_chat_template(key: str) -> bool:
     return key == Keys.Tokenizer.CHAT_TEMPLATE or key.startswith(f"{Keys.Tokenizer.CHAT_TEMPLATE}.")
 
 
+def faults(
+    key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str | None]]:
+    """What makes the new value of a key one that the model cannot have, and what may be meant."""
+    if strange := strange_choice(key, metadata.value(key), architecture_of(metadata)):
+        yield strange
+    else:
+        yield from ((problem, None) for problem in problems(key, old, metadata, tensors))
+
+
 def problems(key: str, old: Value | None, metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """What makes the new value of a key one that the model cannot have; `old` is what it was before."""
     value, architecture = metadata.value(key), architecture_of(metadata)

@@ -23,7 +23,7 @@ from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
-from .checks import architecture_of, check_new_keys, is_chat_template, problems, strange_choice, warning
+from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
 from .operations import (
     Conduct,
@@ -240,14 +240,12 @@ def _check(
     changes: list[KeyDifference], metadata: Metadata, tensors: Mapping[str, Tensor], conduct: Conduct
 ) -> str | None:
     """Refuse what the model cannot have, and warn; what a new chat template makes of a conversation."""
-    preview, architecture = None, architecture_of(metadata)
+    preview = None
     for change in changes:
         if change.b is None:
             continue
-        strange = strange_choice(change.key, change.b, architecture)
-        wrong = problems(change.key, change.a, metadata, tensors)
-        for problem, hint in [strange] if strange else ((each, None) for each in wrong):
-            conduct.refuse(OptionError(problem, f"{hint} {FORCE}" if hint else FORCE))
+        for fault, hint in faults(change.key, change.a, metadata, tensors):
+            conduct.refuse(OptionError(fault, f"{hint} {FORCE}" if hint else FORCE))
         if text := warning(change.key, change.a, metadata):
             conduct.warnings.append(text)
         if is_chat_template(change.key) and isinstance(change.b.data, str):

@@ -27,7 +27,7 @@ from quants import Tensor
 from quants.errors import FormatError, OptionError
 
 from ..files.gguf.shards import filled, shard_metadata, shard_paths
-from ..metadata.checks import architecture_of, check_new_keys, problems, strange_choice
+from ..metadata.checks import architecture_of, check_new_keys, faults
 from ..writing.origin import Origin
 from ..writing.pipeline import FilePlan, Floats, Item
 from .imatrix import ImportanceMatrix, importance_for
@@ -133,12 +133,9 @@ class Planner:
         architecture = architecture_of(after)
         check_new_keys(self.overrides, before, architecture, new)
         for key in self.overrides:
-            strange = strange_choice(key, after.value(key), architecture)
             old = before.value(key) if key in before else None
-            wrong = strange[0] if strange else next(problems(key, old, after, self.layers.tensors), None)
-            if wrong:
-                meant = strange[1] if strange else None
-                raise OptionError(wrong, meant or "`gguftools set-metadata --force` stores it in a file")
+            for fault, hint in faults(key, old, after, self.layers.tensors):
+                raise OptionError(fault, hint or "`gguftools set-metadata --force` stores it in a file")
 
     def _item(self, choice: Choice) -> Item:
         tensor = self.layers.tensors[choice.name]
@@ -219,24 +216,24 @@ class Planner:
         new = self.layers.metadata.copy()
         for key in [key for key in new if key.startswith("split.")]:
             del new[key]
-        _append(new, "general.quantization_version", Value(QUANTIZATION_VERSION, ValueType.UINT32))
+        _append(new, "general.quantization_version", QUANTIZATION_VERSION)
         number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.source, self.layers.tensors)
-        _append(new, "general.file_type", Value(number, ValueType.UINT32))
+        _append(new, "general.file_type", number)
         new = _overridden(new, self.overrides)
         if self.matrix is not None:
-            _append(new, "quantize.imatrix.file", Value(_provenance(self.matrix.path), ValueType.STRING))
+            _append(new, "quantize.imatrix.file", _provenance(self.matrix.path))
             if self.matrix.datasets:
-                _append(new, "quantize.imatrix.dataset", Value(_cut(self.matrix.datasets[0]), ValueType.STRING))
-            _append(new, "quantize.imatrix.entries_count", Value(len(self.matrix.entries), ValueType.UINT32))
+                _append(new, "quantize.imatrix.dataset", _cut(self.matrix.datasets[0]))
+            _append(new, "quantize.imatrix.entries_count", len(self.matrix.entries))
             if self.matrix.chunks > 0:
-                _append(new, "quantize.imatrix.chunks_count", Value(self.matrix.chunks, ValueType.UINT32))
+                _append(new, "quantize.imatrix.chunks_count", self.matrix.chunks)
         if self.layers.old_names:
             key = f"{new.get('general.architecture', '')}.block_count"
             _append(new, key, new.value(key))
         return new
 
 
-def _append(metadata: Metadata, key: str, value: Value) -> None:
+def _append(metadata: Metadata, key: str, value: Any) -> None:
     """Set a key as llama.cpp does: it goes behind all others, also where it was there before."""
     metadata.pop(key, None)
     metadata[key] = value
