@@ -9,32 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_API = {
-    # name: module that has it; imported when first asked for, so that `import gguftools` costs nothing
-    "GgufToolsError": "quants.errors",
-    "Model": "gguftools.model",
-    **dict.fromkeys(("Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType"),
-                    "gguftools.metadata.operations"),
-    "architectures": "gguftools.inspection.architectures",
-    "audit": "gguftools.inspection.audit",
-    "convert": "gguftools.conversion.convert",
-    "convert_endian": "gguftools.conversion.endianness",
-    "diff": "gguftools.inspection.compare",
-    "divergence": "gguftools.measurement.divergence",
-    "export": "gguftools.conversion.export",
-    "formats": "gguftools.inspection.formats",
-    "gpu_split": "gguftools.conversion.placement",
-    "hash": "gguftools.inspection.hashing",
-    "imatrix": "gguftools.measurement.importance",
-    "load": "gguftools.model",
-    "merge": "gguftools.conversion.shards",
-    "open": "gguftools.model",
-    "perplexity": "gguftools.measurement.perplexity",
-    "quantize": "gguftools.conversion.quantize",
-    "set_metadata": "gguftools.metadata.edit",
-    "split": "gguftools.conversion.shards",
-    "validate": "gguftools.inspection.validation",
+_API = {  # module: what of it is public; imported when first asked for, so that `import gguftools` costs nothing
+    "gguftools.conversion.convert": "convert",
+    "gguftools.conversion.endianness": "convert_endian",
+    "gguftools.conversion.export": "export",
+    "gguftools.conversion.placement": "gpu_split",
+    "gguftools.conversion.quantize": "quantize",
+    "gguftools.conversion.shards": "merge split",
+    "gguftools.inspection.architectures": "architectures",
+    "gguftools.inspection.audit": "audit",
+    "gguftools.inspection.compare": "diff",
+    "gguftools.inspection.formats": "formats",
+    "gguftools.inspection.hashing": "hash",
+    "gguftools.inspection.validation": "validate",
+    "gguftools.measurement.divergence": "divergence",
+    "gguftools.measurement.importance": "imatrix",
+    "gguftools.measurement.perplexity": "perplexity",
+    "gguftools.metadata.edit": "set_metadata",
+    "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
+    "gguftools.model": "Model load open",
+    "quants.errors": "GgufToolsError",
 }
+_MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
@@ -69,12 +65,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name not in _API:
+    if name not in _MODULES:
         raise AttributeError(f"module 'gguftools' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_API[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_API})
+    return sorted({*globals(), *_MODULES})

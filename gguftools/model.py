@@ -23,6 +23,7 @@ from .files.atomic import check_target
 from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
+from .files.naming import PathLike, as_path
 from .files.positioned import PositionedInput, row_reader
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from .writing.report import QuantizeReport
     from .writing.row_blocks import Progress
 
-PathLike = str | os.PathLike[str]
 KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
 CHAT_TEMPLATE = "tokenizer.chat_template"
 
@@ -246,11 +246,8 @@ def open(source: PathLike) -> Model:
     Headers are read and checked, tensors are read when asked for. A checkpoint is the GGUF file that it would become.
     Raises FileError, and for checkpoints ModelError, VocabularyError.
     """
-    if not isinstance(source, (str, os.PathLike)):
-        raise OptionError(f"the model is {type(source).__name__}; a path was expected")
-    if is_remote(source) or Path(source).is_dir():
-        return open_to_convert(source)
-    return of_file(open_gguf(Path(source)))
+    path = as_path(source, "the model")
+    return open_to_convert(source) if is_remote(source) or path.is_dir() else of_file(open_gguf(path))
 
 
 def opened(source: PathLike | Model) -> Model:

@@ -18,7 +18,7 @@ from quants.errors import FileError, OptionError
 
 from ..files.checkpoint.safetensors import open_safetensors
 from ..files.checkpoint.torch_pickle import open_torch
-from ..model import PathLike
+from ..files.naming import PathLike
 from ..writing.pipeline import FilePlan, Item
 
 WEIGHTS = (("adapter_model.safetensors", open_safetensors), ("adapter_model.bin", open_torch))

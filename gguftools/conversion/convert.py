@@ -14,7 +14,8 @@ from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.folder import Checkpoint, is_remote
-from ..model import PathLike, open_to_convert
+from ..files.naming import PathLike, as_path
+from ..model import open_to_convert
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES, plan_conversion
 from ..quantization.recipes import recipe_named
@@ -88,6 +89,7 @@ def convert(
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
+    as_path(folder, "the model")
     read = Reads().also([folder, lora, *adapters, predictor, *reads])
     run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
     if lora is not None:

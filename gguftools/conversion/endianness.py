@@ -13,7 +13,8 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, check_space, check_target, output_path
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.shards import set_name, shard_paths
-from ..model import Model, PathLike, pread_tensors, stored_file
+from ..files.naming import PathLike
+from ..model import Model, pread_tensors, stored_file
 from ..writing.pipeline import FilePlan, Item, write_files
 from ..writing.row_blocks import Progress
 

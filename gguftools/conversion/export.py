@@ -25,9 +25,10 @@ from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_tar
 from ..files.checkpoint.safetensors import plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
 from ..files.gguf.writer import TensorInfo
+from ..files.naming import PathLike
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
-from ..model import Model, PathLike, opened, selected
+from ..model import Model, opened, selected
 from ..writing.row_blocks import Progress, over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")

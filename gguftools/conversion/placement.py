@@ -25,7 +25,7 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.torch_pickle import open_torch
 from ..files.gguf.reader import open_gguf
-from ..model import PathLike
+from ..files.naming import PathLike, as_path
 from ..writing.pipeline import FilePlan, Item, write_files
 from .predictors import numbered_files
 
@@ -85,7 +85,7 @@ def gpu_split(
     an output that exists.
     Raises FileError, ModelError, OptionError, GgufToolsError where there is no solver.
     """
-    counts = read_activations(Path(activations))
+    counts = read_activations(as_path(activations, "activations"))
     path = Path(model) if model is not None else model_beside(Path(activations))
     opened = open_gguf(path)
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")

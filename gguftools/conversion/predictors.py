@@ -11,7 +11,7 @@ from quants import Tensor
 from quants.errors import FileError
 
 from ..files.checkpoint.torch_pickle import open_torch
-from ..model import PathLike
+from ..files.naming import PathLike
 
 LINEAR = ("fc1.weight", "fc2.weight")
 

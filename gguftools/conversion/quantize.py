@@ -9,7 +9,8 @@ from typing import Any
 
 from quants.errors import FileError, OptionError
 
-from ..model import Model, PathLike, opened
+from ..files.naming import PathLike
+from ..model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, usable_matrix
 from ..quantization.outputs import Run, output_paths, write_recipes
 from ..quantization.planning import Planner, Splitting, pairs, without_layers

@@ -32,8 +32,9 @@ from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, op
 from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
 from ..files.gguf.writer import Layout, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
+from ..files.naming import PathLike
 from ..files.positioned import CopyProgress, Move, copy_ranges
-from ..model import Model, PathLike, stored_file
+from ..model import Model, stored_file
 from ..writing.row_blocks import Progress
 
 Output = tuple[Path, Layout, list[tuple[Path, list[Move]]]]  # a file, and what of which others is copied into it

@@ -24,11 +24,11 @@ from typing import IO, Any
 from quants.errors import FileError, OptionError
 
 from .locks import State, hold, is_named, lock, open_to_lock, state_of
+from .naming import PathLike, as_path
 
 log = logging.getLogger(__name__)
 PROC_FD = "/proc/self/fd/{}"
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,7 @@ def output_path(output: PathLike, default_name: str | None = None) -> Path:
 
     Raises FileError where the folder does not exist, or a file has to be named; OptionError for what is no path.
     """
-    if not isinstance(output, (str, os.PathLike)):
-        raise OptionError(f"the output is {type(output).__name__}; a path was expected")
-    path = Path(output)
+    path = as_path(output, "the output")
     if not os.fspath(output).endswith("/") and not path.is_dir():
         return path
     if default_name is None:

@@ -1,4 +1,4 @@
-"""Hints for a path at which there is something else than what was wanted, or nothing."""
+"""Paths that users name: whether they are any, and hints where there is something else than was wanted, or nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import re
 from pathlib import Path
 
+from quants.errors import OptionError
+
+PathLike = str | os.PathLike[str]
 ADDRESS = re.compile(
     r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/]+?)(?:/(?:tree|blob|resolve)/([^/]+).*|/)?"
 )
@@ -13,7 +16,14 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 SHOWN = 3
 
 
-def hint_for_absent(path: str | os.PathLike[str]) -> str | None:
+def as_path(given: PathLike, what: str) -> Path:
+    """A path that a function was given for `what`. Raises OptionError for what is none."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise OptionError(f"{what} is {type(given).__name__}; a path was expected")
+    return Path(given)
+
+
+def hint_for_absent(path: PathLike) -> str | None:
     """What to do about a path that does not exist: a name on the hub, its address, standard input."""
     text = os.fspath(path)
     if text == "-":

@@ -15,7 +15,8 @@ from archs.metadata import Metadata, ValueType
 from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
 
-from ..model import Model, PathLike, opened
+from ..files.naming import PathLike
+from ..model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates

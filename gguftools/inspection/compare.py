@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from quants import Tensor
 
 from ..files.gguf.writer import RESERVE_KEY
+from ..files.naming import PathLike
 from ..metadata.difference import KeyDifference, compare_metadata
-from ..model import Model, PathLike, opened
+from ..model import Model, opened
 from ..writing.row_blocks import Progress, over_rows
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.

@@ -15,9 +15,10 @@ from archs.metadata import Metadata
 from quants.errors import VocabularyError
 from runtime.tokenizer import Tokenizer
 
+from ..files.naming import PathLike
 from ..metadata.checks import check_types
 from ..metadata.text import plain
-from ..model import Model, PathLike, opened
+from ..model import Model, opened
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128

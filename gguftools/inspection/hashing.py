@@ -22,7 +22,8 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
-from ..model import Model, PathLike, opened_gguf
+from ..files.naming import PathLike
+from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 

@@ -16,8 +16,9 @@ from quants.errors import GgufToolsError, OptionError
 
 from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
+from ..files.naming import PathLike
 from ..metadata.checks import problems as key_problems
-from ..model import Model, PathLike, opened_gguf
+from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .block_check import can_check, find_bad_blocks
 from .vocabulary_check import ERROR, WARNING, check_vocabulary

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants.errors import ModelError, OptionError
 
 from ..files.checkpoint.folder import is_remote
-from ..model import PathLike
+from ..files.naming import PathLike
 from ..writing.report import LogitCheck, OutputReport
 
 if TYPE_CHECKING:

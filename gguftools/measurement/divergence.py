@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quants.errors import OptionError
 
-from ..model import Model, PathLike, opened
+from ..files.naming import PathLike
+from ..model import Model, opened
 from .perplexity import read_text
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def divergence(
     from runtime.precision import Precision
 
     files = [opened(each) for each in (model, base)]
-    written = read_text(Path(text))
+    written = read_text(text)
     tokens, of_base = (file.tokenizer.encode(written) for file in files)
     if tokens != of_base:
         both = f"{files[0].path} and {files[1].path}"

@@ -10,7 +10,8 @@ import numpy as np
 from quants.errors import ModelError
 
 from ..files.atomic import NOTHING, check_target, output_path
-from ..model import Model, PathLike, opened
+from ..files.naming import PathLike, as_path
+from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from .perplexity import read_text
 
@@ -22,7 +23,7 @@ Progress = Callable[[int, int, float], None]
 def imatrix(
     model: PathLike | Model,
     text: PathLike,
-    output: PathLike,
+    output: PathLike | None = None,
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
@@ -44,12 +45,12 @@ def imatrix(
     from runtime.perplexity import windows
 
     source = opened(model)
-    reads = [*source.files, Path(text)]
+    reads = [*source.files, as_path(text, "the text")]
     target = Path("imatrix.gguf") if output is None else output_path(output)
     if output is not None:
         check_target(target, NOTHING.also(reads), overwrite)
     tokenizer = source.tokenizer
-    tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
+    tokens = tokenizer.encode(read_text(text), add_special=True)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     found = Importance()
     net = RunningModel(source.metadata, source.tensors, threads=threads, observe=found.observe)

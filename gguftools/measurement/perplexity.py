@@ -6,15 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quants.errors import FileError
 
-from ..files.naming import hint_for_absent
-from ..model import Model, PathLike, opened
+from ..files.naming import PathLike, as_path, hint_for_absent
+from ..model import Model, opened
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -75,7 +74,7 @@ def perplexity(
 
     source = opened(model)
     tokenizer = source.tokenizer
-    tokens = tokenizer.encode(read_text(Path(text)), add_special=True)
+    tokens = tokenizer.encode(read_text(text), add_special=True)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     precision: Precision = "llama.cpp" if round_activations else "float32"
     net = RunningModel(source.metadata, source.tensors, threads=threads, precision=precision)
@@ -133,8 +132,9 @@ def _warm_up(net: Any, tokens: list[int]) -> float:
     return time.perf_counter() - start
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 text. Raises FileError."""
+def read_text(text: PathLike) -> str:
+    """What is in a UTF-8 file. Raises FileError, OptionError for what is no path."""
+    path = as_path(text, "the text")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -39,7 +39,6 @@ from .operations import (
 )
 from .text import typed
 
-PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 ITEM = re.compile(r"(.+)\[(\d{1,15})\]", re.DOTALL)
 FORCE = "pass --force to store it anyway"

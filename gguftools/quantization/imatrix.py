@@ -22,8 +22,9 @@ from quants import Tensor, from_array
 from quants.errors import FileError, OptionError
 from quants.spelling import did_you_mean
 
-from ..files.atomic import NOTHING, PathLike, atomic_output
+from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.naming import PathLike
 from ..writing.pipeline import FilePlan, Item, write_files
 
 Floats = NDArray[np.float32]

@@ -271,11 +271,11 @@ def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
 
 def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
-    found = tuple(rules.items()) if isinstance(rules, Mapping) else tuple(map(tuple, rules))
+    found = tuple(rules.items() if isinstance(rules, Mapping) else rules)
     for rule in found:
-        if len(rule) != 2 or not all(isinstance(each, str) for each in rule):
+        if not isinstance(rule, tuple) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):
             raise OptionError(f"rules has {rule!r}; a regular expression and a format were expected")
-    return found  # type: ignore[return-value]
+    return found
 
 
 def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: Sequence[int]) -> PrunedModel:

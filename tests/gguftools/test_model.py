@@ -1,49 +1,182 @@
-"""A Model that is made of arrays, changed and saved."""
+"""Model: opened from anything, made of arrays, changed, saved."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
 
 import gguftools
+from archs.metadata import ValueType
+from gguftools import GgufToolsError, Model
 
-METADATA = {"general.architecture": "llama", "llama.block_count": 1}
-VALUES = np.arange(16, dtype=np.float32).reshape(2, 8)
+from ..conftest import ROOT
 
-
-@pytest.fixture
-def model() -> gguftools.Model:
-    return gguftools.Model(METADATA, {"token_embd.weight": VALUES})
-
-
-def test_tensors_that_are_replaced_take_the_new_names(model: gguftools.Model, tmp_path: Path):
-    model.tensors = {f"new.{name}": tensor for name, tensor in model.tensors.items()}
-    model.save(tmp_path / "renamed.gguf")
-    assert list(gguftools.open(tmp_path / "renamed.gguf").tensors) == ["new.token_embd.weight"]
+AUSTEN = ROOT / "examples" / "austen-4m"
+A = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-@pytest.mark.parametrize("change", ["update", "setdefault", "pop"])
-def test_every_way_to_change_a_dict_changes_the_tensors(model: gguftools.Model, tmp_path: Path, change: str):
-    if change == "update":
-        model.tensors.update({"a": VALUES})
-    elif change == "setdefault":
-        model.tensors.setdefault("a", VALUES)
-    else:
-        model.tensors["a"] = model.tensors.pop("token_embd.weight")
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "austen.gguf"
+    gguftools.convert(AUSTEN, path)
+    return path
+
+
+def test_made_of_arrays_and_read_back(tmp_path):
+    arrays = {
+        "a": A, "half": A.astype(np.float16), "double": A.astype(np.float64), "cube": np.ones((2, 3, 32), np.float32),
+        **{f"i{8 * n}": np.arange(4, dtype=f"i{n}") for n in (1, 2, 4, 8)}, "big-endian": A.astype(">f4"),
+    }  # fmt: skip
+    made = Model({"general.architecture": "llama", "llama.context_length": 4096, "mine": [1.5, 2.5]}, arrays)
+    report = made.save(tmp_path / "a.gguf")
+    assert report.outputs[0].files == (tmp_path / "a.gguf",)
+    with gguftools.open(tmp_path / "a.gguf") as read:
+        assert read.metadata == made.metadata
+        assert read.metadata.value("llama.context_length").type is ValueType.UINT32
+        assert list(read.tensors) == list(arrays)
+        for name, array in arrays.items():
+            assert read.tensors[name].shape == array.shape
+            np.testing.assert_array_equal(np.asarray(read.tensors[name]), array)
+        assert read.tensors["i8"].format.name == "I8"
+    assert read.tensors == {}  # the files are let go of
+
+
+def test_bfloat16_arrays(tmp_path):
+    types = pytest.importorskip("ml_dtypes")
+    made = Model({}, {"b": A.astype(types.bfloat16)})
+    assert made.tensors["b"].format.name == "BF16"
+    np.testing.assert_array_equal(np.asarray(made.tensors["b"]), A)
+
+
+def test_items_of_tensors():
+    cube = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    tensors = Model({}, {"a": A, "cube": cube, "line": A[0]}).tensors
+    for name, array in (("a", A), ("cube", cube), ("line", A[0])):
+        for index in (0, -1, slice(None), slice(1, 2), slice(5, 9), slice(0, None, 2), slice(2, 1)):
+            np.testing.assert_array_equal(tensors[name][index], array[index])
+        assert len(tensors[name]) == len(array)
+    with pytest.raises(IndexError, match="has 3 items; there is no item 3"):
+        tensors["a"][3]
+    with pytest.raises(IndexError, match="a step of -1 is not"):
+        tensors["a"][::-1]
+
+
+def test_says_what_it_is_in_a_line(file):
+    model = gguftools.open(file)
+    assert repr(model) == f"<Model {str(file)!r}: llama, 35 keys, 39 tensors, 8,397,824 bytes>"
+    assert repr(model.tensors) == "<39 tensors, 8,397,824 bytes>"
+    assert repr(model.tensors["token_embd.weight"]).startswith("<Tensor 'token_embd.weight': BF16 (")
+    assert repr(model.metadata) == "<Metadata: 35 keys of a llama model>"
+    assert (model.architecture, model.path, model.files) == ("llama", file, (file,))
+
+
+def test_opens_folders_and_any_shard(file, tmp_path):
+    folder, whole = gguftools.open(AUSTEN), gguftools.open(file)
+    shards = gguftools.split(file, tmp_path / "s", max_tensors=20).shards
+    joined = gguftools.open(shards[-1].path)
+    assert len(joined.files) == len(shards) > 1
+    for model in (folder, joined):
+        assert list(model.tensors) == list(whole.tensors)
+        assert model.tokenizer.encode("It is a truth") == whole.tokenizer.encode("It is a truth")
+    assert folder.save(tmp_path / "from-folder.gguf").outputs[0].recipe == "BF16"
+    assert (tmp_path / "from-folder.gguf").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("recipe", ["Q4_K_M", "q8_0"])
+def test_saving_by_a_recipe_is_quantizing(file, tmp_path, recipe):
+    gguftools.open(file).save(tmp_path / "a.gguf", recipe)
+    gguftools.quantize(file, recipe, tmp_path / "b.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_saving_by_rules_alone(tmp_path):
+    made = Model({}, {"a": np.ones((2, 32), np.float32), "b": np.ones((2, 32), np.float32), "n": np.ones(2, np.int8)})
+    made.save(tmp_path / "m.gguf", {"a": "Q8_0", "n|b": "F16"})
+    formats = {name: tensor.format.name for name, tensor in gguftools.open(tmp_path / "m.gguf").tensors.items()}
+    assert formats == {"a": "Q8_0", "b": "F16", "n": "I8"}
+
+
+def test_changes_are_saved(file, tmp_path):
+    model = gguftools.open(file)
+    model.metadata["general.name"] = "mine"
+    model.chat_template = "{{ messages }}"
+    model.tensors["renamed"] = model.tensors.pop("token_embd.weight")
+    model.tensors["added"] = A
     model.save(tmp_path / "changed.gguf")
-    with gguftools.open(tmp_path / "changed.gguf") as changed:
-        np.testing.assert_array_equal(changed.tensors["a"], VALUES)
-        assert ("token_embd.weight" in changed.tensors) == (change != "pop")
+    read = gguftools.open(tmp_path / "changed.gguf")
+    assert (read.metadata["general.name"], read.chat_template) == ("mine", "{{ messages }}")
+    assert (read.tensors["renamed"].name, "token_embd.weight" in read.tensors) == ("renamed", False)
+    np.testing.assert_array_equal(read.tensors["added"][:], A)
+    model.chat_template = None
+    assert model.chat_template is None
 
 
-def test_metadata_that_is_replaced_is_typed(model: gguftools.Model):
-    model.metadata = {**METADATA, "llama.context_length": 4096}
-    assert model.metadata.value("llama.context_length").type.name == "UINT32"
+def test_the_tokenizer_follows_the_metadata(file):
+    model = gguftools.open(file)
+    before = model.tokenizer
+    assert model.tokenizer is before
+    model.metadata["tokenizer.ggml.add_bos_token"] = not before.add_bos
+    assert model.tokenizer.add_bos is not before.add_bos
 
 
-@pytest.mark.parametrize("name", ["metadata", "tensors"])
-def test_what_is_no_mapping_is_refused(model: gguftools.Model, name: str):
-    with pytest.raises(gguftools.GgufToolsError, match=f"{name} is list; a mapping by name was expected"):
-        setattr(model, name, [1])
+def test_a_model_is_not_saved_over_what_it_reads(file, tmp_path):
+    shutil.copy(file, tmp_path / "m.gguf")
+    with pytest.raises(GgufToolsError, match="is read, so it cannot be written"):
+        gguftools.open(tmp_path / "m.gguf").save(tmp_path / "m.gguf", overwrite=True)
+    with pytest.raises(GgufToolsError, match="exists"):
+        gguftools.open(AUSTEN).save(tmp_path / "m.gguf")
+
+
+def test_quantize_takes_models_and_plain_values(file, tmp_path):
+    model = gguftools.open(file)
+    gguftools.quantize(
+        model, "Q8_0", tmp_path / "q.gguf", rules={"attn_v": "F16"}, override={"llama.context_length": 77}
+    )
+    read = gguftools.open(tmp_path / "q.gguf")
+    assert read.metadata.value("llama.context_length").type is ValueType.UINT32
+    assert read.metadata["llama.context_length"] == 77
+    assert read.tensors["blk.0.attn_v.weight"].format.name == "F16"
+    assert gguftools.load(model).logits([1, 2]).shape == (2, len(model.tensors["token_embd.weight"]))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda file, out: gguftools.open(3), "the model is int; a path was expected"),
+        (lambda file, out: gguftools.load(None), "the model is NoneType; a path was expected"),
+        (lambda file, out: Model([], {}), "metadata is list; a mapping by name was expected"),
+        (lambda file, out: Model({}, 3), "tensors is int; a mapping by name was expected"),
+        (lambda file, out: Model({"a": {1: 2}}, {}), "'a': {1: 2} has no GGUF type"),
+        (lambda file, out: Model({"llama.block_count": "x"}, {}), "'llama.block_count' is UINT32: 'x' is not an int"),
+        (lambda file, out: Model({}, {"a": np.zeros(3, np.complex64)}), "'a' is an array of complex64"),
+        (lambda file, out: Model({}, {"a": "text"}), "'a' is an array of <U4"),
+        (lambda file, out: gguftools.open(file).save(3), "the output is int; a path was expected"),
+        (lambda file, out: gguftools.open(file).save(out, "Q9"), "there is no recipe 'Q9'"),
+        (lambda file, out: gguftools.open(file).save(out, {"zzz": "Q8_0"}), "'zzz' matches none of the 39 tensors"),
+        (lambda file, out: gguftools.open(file).save(out, rules={"a": "Q9"}), "there is no format 'Q9'"),
+        (lambda file, out: gguftools.open(file).save(out, imatrix="x"), "imatrix changes nothing in a copy"),
+        (lambda file, out: gguftools.quantize(3, "Q8_0"), "the model is int; a path was expected"),
+        (lambda file, out: gguftools.quantize(file, []), "no recipe is named"),
+        (lambda file, out: gguftools.quantize(file, "Q8_0", out, rules=[1]), "rules has 1; a regular expression and"),
+        (lambda file, out: gguftools.quantize(file, "Q8_0", out, override={"llama.block_count": "x"}), "is not"),
+        (lambda file, out: gguftools.convert(3, out), "the model is int; a path was expected"),
+        (lambda file, out: gguftools.export(file, out, outtype="Q8_0"), "cannot be exported as 'Q8_0'"),
+        (lambda file, out: gguftools.imatrix(file, 3), "the text is int; a path was expected"),
+        (lambda file, out: gguftools.perplexity(file, 3), "the text is int; a path was expected"),
+        (lambda file, out: gguftools.perplexity(3, out), "the model is int; a path was expected"),
+        (lambda file, out: gguftools.gpu_split(3, 1), "activations is int; a path was expected"),
+    ],
+)
+def test_wrong_input(file, tmp_path, call, words):
+    with pytest.raises(GgufToolsError) as told:
+        call(file, tmp_path / "out.gguf")
+    assert words in str(told.value)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_everything_public_is_listed_and_says_what_it_does():
+    assert set(gguftools.__all__) - {"__version__"} <= set(dir(gguftools))
+    for name in set(gguftools.__all__) - {"__version__"}:
+        assert getattr(gguftools, name).__doc__, name
