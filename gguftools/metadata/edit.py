@@ -23,6 +23,7 @@ from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
+from ..files.naming import PathLike
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
 from .operations import (
