@@ -157,8 +157,8 @@ class Model:
         if self.file is None:
             return dict(self.tensors)
         read = pread_tensors(self.file)
-        mapped = self.file.tensors
-        return {name: read[name] if mapped.get(name) is each else each for name, each in self.tensors.items()}
+        mapped, tensors = self.file.tensors, self.tensors.data
+        return {name: read[name] if mapped.get(name) is each else each for name, each in tensors.items()}
 
     def save(
         self,
@@ -311,7 +311,9 @@ def of_file(file: GgufFile) -> Model:
     """An open GGUF file as a Model."""
     shards = tuple(tuple(part.tensors) for part in file.parts)
     origin = Origin(file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment)
-    return Model(file.metadata, file.tensors, origin=origin, file=file)
+    model = Model(file.metadata, {}, origin=origin, file=file)
+    model.tensors.data.update(file.tensors)  # of a hundred thousand, without a look at each
+    return model
 
 
 def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
