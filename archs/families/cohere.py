@@ -88,10 +88,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         "first_k_dense_replace": keys["leading_dense_block_count"],
         "prefix_dense_intermediate_size": keys["feed_forward_length"],
         "intermediate_size": keys["expert_feed_forward_length"],
-        "num_shared_experts": keys.get("expert_shared_count", 0),
-        **kinds_of_nets(keys, tensors),
+        "num_shared_experts": keys.get("expert_shared_count", 0), **kinds_of_nets(keys, tensors),
         "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
-    }
+    }  # fmt: skip
 
 
 def numbers(keys: Keys, usual: Hyper) -> Hyper:

@@ -71,9 +71,7 @@ EXAONE_MOE = DOTS1.derive(
         "num_experts": 64, "num_shared_experts": 1, "num_experts_per_tok": 8, "norm_topk_prob": True,
         "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
     },
-    config_from_gguf=lambda keys, tensors: {
-        **mtp_counts(keys), **kinds_of_nets(keys, tensors),
-    },
+    config_from_gguf=lambda keys, tensors: {**mtp_counts(keys), **kinds_of_nets(keys, tensors)},
     tensors=in_layers({"mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS}),
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

@@ -108,9 +108,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
         "num_nextn_predict_layers": 0, "vocab_size": 154_880,
     },
     config_from_gguf=lambda keys, tensors: {
-        **v3_config_from_gguf(keys, tensors),
-        **mtp_counts(keys),
-        **kinds_of_nets(keys, tensors),
+        **v3_config_from_gguf(keys, tensors), **mtp_counts(keys), **kinds_of_nets(keys, tensors),
     },
     tensors=in_layers(MTP_TENSORS),
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},

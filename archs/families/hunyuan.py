@@ -95,9 +95,8 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         "moe_intermediate_size": lambda config: config["intermediate_size"],
     },
     config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "num_experts": keys["expert_count"],
-        "moe_topk": keys["expert_used_count"], "moe_intermediate_size": keys["expert_feed_forward_length"],
-        "num_shared_expert": keys["expert_shared_count"],
+        **config_from_gguf(keys, tensors), "num_experts": keys["expert_count"], "moe_topk": keys["expert_used_count"],
+        "moe_intermediate_size": keys["expert_feed_forward_length"], "num_shared_expert": keys["expert_shared_count"],
     },
     tensors=in_layers({"mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")}),
     block={"normalize_experts": True},

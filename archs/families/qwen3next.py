@@ -65,8 +65,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     counts = mtp_counts(keys)
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
-        **counts,
-        "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
+        **counts, "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
         "layer_types": kinds[: counts["num_hidden_layers"]],
         "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
         **dense_layers({"block_count": counts["num_hidden_layers"]}, tensors),
