@@ -1,4 +1,7 @@
-"""What several families call alike: tensors of feed-forward nets, norms, state spaces, layers that predict further."""
+"""What several families call alike: tensors of feed-forward nets, norms, state spaces, layers that predict further.
+
+Tensors of layers have names as `archs.spec.in_layers` takes them.
+"""
 
 from __future__ import annotations
 
