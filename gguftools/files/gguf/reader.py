@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.schema import KEYS
 from archs.small_files import check_not_pointer
-from archs.values import ARRAY_TYPES, INTEGERS, MAX_ARRAY_DEPTH
+from archs.values import ARRAY_TYPES, MAX_ARRAY_DEPTH
 from quants import Format, FormatError, Tensor, format_of_type
 from quants.errors import FileError
 from quants.spelling import quote
@@ -61,14 +62,10 @@ SCALARS = {
     ValueType.INT32: "i", ValueType.FLOAT32: "f", ValueType.BOOL: "B", ValueType.UINT64: "Q", ValueType.INT64: "q",
     ValueType.FLOAT64: "d",
 }  # fmt: skip
-# Keys that say how to read the file, and the types they may have.
-STRUCTURAL_KEYS: dict[str, tuple[ValueType, ...]] = {
-    "general.architecture": (ValueType.STRING,),
-    "general.alignment": (ValueType.UINT32,),
-    "split.no": INTEGERS,
-    "split.count": INTEGERS,
-    "split.tensors.count": INTEGERS,
-}
+# Keys that say how to read the file.
+STRUCTURAL_KEYS = {key: KEYS[key] for key in (
+    "general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"
+)}  # fmt: skip
 
 
 log = logging.getLogger(__name__)
@@ -315,10 +312,10 @@ class _Header:
             if key in metadata:
                 raise self.error(f"metadata key {quote(key)} appears twice")
             value = self.read_value(self.value_type(key), key, 0)
-            allowed = STRUCTURAL_KEYS.get(key)
-            if allowed and value.type not in allowed:
-                names = "an integer" if allowed is INTEGERS else allowed[0].name
-                raise self.error(f"metadata key {quote(key)} is {value.type.name}; it must be {names}")
+            known = STRUCTURAL_KEYS.get(key)
+            if known and not known.allows(value):
+                wanted = "an integer" if known.any_width else known.type.name
+                raise self.error(f"metadata key {quote(key)} is {value.type.name}; it must be {wanted}")
             metadata.set(key, value.data, value.type, value.element)
         return metadata
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
-from archs.values import ARRAY_TYPES, numbers
+from archs.values import ARRAY_TYPES, INTEGERS, numbers
 from quants import Format
 from quants.errors import FileError
 
@@ -183,9 +183,10 @@ def _check_key(key: str, value: Value) -> None:
     """Refuse what our own reader would."""
     if not 0 < len(key.encode()) <= MAX_NAME_BYTES:
         raise ValueError(f"keys have 1 to {MAX_NAME_BYTES} bytes")
-    allowed = STRUCTURAL_KEYS.get(key)
-    if allowed and value.type not in allowed:
-        raise ValueError(f"this key must be {' or '.join(kind.name for kind in allowed)}")
+    known = STRUCTURAL_KEYS.get(key)
+    if known and not known.allows(value):
+        types = INTEGERS if known.any_width else (known.type,)
+        raise ValueError(f"this key must be {' or '.join(type.name for type in types)}")
 
 
 def _string(text: Any, order: str) -> bytes:
