@@ -30,6 +30,6 @@ def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 FORMAT = Format(
-    "IQ1_M", 29, 256, BLOCK, codec="quants.kernels.iq1_m", importance="used", is_very_low_bits=True,
+    "IQ1_M", 29, 256, BLOCK, codec="quants.kernels.iq1", importance="used", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4, bad_blocks=bad_blocks,
 )  # fmt: skip

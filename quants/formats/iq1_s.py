@@ -17,6 +17,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])
 FORMAT = Format(
-    "IQ1_S", 19, 256, BLOCK, codec="quants.kernels.iq1_s", importance="needed", is_very_low_bits=True,
+    "IQ1_S", 19, 256, BLOCK, codec="quants.kernels.iq1", importance="needed", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
 )  # fmt: skip

@@ -18,6 +18,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 FORMAT = Format(
-    "Q3_K", 11, 256, BLOCK, codec="quants.kernels.q3_k", importance="used", fallback="Q4_0",
+    "Q3_K", 11, 256, BLOCK, codec="quants.kernels.signed_superblocks", importance="used", fallback="Q4_0",
     activations="Q8_K", compile_cost=2,
 )  # fmt: skip

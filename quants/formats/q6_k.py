@@ -17,6 +17,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 FORMAT = Format(
-    "Q6_K", 14, 256, BLOCK, codec="quants.kernels.q6_k", importance="used", fallback="Q8_0",
+    "Q6_K", 14, 256, BLOCK, codec="quants.kernels.signed_superblocks", importance="used", fallback="Q8_0",
     activations="Q8_K", compile_cost=2,
 )  # fmt: skip

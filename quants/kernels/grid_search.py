@@ -315,7 +315,7 @@ def _combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
 
 @inlined
 def _wrapped_combination(x: Floats, at: int, dims: int, inverse: Lanes) -> Lanes:
-    """The same where x * inverse may be so great that rounding wraps, in the reference too: no nearest levels then."""
+    """The same where x * inverse may be so great that rounding wraps, in llama.cpp too: no nearest levels then."""
     number = every_int(DOUBTFUL)
     for i in range(dims):
         level = nearest_int(np.float32(0.5) * (inverse * load(x, at + LANES * i) - np.float32(1)))

@@ -1,323 +1,296 @@
-"""What IQ1_S and IQ1_M share: three levels moved up or down by an eighth, and the best split of a group into them.
+"""IQ1_S and IQ1_M: every 8 values are a point of a grid of 2048 of -1, 0, 1, all moved up or down by an eighth.
 
-With values in ascending order, the best levels for any scale are a split of the order in three; all splits are tried.
+The weight of an error: importance * sqrt(2 * mean of the squares + x * x); without importance (IQ1_M) x * x.
 """
 
 from __future__ import annotations
 
-import itertools
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Bytes, Floats, Words, flat
-from .grid_search import (
-    DOUBT,
-    DOUBTFUL,
-    LONGEST_LIST,
-    POWERS,
-    SUPER,
-    Blocks,
-    Tables,
-    list_of,
-    nearest_point,
-    room_for_blocks,
-    tables_of,
+from ..format import Format
+from ..formats.iq1_m import BLOCK as M_BLOCK
+from ..formats.iq1_s import BLOCK as S_BLOCK
+from .blocks import Bytes, Floats, field_offsets, flat, value_rows
+from .grid_search import SUPER, Blocks, Tables, load_blocks
+from .grids import grid_values, two_points
+from .half import from_half
+from .iq1_search import (
+    DOWN,
+    LOWEST,
+    UP,
+    Memory,
+    Result,
+    fit_group,
+    gain_above,
+    gain_near,
+    keep_best,
+    number_scales,
+    put_result,
+    search_rows,
+    sort_group,
+    units,
+    weighted_sums,
 )
-from .half import to_half
-from .jit import inlined
-from .lane_memory import load, room_for_floats, room_for_words, store
-from .lanes import LANES, Lanes, absolute, every, every_int, larger, smaller, to_float, where, with_sign
-from .rounding import nearest_int
+from .jit import Kernels, inlined, kernel
+from .lane_memory import load, room_for_floats, store
+from .lanes import LANES, any_lane, every, every_int, lane_numbers, larger, to_float, where
 
-CELLS = 32  # of 8 values in a super-block
-# What the levels 0, 1, 2 mean in a cell that is moved up, and in one moved down.
-UP = (np.float32(-0.875), np.float32(0.125), np.float32(1.125))
-DOWN = (np.float32(-1.125), np.float32(-0.125), np.float32(0.875))
-LOWEST = np.float32(np.finfo(np.float32).min)
-NEARLY = np.float32(1 - 1e-4)
-VANISHING = np.float32(1e-30)
-
-
-def meanings() -> Floats:
-    """UP, then DOWN, each repeated as `nearest_point` picks from it."""
-    return np.array([(*UP, 0) * (LANES // 4), (*DOWN, 0) * (LANES // 4)], np.float32).reshape(-1)
+S_GROUP, S_GROUPS, M_GROUP, M_GROUPS = 32, 8, 16, 16
+S_BLOCK_BYTES, _, S_QS, S_QH = S_BLOCK.itemsize, *field_offsets(S_BLOCK)
+M_BLOCK_BYTES, M_QS, M_QH, M_SCALES = M_BLOCK.itemsize, *field_offsets(M_BLOCK)
+S_ZERO_BELOW, M_ZERO_BELOW = np.float32(1e-12), np.float32(1e-7)
+S_FUDGE, M_FUDGE = np.float32(1.125), np.float32(1.1125)  # of the stored scale, as llama.cpp has it
+# Ways to move the two cells of a group: up up, up down, down up, down down.
+# What weights add to a sum of squares of levels when they drop below the second limit, and then below the first.
+UP_FIRST, UP_SECOND = UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[2]
+DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[1] - DOWN[2] * DOWN[2]
 
 
-@cache
-def sorting_network(count: int) -> NDArray[np.int64]:
-    """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
-    steps = []
-    for width in (1 << k for k in range(count.bit_length() - 1)):
-        for gap in (width >> k for k in range(width.bit_length())):
-            starts = range(gap % width, count - gap, 2 * gap)
-            for at, i in itertools.product(starts, range(gap)):
-                if (at + i) // (2 * width) == (at + i + gap) // (2 * width):
-                    steps.append((at + i, at + i + gap))
-    return np.array(steps)
+def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
+    encoder = KERNELS[form.name].encode
+    if form.name == "IQ1_S":
+        sums: Any = tuple(room_for_floats(S_GROUP + 1) for _ in range(6))
+        result = search_rows(encoder, S_GROUP, sums, rows, importance)
+    else:
+        result = search_rows(encoder, M_GROUP, room_for_floats(6 * (M_GROUP + 1)), rows, importance)
+    blocks, high = np.empty(len(result.d), form.block), result.indexes >> 8
+    blocks["qs"] = result.indexes & 255
+    if form.name == "IQ1_S":
+        blocks["d"] = result.d.view("<f2")
+        bits = high[:, ::4] | high[:, 1::4] << 3 | high[:, 2::4] << 6 | high[:, 3::4] << 9
+        blocks["qh"] = bits | result.levels.astype(np.uint16) << 12 | result.downs[:, ::4].astype(np.uint16) << 15
+    else:
+        cells, levels = high | result.downs.astype(np.uint16) << 3, result.levels.astype(np.uint16)
+        blocks["qh"] = cells[:, ::2] | cells[:, 1::2] << 4
+        scales = levels[:, ::4] | levels[:, 1::4] << 3 | levels[:, 2::4] << 6 | levels[:, 3::4] << 9
+        blocks["scales"] = scales | (result.d[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15) << 12
+    return blocks.view(np.uint8).reshape(len(rows), -1)
 
 
-class Memory(NamedTuple):
-    """Arrays of an encoder; those of the search of a group, then those of sixteen blocks."""
-
-    values: Floats  # in order
-    weights: Floats  # theirs
-    order: Words  # and where they were
-    limits: Floats  # of a split
-    places: Words  # where these are
-    scale: Floats
-    errors: Floats  # of neighbours
-    off_grid: Words
-    points: Words  # index << 16 | code, of each cell of a block
-    downs: Words  # 1 where it is moved down
-    scales: Floats  # of each group
-    levels: Words  # their numbers
-
-
-def working_memory(group: int) -> Memory:
-    """For groups of `group` values."""
-    return Memory(
-        room_for_floats(group + 1), room_for_floats(group + 1), room_for_words(group + 1), room_for_floats(2),
-        room_for_words(2), room_for_floats(1), np.empty(LONGEST_LIST, np.float32), room_for_words(1),
-        room_for_words(CELLS), room_for_words(CELLS), room_for_floats(SUPER // group), room_for_words(SUPER // group),
-    )  # fmt: skip
-
-
-class Result(NamedTuple):
-    """What was found for super-blocks: d (float16 bits), and for all groups and cells what `Memory` says."""
-
-    d: NDArray[np.uint16]
-    levels: Bytes
-    indexes: NDArray[np.uint16]
-    downs: Bytes
-
-
-def search_rows(kernel: Any, group: int, sums: Any, rows: Floats, importance: Floats | None) -> Result:
-    """What an encoder's kernel finds for rows. sums: more of its memory."""
-    count = rows.size // SUPER
-    result = Result(
-        np.empty(count, np.uint16), np.empty((count, SUPER // group), np.uint8), np.empty((count, CELLS), np.uint16),
-        np.empty((count, CELLS), np.uint8),
-    )  # fmt: skip
-    columns = np.empty(0, np.float32) if importance is None else importance
-    tables, memory = tables_of("IQ1_S", 3, meanings()), working_memory(group)
-    kernel(flat(rows), flat(columns), sorting_network(group), tables, room_for_blocks(), memory, sums, result)
-    return result
+def decode(form: Format, raw: Bytes) -> Floats:
+    values, blocks, grid = value_rows(form, raw), raw.reshape(-1).view(form.block), grid_values("IQ1_S")
+    if form.name == "IQ1_S":
+        qh = np.ascontiguousarray(blocks["qh"]).reshape(-1)
+        _decode_iq1_s(blocks["d"].astype(np.float32), qh, flat(raw), grid, values.reshape(-1))
+    else:
+        _decode_iq1_m(np.ascontiguousarray(blocks["scales"]).reshape(-1), flat(raw), grid, values.reshape(-1))
+    return values
 
 
 @inlined
-def fit_group(
-    at: int, count: int, zero_below: np.float32, gain: Lanes, scale: Lanes, lows: Lanes, highs: Lanes, tables: Tables,
-    blocks: Blocks, memory: Memory, points: Words, downs: Words,
-) -> Lanes:  # fmt: skip
-    """The scale of a group of `count` values, of which a split is known, and its points. downs: as the split has it."""
-    x, weights, zero, cells = blocks.x, blocks.weights, every(np.float32(0)), count // 8
-    split_limits(memory.values, memory.order, lows, highs, memory.limits, memory.places)
-    dead = (greatest_size(x, at, count) < zero_below) | (gain == LOWEST)
-    mirrored = scale < zero
-    scale = absolute(scale)
-    for k in range(0, LANES * cells, LANES):
-        store(downs, k, where(mirrored, every_int(1) - load(downs, k), load(downs, k)))
-    store(memory.scale, 0, scale)
-    cell_numbers(x, weights, at, count, memory.limits, memory.places, mirrored, scale, downs, points)
-    choose_points(x, weights, at, cells, memory.scale, downs, tables, memory.errors, points, memory.off_grid)
-    qx, qq = weighted_sums(x, weights, at, cells, points, downs, None, zero, zero)
-    for k in range(0, LANES * cells, LANES):
-        store(points, k, where(dead, every_int(0), load(points, k)))
-        store(downs, k, where(dead, every_int(0), load(downs, k)))
-    fit = (load(memory.off_grid, 0) != 0) & (qx > zero) & (qq > zero)
-    return where(dead, zero, where(fit, qx / qq, scale))
+def _best_split_iq1_s(values, weights, order, sums):  # type: ignore[no-untyped-def]
+    """The best split: its gain, scale, 1 if the cells are moved down, and at what places it is."""
+    sum_x, sum_w, rest_up, rest_down, square_up, square_down = sums
+    zero = every(np.float32(0))
+    x, w = zero, zero
+    for i in range(S_GROUP):
+        store(sum_x, LANES * i, x)
+        store(sum_w, LANES * i, w)
+        weight = load(weights, LANES * i)
+        x, w = x + weight * load(values, LANES * i), w + weight
+    store(sum_x, LANES * S_GROUP, x)
+    store(sum_w, LANES * S_GROUP, w)
+    for i in range(0, LANES * (S_GROUP + 1), LANES):
+        store(rest_up, i, (x - load(sum_x, i)) * UP[2])
+        store(rest_down, i, (x - load(sum_x, i)) * DOWN[2])
+        store(square_up, i, (w - load(sum_w, i)) * UP[2] * UP[2])
+        store(square_down, i, (w - load(sum_w, i)) * DOWN[2] * DOWN[2])
+    gain, scale, kinds, lows, highs = every(LOWEST), zero, every_int(0), every_int(0), every_int(0)
+    for i in range(S_GROUP + 1):
+        low = _below_first_iq1_s(sums, i)
+        for j in range(i, S_GROUP + 1):
+            qx_up, qq_up, qx_down, qq_down = _split_sums_iq1_s(sums, low, j)
+            gain, scale, kinds, lows, highs = keep_best(qx_up, qq_up, 0, i, j, gain, scale, kinds, lows, highs)
+            gain, scale, kinds, lows, highs = keep_best(qx_down, qq_down, 1, i, j, gain, scale, kinds, lows, highs)
+    return gain, scale, kinds, lows, highs
 
 
 @inlined
-def weighted_sums(
-    x: Floats, weights: Floats, at: int, cells: int, points: Words, downs: Words, factor: Lanes | None, qx: Lanes,
-    qq: Lanes,
-) -> tuple[Lanes, Lanes]:  # fmt: skip
-    """qx, qq and the sums of weight * q * x and weight * q * q, q what the points mean, times the factor."""
-    for k in range(cells):
-        point, down = load(points, LANES * k), load(downs, LANES * k) == 1
-        for i in range(8):
-            j = at + LANES * (8 * k + i)
-            q = meaning(point, i, down)
-            if factor is not None:
-                q = q * factor
-            qx, qq = qx + load(weights, j) * q * load(x, j), qq + load(weights, j) * q * q
-    return qx, qq
+def _below_first_iq1_s(sums, i):  # type: ignore[no-untyped-def]
+    """What does not depend on the second limit: sums below the first one, alone and times levels."""
+    x, w = load(sums[0], LANES * i), load(sums[1], LANES * i)
+    return x, w, x * UP[0], x * DOWN[0], w * UP[0] * UP[0], w * DOWN[0] * DOWN[0]
 
 
 @inlined
-def number_scales(top: Lanes, groups: int, memory: Memory) -> Lanes:
-    """`levels` l of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
-    d = top / np.float32(15)
-    inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
-    for g in range(0, LANES * groups, LANES):
-        level = nearest_int(np.float32(0.5) * (inverse * load(memory.scales, g) - np.float32(1)))
-        store(memory.levels, g, larger(every_int(0), smaller(every_int(7), level)))
-    for k in range(0, LANES * CELLS, LANES):
-        store(memory.downs, k, where(top > np.float32(0), load(memory.downs, k), 0))
-    return d
-
-
-@inlined
-def put_result(d: Lanes, first: int, count: int, groups: int, memory: Memory, result: Result) -> None:
-    """Results of the super-blocks first … first + 15 of `count`."""
-    store(memory.off_grid, 0, to_half(d))
-    for lane in range(min(LANES, count - first)):
-        result.d[first + lane] = memory.off_grid[lane]
-        for g in range(groups):
-            result.levels[first + lane, g] = memory.levels[LANES * g + lane]
-        for k in range(CELLS):
-            result.indexes[first + lane, k] = memory.points[LANES * k + lane] >> 16
-            result.downs[first + lane, k] = memory.downs[LANES * k + lane]
-
-
-@inlined
-def greatest_size(x: Floats, at: int, count: int) -> Lanes:
-    top = absolute(load(x, at))
-    for i in range(LANES, LANES * count, LANES):
-        top = larger(top, absolute(load(x, at + i)))
-    return top
-
-
-@inlined
-def sort_group(
-    x: Floats, weights: Floats, at: int, count: int, network: NDArray[np.int64],
-    values: Floats, carried: Floats, order: Words,
-) -> None:  # fmt: skip
-    """values: x from at on in ascending order, equal ones in theirs; carried: their weights; order: where they were.
-
-    One place past the end has an infinite value.
-    """
-    for i in range(count):
-        store(values, LANES * i, load(x, at + LANES * i))
-        store(carried, LANES * i, load(weights, at + LANES * i))
-        store(order, LANES * i, every_int(i))
-    store(values, LANES * count, every(np.float32(np.inf)))
-    store(order, LANES * count, every_int(0))
-    for step in range(len(network)):
-        i, j = LANES * network[step, 0], LANES * network[step, 1]
-        a, b, place_a, place_b = load(values, i), load(values, j), load(order, i), load(order, j)
-        swap = (b < a) | ((a == b) & (place_b < place_a))
-        store(values, i, where(swap, b, a))
-        store(values, j, where(swap, a, b))
-        store(order, i, where(swap, place_b, place_a))
-        store(order, j, where(swap, place_a, place_b))
-        a, b = load(carried, i), load(carried, j)
-        store(carried, i, where(swap, b, a))
-        store(carried, j, where(swap, a, b))
-
-
-@inlined
-def units(values: Floats, weights: Floats, count: int) -> tuple[Lanes, Lanes]:
-    """What brings sums of weight * x and of weights to about 1, for `gain_above` and `gain_near`."""
-    size, total = every(np.float32(0)), every(np.float32(0))
-    for i in range(0, LANES * count, LANES):
-        size, total = size + absolute(load(values, i) * load(weights, i)), total + load(weights, i)
-    one = every(np.float32(1))
-    return where(size > VANISHING, one / size, one), where(total > VANISHING, one / total, one)
-
-
-@inlined
-def gain_above(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> tuple[Lanes, Lanes]:
-    """The greater of over / under and the gain qx * qx / qq, in the same form; approximately, and without dividing."""
-    top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
-    more = top * under > over * bottom
-    return where(more, top, over), where(more, bottom, under)
-
-
-@inlined
-def gain_near(over: Lanes, under: Lanes, qx: Lanes, qq: Lanes, unit_x: Lanes, unit_w: Lanes) -> Lanes:
-    """Mask of lanes where the gain comes near to over / under, the greatest, so that it may be the one to be chosen.
-
-    Which of some almost equal gains wins depends on rounding and on their order. The reference divides whenever one is
-    greater than all before, mostly in vain; dividing for those near the top, in the same order, ends with the same one.
-    """
-    top, bottom = qx * unit_x * (qx * unit_x), qq * unit_w
-    return top * under >= over * NEARLY * bottom
-
-
-@inlined
-def keep_best(
-    qx: Lanes, qq: Lanes, kind: int, i: int, j: int, gain: Lanes, scale: Lanes, kinds: Lanes, lows: Lanes, highs: Lanes
-) -> tuple[Lanes, Lanes, Lanes, Lanes, Lanes]:
-    """gain … highs, with the split at places i, j in their stead where it gains more, as the reference decides it."""
-    win = (qq > np.float32(0)) & (qx * qx > gain * qq)
-    scale = where(win, qx / qq, scale)
+def _split_sums_iq1_s(sums, low, j):  # type: ignore[no-untyped-def]
+    """Sums of weight * level * x and weight * level * level, for cells moved up and for cells moved down."""
+    middle = (load(sums[0], LANES * j) - low[0]) * UP[1]
+    middle_square = (load(sums[1], LANES * j) - low[1]) * UP[1] * UP[1]
     return (
-        where(win, scale * qx, gain), scale, where(win, every_int(kind), kinds), where(win, every_int(i), lows),
-        where(win, every_int(j), highs),
+        low[2] + middle + load(sums[2], LANES * j), low[4] + middle_square + load(sums[4], LANES * j),
+        low[3] - middle + load(sums[3], LANES * j), low[5] + middle_square + load(sums[5], LANES * j),
+    )  # fmt: skip
+
+
+@kernel
+def _encode_iq1_s(
+    x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
+    sums: tuple[Floats, ...], result: Result,
+) -> None:  # fmt: skip
+    count = x.size // SUPER
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
+        top = every(np.float32(0))
+        for g in range(S_GROUPS):
+            at, points, downs = LANES * S_GROUP * g, memory.points[LANES * 4 * g :], memory.downs[LANES * 4 * g :]
+            sort_group(blocks.x, blocks.weights, at, S_GROUP, network, memory.values, memory.weights, memory.order)
+            gain, scale, down, lows, highs = _best_split_iq1_s(memory.values, memory.weights, memory.order, sums)
+            for k in range(0, 4 * LANES, LANES):
+                store(downs, k, down)
+            scale = fit_group(
+                at, S_GROUP, S_ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
+            store(memory.scales, LANES * g, scale)
+            top = larger(top, scale)
+        put_result(number_scales(top, S_GROUPS, memory) * S_FUDGE, first, count, S_GROUPS, memory, result)
+
+
+@kernel
+def _decode_iq1_s(
+    scales: Floats, qh: NDArray[np.uint16], raw: Bytes, grid: NDArray[np.int8],
+    values: Floats,
+) -> None:  # fmt: skip
+    for b in range(scales.size):
+        for g in range(S_GROUPS):
+            bits = np.int64(qh[S_GROUPS * b + g])
+            d = scales[b] * np.float32(2 * (bits >> 12 & 7) + 1)
+            delta = DOWN[1] if bits & 0x8000 else UP[1]
+            for k in range(2):
+                at, high = S_BLOCK_BYTES * b + S_QS + 4 * g + 2 * k, bits >> (6 * k)
+                points = two_points(grid, raw[at] | (high & 7) << 8, raw[at + 1] | (high & 0o70) << 5)
+                store(values, SUPER * b + S_GROUP * g + LANES * k, (to_float(points) + delta) * d)
+
+
+@inlined
+def _best_split_iq1_m(values, weights, order, sums):  # type: ignore[no-untyped-def]
+    """The best split: its gain, scale, which way the cells are moved, and at what places it is.
+
+    sums: scratch; of either cell's weight * x below every place, and what its weights up to the second limit add to the
+    sum of squares, moved up and down. As levels are 1 apart, the sum of weight * x * level is that of all values in
+    the highest level, less the sums below the two limits.
+    """
+    zero = every(np.float32(0))
+    x, w = (zero, zero), (zero, zero)
+    for j in range(M_GROUP + 1):
+        for cell in range(2):
+            at = LANES * (6 * j + 3 * cell)
+            store(sums, at, x[cell])
+            store(sums, at + LANES, w[cell])
+            store(sums, at + 2 * LANES, w[cell] * DOWN_SECOND)
+        if j < M_GROUP:
+            weight, in_first = load(weights, LANES * j), load(order, LANES * j) < 8
+            product = weight * load(values, LANES * j)
+            x = where(in_first, x[0] + product, x[0]), where(in_first, x[1], x[1] + product)
+            w = where(in_first, w[0] + weight, w[0]), where(in_first, w[1], w[1] + weight)
+    totals = (x[0] * UP[2], x[1] * UP[2], x[0] * DOWN[2], x[1] * DOWN[2])
+    squares = (w[0] * UP[2] * UP[2], w[1] * UP[2] * UP[2], w[0] * DOWN[2] * DOWN[2], w[1] * DOWN[2] * DOWN[2])
+    unit_x, unit_w = units(values, weights, M_GROUP)
+    over, under = -every(np.float32(1)), every(np.float32(1))
+    for i in range(M_GROUP + 1):
+        low = _below_first_iq1_m(sums, squares, i)
+        for j in range(i, M_GROUP + 1):
+            qx, qq = _split_sums_iq1_m(sums, totals, low, j)
+            over, under = gain_above(over, under, qx[0], qq[0], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[1], qq[1], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[2], qq[2], unit_x, unit_w)
+            over, under = gain_above(over, under, qx[3], qq[3], unit_x, unit_w)
+    gain, scale, kinds, lows, highs = every(LOWEST), zero, every_int(0), every_int(0), every_int(0)
+    for i in range(M_GROUP + 1):
+        low = _below_first_iq1_m(sums, squares, i)
+        for j in range(i, M_GROUP + 1):
+            qx, qq = _split_sums_iq1_m(sums, totals, low, j)
+            near = gain_near(over, under, qx[0], qq[0], unit_x, unit_w)
+            near |= gain_near(over, under, qx[1], qq[1], unit_x, unit_w)
+            near |= gain_near(over, under, qx[2], qq[2], unit_x, unit_w)
+            near |= gain_near(over, under, qx[3], qq[3], unit_x, unit_w)
+            if any_lane(near):
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[0], qq[0], 0, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[1], qq[1], 1, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[2], qq[2], 2, i, j, gain, scale, kinds, lows, highs)
+                gain, scale, kinds, lows, highs = keep_best(
+                    qx[3], qq[3], 3, i, j, gain, scale, kinds, lows, highs)
+    return gain, scale, kinds, lows, highs
+
+
+@inlined
+def _below_first_iq1_m(sums, squares, i):  # type: ignore[no-untyped-def]
+    """What does not depend on the second limit: sums of both cells, and parts of the sums of squares."""
+    at = 6 * LANES * i
+    w_a, w_b = load(sums, at + LANES), load(sums, at + 4 * LANES)
+    return (
+        load(sums, at), load(sums, at + 3 * LANES), squares[0] + w_a * UP_FIRST, squares[1] + w_b * UP_FIRST,
+        squares[2] + w_a * DOWN_FIRST, squares[3] + w_b * DOWN_FIRST,
     )  # fmt: skip
 
 
 @inlined
-def split_limits(values: Floats, order: Words, lows: Lanes, highs: Lanes, floats: Floats, ints: Words) -> None:
-    """Values and places at which a split is, for `cell_numbers`: the first limit's, then the second one's."""
-    store(ints, 0, lows)
-    store(ints, LANES, highs)
-    for k in range(2 * LANES):
-        at = LANES * ints[k] + k % LANES
-        floats[k], ints[k] = values[at], order[at]
+def _split_sums_iq1_m(sums, totals, low, j):  # type: ignore[no-untyped-def]
+    """Sums of weight * level * x and weight * level * level for the four ways to move the cells."""
+    at = 6 * LANES * j
+    below_a, below_b = low[0] + load(sums, at), low[1] + load(sums, at + 3 * LANES)
+    up_a, up_b, down_a, down_b = totals[0] - below_a, totals[1] - below_b, totals[2] - below_a, totals[3] - below_b
+    qx = up_a + up_b, up_a + down_b, down_a + up_b, down_a + down_b
+    up_a, up_b = low[2] + load(sums, at + LANES) * UP_SECOND, low[3] + load(sums, at + 4 * LANES) * UP_SECOND
+    down_a, down_b = low[4] + load(sums, at + 2 * LANES), low[5] + load(sums, at + 5 * LANES)
+    return qx, (up_a + up_b, up_a + down_b, down_a + up_b, down_a + down_b)
 
 
-@inlined
-def cell_numbers(
-    x: Floats, weights: Floats, at: int, count: int, floats: Floats, ints: Words, mirrored: Lanes, scale: Lanes,
-    downs: Words, numbers: Words,
+@kernel
+def _encode_iq1_m(
+    x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
+    sums: Floats, result: Result,
 ) -> None:  # fmt: skip
-    """For every 8 of `count` values the number of their levels: 0 below the first limit, 1 below the second, then 2.
-
-    floats, ints: `split_limits`; values equal to a limit are below if their place is. mirrored: a mask, where levels
-    are the other way round. DOUBTFUL is added where a level is not clearly the nearest one to x / scale in a cell that
-    is moved down or not.
-    """
-    first, second, first_place, second_place = load(floats, 0), load(floats, LANES), load(ints, 0), load(ints, LANES)
-    inverse = np.float32(1) / scale
-    for cell in range(count // 8):
-        shift = where(load(downs, LANES * cell) == 1, every(DOWN[1]), UP[1])
-        number, clear = every_int(0), shift == shift
-        for i in range(8):
-            place = 8 * cell + i
-            v = load(x, at + LANES * place)
-            level = where((v < first) | ((v == first) & (first_place > place)), every_int(0), 1)
-            level = where((v < second) | ((v == second) & (second_place > place)), level, 2)
-            level = where(mirrored, every_int(2) - level, level)
-            number += level * POWERS[i]
-            away = absolute(v * inverse - shift - to_float(level - 1))
-            outward = with_sign(np.float32(1), to_float(level - 1)) * (v * inverse - shift)
-            nearest = (away < np.float32(0.5) - DOUBT) | ((level != 1) & (outward > np.float32(0.5) + DOUBT))
-            clear = clear & (nearest | (load(weights, at + LANES * place) == np.float32(0)))
-        store(numbers, LANES * cell, where(clear, number, number + DOUBTFUL))
-
-
-@inlined
-def choose_points(
-    x: Floats, weights: Floats, at: int, cells: int, scales: Floats, downs: Words, tables: Tables, errors: Floats,
-    numbers: Words, off_grid: Words,
-) -> None:  # fmt: skip
-    """Turn the numbers of cells to points, index << 16 | code; off_grid: 1 for lanes where one was not on the grid.
-
-    downs: for each cell, 1 in lanes where it is moved down.
-    """
-    for lane in range(LANES):
-        off_grid[lane] = 0
-        for cell in range(cells):
-            point, count = list_of(numbers[LANES * cell + lane], tables.entries)
-            if count != 0:
-                off_grid[lane] = 1
-                position, _ = nearest_point(
-                    x, weights, at + 8 * LANES * cell + lane, 8, scales[lane], point, count, tables.codes,
-                    tables.meanings[LANES * downs[LANES * cell + lane] :], np.float32(0), errors)
-                point = np.int32(tables.indexes[position]) << 16 | np.int32(tables.codes[position])
-            numbers[LANES * cell + lane] = point
+    count, zero = x.size // SUPER, every(np.float32(0))
+    for first in range(0, count, LANES):
+        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
+        top = zero
+        for g in range(M_GROUPS):
+            at, points, downs = LANES * M_GROUP * g, memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
+            sort_group(blocks.x, blocks.weights, at, M_GROUP, network, memory.values, memory.weights, memory.order)
+            gain, scale, move, lows, highs = _best_split_iq1_m(memory.values, memory.weights, memory.order, sums)
+            store(downs, 0, move >> 1)
+            store(downs, LANES, move & 1)
+            scale = fit_group(
+                at, M_GROUP, M_ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
+            store(memory.scales, LANES * g, scale)
+            top = larger(top, scale)
+        d, qx, qq = number_scales(top, M_GROUPS, memory), zero, zero
+        for g in range(M_GROUPS):
+            points, downs = memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
+            factor = to_float(load(memory.levels, LANES * g) * 2 + 1)
+            qx, qq = weighted_sums(
+                blocks.x, blocks.weights, LANES * M_GROUP * g, 2, points, downs, factor, qx, qq)
+        d = where(top > zero, where(qq > zero, qx / qq, d), zero)
+        put_result(d * M_FUDGE, first, count, M_GROUPS, memory, result)
 
 
-@inlined
-def meaning(point: Lanes, i: int, down: Any) -> Lanes:
-    """What value i of a cell is at a grid point; down: a mask."""
-    level = (point >> (2 * i)) & 3
-    up_means = where(level == 0, every(UP[0]), where(level == 1, every(UP[1]), UP[2]))
-    down_means = where(level == 0, every(DOWN[0]), where(level == 1, every(DOWN[1]), DOWN[2]))
-    return where(down, down_means, up_means)
+@kernel
+def _decode_iq1_m(
+    scales: NDArray[np.uint16], raw: Bytes, grid: NDArray[np.int8], values: Floats
+) -> None:
+    first = lane_numbers() < 8
+    for b in range(scales.size // 4):
+        half = 0
+        for k in range(4):
+            half |= scales[4 * b + k] >> 12 << (4 * k)
+        d = from_half(every_int(half))
+        for g in range(M_GROUPS):
+            at, bits = M_BLOCK_BYTES * b + M_QS + 2 * g, np.int64(raw[M_BLOCK_BYTES * b + M_QH + g])
+            level = scales[4 * b + g // 4] >> (3 * (g % 4)) & 7
+            scale = d * np.float32(2 * np.int32(level) + 1)
+            points = two_points(grid, raw[at] | (bits & 7) << 8, raw[at + 1] | (bits & 0x70) << 4)
+            low = DOWN[1] if bits & 0x08 else UP[1]
+            high = DOWN[1] if bits & 0x80 else UP[1]
+            store(values, SUPER * b + M_GROUP * g, (to_float(points) + where(first, every(low), high)) * scale)
+
+
+KERNELS = {
+    "IQ1_S": Kernels(_encode_iq1_s, _encode_iq1_s, _decode_iq1_s),
+    "IQ1_M": Kernels(_encode_iq1_m, _encode_iq1_m, _decode_iq1_m),
+}

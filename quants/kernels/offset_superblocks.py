@@ -1,4 +1,4 @@
-"""Q4_K and Q5_K: 8 sub-blocks of 32 codes, each with a scale and a minimum of 6 bits.
+"""Q2_K: 16 sub-blocks of 16 codes, and Q4_K and Q5_K: 8 of 32; each has a scale and a minimum.
 
 Codes of Q5_K have a fifth bit, in the field `qh`, which Q4_K lacks.
 """
@@ -8,46 +8,45 @@ from __future__ import annotations
 import numpy as np
 
 from ..format import Format
+from ..formats.q2_k import BLOCK as Q2
 from .blocks import (
     Bytes,
     Floats,
     Offsets,
     Words,
+    field_offsets,
     flat,
     load_half,
     put_all,
-    raw_rows,
     sum_of_squares,
     value_rows,
 )
 from .jit import Kernels, inlined, kernel, kernel_with_arrays
-from .lane_memory import load, put_quads, store
+from .lane_memory import load, put_quads, put_words, store
 from .lanes import LANES, Lanes, absolute, lane, square_root, to_float
 from .superblocks import (
     BLOCK_VALUES,
     Memory,
+    encode_rows,
     find_scales_and_minima,
     four,
     importance_weights,
     linear_scales,
     load_blocks,
     load_importance,
+    pair_words,
     requantize_offset,
     weighted_scales,
-    working_memory,
 )
 
 SUBS, SUB, SCALE_TOP = 8, 32, np.float32(63)
+Q2_SUBS, Q2_SUB, Q2_TOP, Q2_SCALE_TOP = 16, 16, np.float32(3), np.float32(15)
+Q2_BLOCK_BYTES, (Q2_SCALES, Q2_QS, Q2_D, Q2_DMIN) = Q2.itemsize, field_offsets(Q2)
 DMIN, SCALES, CODES = 2, 4, 16  # where these start; codes begin with the fifth bits
 
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    raw, kernels, memory = raw_rows(form, rows), KERNELS[form.name], working_memory(SUBS)
-    if importance is None:
-        kernels.encode(flat(rows), memory, raw.reshape(-1))
-    else:
-        kernels.weighted(flat(rows), flat(importance), memory, raw.reshape(-1))
-    return raw
+    return encode_rows(KERNELS[form.name], Q2_SUBS if form.name == "Q2_K" else SUBS, form, rows, importance)
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
@@ -188,7 +187,54 @@ def _decode_q5_k(raw: Bytes, values: Floats) -> None:
                 store(values, to + SUB * (j + 1) + half, scales[j + 1] * to_float(second) - minima[j + 1])
 
 
+@kernel
+def _encode_q2_k(x: Floats, memory: Memory, raw: Bytes) -> None:
+    for first in range(0, x.size // BLOCK_VALUES, LANES):
+        load_blocks(x, first, Q2_BLOCK_BYTES, memory)
+        for i in range(0, BLOCK_VALUES * LANES, LANES):
+            store(memory.weights, i, absolute(load(memory.x, i)))
+        find_scales_and_minima(Q2_SUB, Q2_TOP, np.float32(-0.5), np.float32(0.1), 15, True, memory)
+        d, dmin = linear_scales(Q2_SUBS, Q2_SCALE_TOP, memory)
+        _put_q2_k(d, dmin, memory, raw)
+
+
+@kernel
+def _weighted_q2_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    for first in range(0, x.size // BLOCK_VALUES, LANES):
+        load_blocks(x, first, Q2_BLOCK_BYTES, memory)
+        load_importance(x, importance, first, memory)
+        importance_weights(np.float32(1), Q2_SUB, memory)
+        find_scales_and_minima(Q2_SUB, Q2_TOP, np.float32(-0.9), np.float32(0.05), 36, False, memory)
+        d, dmin = weighted_scales(Q2_SUBS, Q2_SCALE_TOP, memory)
+        _put_q2_k(d, dmin, memory, raw)
+
+
+@inlined
+def _put_q2_k(d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
+    targets = memory.targets
+    requantize_offset(Q2_SUB, Q2_TOP, d, dmin, memory)
+    pair_words(memory.codes, memory.codes)
+    put_words(raw, targets, Q2_D, d | (dmin << 16))
+    for k in range(4):
+        both = four(memory.scale_codes, 4 * k) | (four(memory.minimum_codes, 4 * k) << 4)
+        put_words(raw, targets, Q2_SCALES + 4 * k, both)
+    put_all(raw, targets, Q2_QS, memory.codes, 16)
+
+
+@kernel
+def _decode_q2_k(raw: Bytes, values: Floats) -> None:
+    for b in range(values.size // BLOCK_VALUES):
+        at, to = Q2_BLOCK_BYTES * b, BLOCK_VALUES * b
+        d, dmin = load_half(raw, at + Q2_D), load_half(raw, at + Q2_DMIN)
+        for j in range(Q2_SUBS):
+            both = raw[at + Q2_SCALES + j]
+            q = load(raw, at + Q2_QS + 32 * (j // 8) + 16 * (j % 2)) >> 2 * (j // 2 % 4) & 3
+            scaled, offset = d * np.float32(both & 15), dmin * np.float32(both >> 4)
+            store(values, to + Q2_SUB * j, scaled * to_float(q) - offset)
+
+
 KERNELS = {
+    "Q2_K": Kernels(_encode_q2_k, _weighted_q2_k, _decode_q2_k),
     "Q4_K": Kernels(_encode_q4_k, _weighted_q4_k, _decode_q4_k),
     "Q5_K": Kernels(_encode_q5_k, _weighted_q5_k, _decode_q5_k),
 }

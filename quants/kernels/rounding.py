@@ -19,5 +19,5 @@ def half_away(x: Lanes) -> Lanes:
 
 @inlined
 def nearest_int(x: Lanes) -> Lanes:
-    """f32x16 → i32x16, ties to even; for |x| >= 2**22 it wraps as the reference does, never undefined."""
+    """f32x16 → i32x16, ties to even; for |x| >= 2**22 it wraps as llama.cpp does, never undefined."""
     return (float_bits(x + MAGIC) & 0x7FFFFF) - 0x400000

@@ -1,4 +1,4 @@
-"""The scale searches of the legacy and K formats: sixteen blocks at a time, in the operation order of ggml's reference.
+"""The scale searches of the legacy and K formats: sixteen blocks at a time, in the operation order of llama.cpp.
 
 Each works on `count` values a lane: value i of all lanes is at [at + 16 * i]. Searches return what gives the codes
 (an inverse scale), and the scale; the codes themselves are computed once, when a search is over.

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .blocks import Floats, Offsets, Words, bytes_to_words, column_offsets, sum_of_squares, weigh
+from ..format import Format
+from .blocks import Bytes, Floats, Offsets, Words, bytes_to_words, column_offsets, flat, raw_rows, sum_of_squares, weigh
 from .half import from_half, to_half
-from .jit import inlined, inlined_once
+from .jit import Kernels, inlined, inlined_once
 from .lane_memory import block_offsets, load, room_for_floats, room_for_words, store, transpose
 from .lanes import (
     LANES,
@@ -64,6 +65,18 @@ def working_memory(subs: int) -> Memory:
         *(room_for_floats(subs) for _ in range(6)), *(room_for_words(subs) for _ in range(2)),
         room_for_words(BLOCK_VALUES), room_for_words(BLOCK_VALUES),
     ])  # fmt: skip
+
+
+def encode_rows(
+    kernels: Kernels, subs: int, form: Format, rows: Floats, importance: Floats | None
+) -> Bytes:
+    """Rows in a format of `subs` sub-blocks."""
+    raw, memory = raw_rows(form, rows), working_memory(subs)
+    if importance is None:
+        kernels.encode(flat(rows), memory, raw.reshape(-1))
+    else:
+        kernels.weighted(flat(rows), flat(importance), memory, raw.reshape(-1))
+    return raw
 
 
 @inlined
