@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .blocks import Bytes, Floats, Offsets, Words, column_offsets, flat, sum_of_squares, weigh
 from .half import to_half
-from .jit import inlined
+from .jit import inlined, kernel
 from .lane_memory import (
     block_offsets,
     load,
@@ -144,7 +144,7 @@ class Search(NamedTuple):
     These map the greatest value to highest ± tries * step.
     """
 
-    kernel: Any  # around `search_blocks`
+    kernel: Any  # of `search_kernel`
     distances: int
     highest: int
     tries: int
@@ -172,60 +172,67 @@ def room_for_results(count: int, dims: int, group: int) -> Result:
     )  # fmt: skip
 
 
-@inlined
-def search_blocks(
-    x: Floats, importance: Floats, dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float,
-    mean_factor: float, plain_factor: float, fudge: float, tried: Floats, tables: Tables, blocks: Blocks,
-    memory: Memory, result: Result,
-) -> None:  # fmt: skip
-    """The best points and scales of all super-blocks, of groups of `group` values in cells of `dims`.
+def search_kernel(
+    dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float, mean_factor: float,
+    plain_factor: float, fudge: float,
+) -> Any:  # fmt: skip
+    """A kernel that finds the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
     even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
     refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
     plain_factor: see `load_blocks`. fudge: of the stored scale, as llama.cpp has it.
     """
-    count, groups, cells, zero = x.size // SUPER, SUPER // group, group // dims, every(np.float32(0))
-    for first in range(0, count, LANES):
-        load_blocks(x, importance, first, np.float32(mean_factor), np.float32(plain_factor), blocks)
-        top = zero
-        for g in range(groups):
-            at = LANES * group * g
-            fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, memory.signs)
-            peak = greatest(memory.x, group)
-            dead = peak < np.float32(zero_below)
-            if start_even:
-                start = _even_scale(memory.x, blocks.weights, at, group, peak, memory.levels)
-                peak = start * np.float32(3)
-                dead = dead | (peak <= zero)
-            else:
-                start = peak / tried[tried.size // 2]
-            scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory)
-            turn = where(scale < zero, every_int(255), 0)
-            for k in range(0, LANES * cells, LANES):
-                store(memory.points, k, where(dead, every_int(0), load(memory.points, k) >> 16))
-            for k in range(0, LANES * (group // 8), LANES):
-                store(memory.signs, k, where(dead, every_int(0), load(memory.signs, k) ^ turn))
-            store(memory.winner, 0, where(dead, every_int(0), 1))
+    groups, cells = SUPER // group, group // dims
+    mean, plain, least, factor = (np.float32(each) for each in (mean_factor, plain_factor, zero_below, fudge))
+
+    @kernel
+    def search(
+        x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
+    ) -> None:
+        count, zero = x.size // SUPER, every(np.float32(0))
+        for first in range(0, count, LANES):
+            load_blocks(x, importance, first, mean, plain, blocks)
+            top = zero
+            for g in range(groups):
+                at = LANES * group * g
+                fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, memory.signs)
+                peak = greatest(memory.x, group)
+                dead = peak < least
+                if start_even:
+                    start = _even_scale(memory.x, blocks.weights, at, group, peak, memory.levels)
+                    peak = start * np.float32(3)
+                    dead = dead | (peak <= zero)
+                else:
+                    start = peak / tried[tried.size // 2]
+                scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory)
+                turn = where(scale < zero, every_int(255), 0)
+                for k in range(0, LANES * cells, LANES):
+                    store(memory.points, k, where(dead, every_int(0), load(memory.points, k) >> 16))
+                for k in range(0, LANES * (group // 8), LANES):
+                    store(memory.signs, k, where(dead, every_int(0), load(memory.signs, k) ^ turn))
+                store(memory.winner, 0, where(dead, every_int(0), 1))
+                for lane in range(min(LANES, count - first)):
+                    b = first + lane
+                    result.alive[b, g] = memory.winner[lane]
+                    for k in range(cells):
+                        result.indexes[b, cells * g + k] = memory.points[LANES * k + lane]
+                    for k in range(group // 8):
+                        result.signs[b, group // 8 * g + k] = memory.signs[LANES * k + lane]
+                scale = where(dead, zero, absolute(scale))
+                store(memory.group_scales, LANES * g, scale)
+                top = larger(top, scale)
+            step = top / np.float32(31)
+            inverse = where(top > zero, np.float32(1) / step, zero)
+            for g in range(groups):
+                level = nearest_int(np.float32(0.5) * (inverse * load(memory.group_scales, LANES * g) - np.float32(1)))
+                store(memory.winner, 0, larger(every_int(0), smaller(every_int(15), level)))
+                for lane in range(min(LANES, count - first)):
+                    result.levels[first + lane, g] = memory.winner[lane]
+            store(memory.winner, 0, to_half(step * factor))
             for lane in range(min(LANES, count - first)):
-                b = first + lane
-                result.alive[b, g] = memory.winner[lane]
-                for k in range(cells):
-                    result.indexes[b, cells * g + k] = memory.points[LANES * k + lane]
-                for k in range(group // 8):
-                    result.signs[b, group // 8 * g + k] = memory.signs[LANES * k + lane]
-            scale = where(dead, zero, absolute(scale))
-            store(memory.group_scales, LANES * g, scale)
-            top = larger(top, scale)
-        step = top / np.float32(31)
-        inverse = where(top > zero, np.float32(1) / step, zero)
-        for g in range(groups):
-            level = nearest_int(np.float32(0.5) * (inverse * load(memory.group_scales, LANES * g) - np.float32(1)))
-            store(memory.winner, 0, larger(every_int(0), smaller(every_int(15), level)))
-            for lane in range(min(LANES, count - first)):
-                result.levels[first + lane, g] = memory.winner[lane]
-        store(memory.winner, 0, to_half(step * np.float32(fudge)))
-        for lane in range(min(LANES, count - first)):
-            result.d[first + lane] = memory.winner[lane]
+                result.d[first + lane] = memory.winner[lane]
+
+    return search
 
 
 def search_rows(

@@ -16,14 +16,10 @@ from .grid_search import (
     REFIT_ALWAYS,
     REFIT_OFF_GRID_CELLS,
     SUPER,
-    Blocks,
-    Memory,
-    Result,
     Search,
-    Tables,
     packed_nibbles,
     packed_with_scale,
-    search_blocks,
+    search_kernel,
     search_rows,
 )
 from .grids import EVEN_SIGNS, grid_values, signed, two_points
@@ -70,37 +66,6 @@ def decode(form: Format, raw: Bytes) -> Floats:
     return values
 
 
-# The weight of an error: importance * sqrt(mean of the squares + x * x). IQ2_S: importance * sqrt(2 * mean + x * x), or
-# mean / 2 + x * x.
-
-
-@kernel
-def _encode_iq2_xxs(
-    x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
-) -> None:
-    search_blocks(
-        x, importance, 8, 32, True, True, REFIT_ALWAYS, 1e-15, 1, 0, 1, tried, tables, blocks,
-        memory, result)
-
-
-@kernel
-def _encode_iq2_xs(
-    x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
-) -> None:
-    search_blocks(
-        x, importance, 8, 16, True, False, REFIT_OFF_GRID_CELLS, 1e-15, 1, 0, 1, tried, tables, blocks,
-        memory, result)
-
-
-@kernel
-def _encode_iq2_s(
-    x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
-) -> None:
-    search_blocks(
-        x, importance, 8, 16, False, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0.5, 0.9875, tried, tables, blocks,
-        memory, result)
-
-
 @kernel
 def _decode_iq2_xxs(
     scales: Floats, words: NDArray[np.uint32], grid: NDArray[np.int8], signs: Bytes, values: Floats
@@ -141,13 +106,15 @@ def _decode_iq2_s(scales: Floats, raw: Bytes, grid: NDArray[np.int8], values: Fl
             bits = raw[at + SIGNS + k] | np.int64(raw[at + SIGNS + k + 1]) << 8
             store(values, SUPER * b + 16 * g, signed(to_float(two_points(grid, low, high)) * d, bits))
 
+# The weight of an error: importance * sqrt(mean of the squares + x * x). IQ2_S: importance * sqrt(2 * mean + x * x), or
+# mean / 2 + x * x.
 SEARCHES = {
-    "IQ2_XXS": Search(_encode_iq2_xxs, 2, 5, 6, 0.1),
-    "IQ2_XS": Search(_encode_iq2_xs, 2, 5, 9, 0.1),
-    "IQ2_S": Search(_encode_iq2_s, 1, 5, 9, 0.1),
+    "IQ2_XXS": Search(search_kernel(8, 32, True, True, REFIT_ALWAYS, 1e-15, 1, 0, 1), 2, 5, 6, 0.1),
+    "IQ2_XS": Search(search_kernel(8, 16, True, False, REFIT_OFF_GRID_CELLS, 1e-15, 1, 0, 1), 2, 5, 9, 0.1),
+    "IQ2_S": Search(search_kernel(8, 16, False, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0.5, 0.9875), 1, 5, 9, 0.1),
 }
 KERNELS = {
-    "IQ2_XXS": Kernels(_encode_iq2_xxs, _encode_iq2_xxs, _decode_iq2_xxs),
-    "IQ2_XS": Kernels(_encode_iq2_xs, _encode_iq2_xs, _decode_iq2_xs),
-    "IQ2_S": Kernels(_encode_iq2_s, _encode_iq2_s, _decode_iq2_s),
+    "IQ2_XXS": Kernels(SEARCHES["IQ2_XXS"].kernel, SEARCHES["IQ2_XXS"].kernel, _decode_iq2_xxs),
+    "IQ2_XS": Kernels(SEARCHES["IQ2_XS"].kernel, SEARCHES["IQ2_XS"].kernel, _decode_iq2_xs),
+    "IQ2_S": Kernels(SEARCHES["IQ2_S"].kernel, SEARCHES["IQ2_S"].kernel, _decode_iq2_s),
 }

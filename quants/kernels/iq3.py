@@ -13,14 +13,10 @@ from .grid_search import (
     REFIT_IF_OFF_GRID,
     REFIT_OFF_GRID_CELLS,
     SUPER,
-    Blocks,
-    Memory,
-    Result,
     Search,
-    Tables,
     packed_nibbles,
     packed_with_scale,
-    search_blocks,
+    search_kernel,
     search_rows,
 )
 from .grids import EVEN_SIGNS, four_points, grid_values, signed
@@ -68,27 +64,6 @@ def decode(form: Format, raw: Bytes) -> Floats:
     return values
 
 
-# The weight of an error: x * x, or importance * sqrt(2 * mean of the squares + x * x).
-
-
-@kernel
-def _encode_iq3_xxs(
-    x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
-) -> None:
-    search_blocks(
-        x, importance, 4, 32, True, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0, 1.0125, tried, tables, blocks,
-        memory, result)
-
-
-@kernel
-def _encode_iq3_s(
-    x: Floats, importance: Floats, tried: Floats, tables: Tables, blocks: Blocks, memory: Memory, result: Result
-) -> None:
-    search_blocks(
-        x, importance, 4, 32, False, False, REFIT_IF_OFF_GRID, LEAST, 2, 0, 1.033, tried, tables, blocks,
-        memory, result)
-
-
 @kernel
 def _decode_iq3_xxs(
     scales: Floats, scales_and_signs: NDArray[np.uint32], raw: Bytes, grid: NDArray[np.int8],
@@ -119,11 +94,12 @@ def _decode_iq3_s(scales: Floats, raw: Bytes, grid: NDArray[np.int8], values: Fl
             store(values, SUPER * b + LANES * k, signed(to_float(points) * d, bits))
 
 
+# The weight of an error: x * x, or importance * sqrt(2 * mean of the squares + x * x).
 SEARCHES = {
-    "IQ3_XXS": Search(_encode_iq3_xxs, 2, 15, 15, 0.2),
-    "IQ3_S": Search(_encode_iq3_s, 3, 15, 9, 0.2),
+    "IQ3_XXS": Search(search_kernel(4, 32, True, False, REFIT_OFF_GRID_CELLS, 1e-8, 2, 0, 1.0125), 2, 15, 15, 0.2),
+    "IQ3_S": Search(search_kernel(4, 32, False, False, REFIT_IF_OFF_GRID, LEAST, 2, 0, 1.033), 3, 15, 9, 0.2),
 }
 KERNELS = {
-    "IQ3_XXS": Kernels(_encode_iq3_xxs, _encode_iq3_xxs, _decode_iq3_xxs),
-    "IQ3_S": Kernels(_encode_iq3_s, _encode_iq3_s, _decode_iq3_s),
+    "IQ3_XXS": Kernels(SEARCHES["IQ3_XXS"].kernel, SEARCHES["IQ3_XXS"].kernel, _decode_iq3_xxs),
+    "IQ3_S": Kernels(SEARCHES["IQ3_S"].kernel, SEARCHES["IQ3_S"].kernel, _decode_iq3_s),
 }

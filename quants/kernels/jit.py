@@ -79,10 +79,6 @@ if _can_leave_out():
 inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
-# It may make arrays, which takes longer to compile.
-inlined_with_arrays = functools.partial(inlined, _nrt=True)
-
-
 def inlined_once(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
     """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
 
@@ -105,7 +101,16 @@ def kernel(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
     if cached is not None:
         cached._source_stamp = (cached._source_stamp, _kernels_changed())
+        cached._load_index = functools.partial(_index_of_this_version, cached._load_index)
     return compiled
+
+
+def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """numba's index of a cache; empty where another version of ours wrote it, for types that are gone."""
+    try:
+        return load()
+    except (AttributeError, ImportError):
+        return {}
 
 
 # A kernel that makes arrays, which takes longer to compile than one that is handed them.
@@ -122,8 +127,12 @@ class Kernels(NamedTuple):
 
 def is_cached(compiled: Any) -> bool:
     """Whether a kernel was compiled before, for whatever types; True where there is no cache to tell."""
-    cached = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    return cached is None or bool(cached._load_index())
+    cache: Any = getattr(compiled, "_cache", None)
+    cached = getattr(cache, "_cache_file", None)
+    if cached is None:
+        return True
+    wanted = cache._index_key(None, compiled.targetctx.codegen())[1:]  # kernels of one function differ in constants
+    return any(key[1:] == wanted for key in cached._load_index())
 
 
 @functools.cache

@@ -5,6 +5,8 @@ Codes of Q5_K have a fifth bit, in the field `qh`, which Q4_K lacks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..format import Format
@@ -56,47 +58,12 @@ def decode(form: Format, raw: Bytes) -> Floats:
 
 
 @inlined
-def _sizes(fifth: bool) -> tuple[int, np.float32]:
-    """Bytes of a block, and the greatest code."""
-    return (176, np.float32(31)) if fifth else (144, np.float32(15))
-
-
-@inlined
-def _encode(
-    x: Floats, fifth: bool, first_tried: np.float32, steps: int, memory: Memory, raw: Bytes
-) -> None:
-    """first_tried, steps: of the search for a scale."""
-    block_bytes, top = _sizes(fifth)
-    for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, block_bytes, memory)
-        for at in range(0, BLOCK_VALUES * LANES, LANES * SUB):
-            level = square_root(sum_of_squares(memory.x, at, SUB) / np.float32(SUB))
-            for i in range(at, at + LANES * SUB, LANES):
-                store(memory.weights, i, level + absolute(load(memory.x, i)))
-        find_scales_and_minima(SUB, top, first_tried, np.float32(0.1), steps, False, memory)
-        d, dmin = linear_scales(SUBS, SCALE_TOP, memory)
-        _put(fifth, d, dmin, memory, raw)
-
-
-@inlined
-def _encode_weighted(x: Floats, importance: Floats, fifth: bool, memory: Memory, raw: Bytes) -> None:
-    block_bytes, top = _sizes(fifth)
-    for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, block_bytes, memory)
-        load_importance(x, importance, first, memory)
-        importance_weights(np.float32(2), SUB, memory)
-        find_scales_and_minima(SUB, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
-        d, dmin = weighted_scales(SUBS, SCALE_TOP, memory)
-        _put(fifth, d, dmin, memory, raw)
-
-
-@inlined
-def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
+def _put(fifth: bool, top: np.float32, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
     """Byte l of every 32 of qs: the lower four bits of codes l and l + 32 of 64. Bit j of qh[l]: the fifth one of code
     32 * j + l.
     """
     codes, words, targets = memory.codes, memory.words, memory.targets
-    requantize_offset(SUB, _sizes(fifth)[1], d, dmin, memory)
+    requantize_offset(SUB, top, d, dmin, memory)
     if fifth:
         for k in range(8):
             high = (load(codes, LANES * k) >> 4) & 0x01010101
@@ -135,24 +102,33 @@ def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
     return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
 
 
-@kernel
-def _encode_q4_k(x: Floats, memory: Memory, raw: Bytes) -> None:
-    _encode(x, False, np.float32(-1), 20, memory, raw)
+def _encoders(fifth: bool, first_tried: np.float32, steps: int) -> tuple[Any, Any]:
+    """The kernels of Q5_K, which has fifth bits, or of Q4_K. first_tried, steps: of the search for a scale."""
+    block_bytes, top = (176, np.float32(31)) if fifth else (144, np.float32(15))
 
+    @kernel
+    def encode(x: Floats, memory: Memory, raw: Bytes) -> None:
+        for first in range(0, x.size // BLOCK_VALUES, LANES):
+            load_blocks(x, first, block_bytes, memory)
+            for at in range(0, BLOCK_VALUES * LANES, LANES * SUB):
+                level = square_root(sum_of_squares(memory.x, at, SUB) / np.float32(SUB))
+                for i in range(at, at + LANES * SUB, LANES):
+                    store(memory.weights, i, level + absolute(load(memory.x, i)))
+            find_scales_and_minima(SUB, top, first_tried, np.float32(0.1), steps, False, memory)
+            d, dmin = linear_scales(SUBS, SCALE_TOP, memory)
+            _put(fifth, top, d, dmin, memory, raw)
 
-@kernel
-def _encode_q5_k(x: Floats, memory: Memory, raw: Bytes) -> None:
-    _encode(x, True, np.float32(-0.5), 15, memory, raw)
+    @kernel
+    def weighted(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+        for first in range(0, x.size // BLOCK_VALUES, LANES):
+            load_blocks(x, first, block_bytes, memory)
+            load_importance(x, importance, first, memory)
+            importance_weights(np.float32(2), SUB, memory)
+            find_scales_and_minima(SUB, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
+            d, dmin = weighted_scales(SUBS, SCALE_TOP, memory)
+            _put(fifth, top, d, dmin, memory, raw)
 
-
-@kernel
-def _weighted_q4_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-    _encode_weighted(x, importance, False, memory, raw)
-
-
-@kernel
-def _weighted_q5_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-    _encode_weighted(x, importance, True, memory, raw)
+    return encode, weighted
 
 
 @kernel
@@ -235,6 +211,6 @@ def _decode_q2_k(raw: Bytes, values: Floats) -> None:
 
 KERNELS = {
     "Q2_K": Kernels(_encode_q2_k, _weighted_q2_k, _decode_q2_k),
-    "Q4_K": Kernels(_encode_q4_k, _weighted_q4_k, _decode_q4_k),
-    "Q5_K": Kernels(_encode_q5_k, _weighted_q5_k, _decode_q5_k),
+    "Q4_K": Kernels(*_encoders(False, np.float32(-1), 20), _decode_q4_k),
+    "Q5_K": Kernels(*_encoders(True, np.float32(-0.5), 15), _decode_q5_k),
 }

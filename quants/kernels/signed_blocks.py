@@ -23,7 +23,7 @@ from .blocks import (
     weigh_columns,
 )
 from .half import to_half
-from .jit import Kernels, inlined, inlined_with_arrays, kernel, kernel_with_arrays
+from .jit import Kernels, inlined, kernel, kernel_with_arrays
 from .lane_memory import block_offsets, float_lanes, int_lanes, load, put_halves, store, transpose
 from .lanes import LANES, Lanes, smaller, to_float, to_int, where
 from .scales import ONE, ZERO, extreme, signed_codes, signed_scale
@@ -50,107 +50,71 @@ def decode(form: Format, raw: Bytes) -> Floats:
 
 
 @inlined
-def _sizes(fifth: bool) -> tuple[int, int]:
-    """Bytes of a block, and top: codes are -top … top - 1, and stored with top added."""
-    return (22, 16) if fifth else (18, 8)
-
-
-@inlined_with_arrays
-def _encode(x: Floats, fifth: bool, raw: Bytes) -> None:
-    block_bytes, levels = _sizes(fifth)
-    count, top = x.size // BLOCK_VALUES, np.float32(levels)
-    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side, codes = float_lanes(BLOCK_VALUES), int_lanes(BLOCK_VALUES)
-    for first in range(0, count, LANES):
-        block_offsets(first, count, BLOCK_VALUES, starts)
-        block_offsets(first, count, block_bytes, targets)
-        transpose(x, starts, BLOCK_VALUES, side)
-        signed, _ = extreme(side, 0, BLOCK_VALUES)
-        d = signed / -top
-        inverse = where(d == ZERO, ZERO, ONE / d)
-        for i in range(0, BLOCK_VALUES * LANES, LANES):
-            store(codes, i, smaller(to_int(load(side, i) * inverse + (top + HALF)), 2 * levels - 1))
-        _put(codes, d, fifth, raw, targets, 0)
-
-
-@inlined_with_arrays
-def _encode_weighted(x: Floats, importance: Floats, fifth: bool, raw: Bytes) -> None:
-    """Sixteen rows side by side: weights count the mean square of the whole row."""
-    block_bytes, levels = _sizes(fifth)
-    width, top = importance.size, np.float32(levels)
-    count, per_row = x.size // width, width // BLOCK_VALUES
-    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    side = float_lanes(BLOCK_VALUES * (per_row + GROUPS))  # the last values are no one's: they fill the last groups
-    weights, products = float_lanes(GROUPS * BLOCK_VALUES), float_lanes(GROUPS * BLOCK_VALUES)
-    limited, codes = float_lanes(GROUPS * BLOCK_VALUES), int_lanes(BLOCK_VALUES)
-    scales, inverses = float_lanes(GROUPS), float_lanes(GROUPS)
-    for first in range(0, count, LANES):
-        block_offsets(first, count, width, starts)
-        block_offsets(first, count, block_bytes * per_row, targets)
-        transpose(x, starts, width, side)
-        mean = sum_of_squares(side, 0, width) / np.float32(width)
-        for b in range(0, per_row, GROUPS):
-            group = side[LANES * BLOCK_VALUES * b :]
-            weigh_columns(group, importance[BLOCK_VALUES * b : BLOCK_VALUES * (b + GROUPS)], mean, weights)
-            scale, inverse = signed_scale(group, weights, products, limited, 0, BLOCK_VALUES, top, LANES * BLOCK_VALUES)
-            store_wide(scales, 0, LANES, scale)
-            store_wide(inverses, 0, LANES, inverse)
-            for g in range(min(GROUPS, per_row - b)):
-                best = load(inverses, LANES * g)
-                for i in range(0, BLOCK_VALUES * LANES, LANES):
-                    code = signed_codes(load(group, LANES * BLOCK_VALUES * g + i), best, top) + top
-                    store(codes, i, to_int(where(best == ZERO, ZERO, code)))
-                _put(codes, load(scales, LANES * g), fifth, raw, targets, block_bytes * (b + g))
-
-
-@inlined
 def _put(codes: Words, d: Lanes, fifth: bool, raw: Bytes, targets: Offsets, at: int) -> None:
     put_halves(raw, targets, at, to_half(d))
     put_codes(codes, fifth, raw, targets, at + 2)
 
 
-@inlined
-def _decode(raw: Bytes, fifth: bool, values: Floats) -> None:
-    block_bytes, top = _sizes(fifth)
-    for b in range(values.size // BLOCK_VALUES):
-        at, to = block_bytes * b, BLOCK_VALUES * b
-        d = load_half(raw, at)
-        low, high = load_codes(raw, at + 2, fifth)
-        store(values, to, to_float(low - top) * d)
-        store(values, to + LANES, to_float(high - top) * d)
+def _kernels(fifth: bool) -> Kernels:
+    """The kernels of a format with fifth bits, or of one without. Codes are -top … top - 1, stored with top added."""
+    block_bytes, levels = (22, 16) if fifth else (18, 8)
+    top = np.float32(levels)
+
+    @kernel_with_arrays
+    def encode(x: Floats, raw: Bytes) -> None:
+        count = x.size // BLOCK_VALUES
+        starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+        side, codes = float_lanes(BLOCK_VALUES), int_lanes(BLOCK_VALUES)
+        for first in range(0, count, LANES):
+            block_offsets(first, count, BLOCK_VALUES, starts)
+            block_offsets(first, count, block_bytes, targets)
+            transpose(x, starts, BLOCK_VALUES, side)
+            signed, _ = extreme(side, 0, BLOCK_VALUES)
+            d = signed / -top
+            inverse = where(d == ZERO, ZERO, ONE / d)
+            for i in range(0, BLOCK_VALUES * LANES, LANES):
+                store(codes, i, smaller(to_int(load(side, i) * inverse + (top + HALF)), 2 * levels - 1))
+            _put(codes, d, fifth, raw, targets, 0)
+
+    @kernel_with_arrays
+    def weighted(x: Floats, importance: Floats, raw: Bytes) -> None:
+        """Sixteen rows side by side: weights count the mean square of the whole row."""
+        width = importance.size
+        count, per_row = x.size // width, width // BLOCK_VALUES
+        starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+        side = float_lanes(BLOCK_VALUES * (per_row + GROUPS))  # the last values are no one's: they fill the last groups
+        weights, products = float_lanes(GROUPS * BLOCK_VALUES), float_lanes(GROUPS * BLOCK_VALUES)
+        limited, codes = float_lanes(GROUPS * BLOCK_VALUES), int_lanes(BLOCK_VALUES)
+        scales, inverses = float_lanes(GROUPS), float_lanes(GROUPS)
+        for first in range(0, count, LANES):
+            block_offsets(first, count, width, starts)
+            block_offsets(first, count, block_bytes * per_row, targets)
+            transpose(x, starts, width, side)
+            mean = sum_of_squares(side, 0, width) / np.float32(width)
+            for b in range(0, per_row, GROUPS):
+                group = side[LANES * BLOCK_VALUES * b :]
+                weigh_columns(group, importance[BLOCK_VALUES * b : BLOCK_VALUES * (b + GROUPS)], mean, weights)
+                scale, inverse = signed_scale(
+                    group, weights, products, limited, 0, BLOCK_VALUES, top, LANES * BLOCK_VALUES)
+                store_wide(scales, 0, LANES, scale)
+                store_wide(inverses, 0, LANES, inverse)
+                for g in range(min(GROUPS, per_row - b)):
+                    best = load(inverses, LANES * g)
+                    for i in range(0, BLOCK_VALUES * LANES, LANES):
+                        code = signed_codes(load(group, LANES * BLOCK_VALUES * g + i), best, top) + top
+                        store(codes, i, to_int(where(best == ZERO, ZERO, code)))
+                    _put(codes, load(scales, LANES * g), fifth, raw, targets, block_bytes * (b + g))
+
+    @kernel
+    def decode(raw: Bytes, values: Floats) -> None:
+        for b in range(values.size // BLOCK_VALUES):
+            at, to = block_bytes * b, BLOCK_VALUES * b
+            d = load_half(raw, at)
+            low, high = load_codes(raw, at + 2, fifth)
+            store(values, to, to_float(low - levels) * d)
+            store(values, to + LANES, to_float(high - levels) * d)
+
+    return Kernels(encode, weighted, decode)
 
 
-@kernel_with_arrays
-def _encode_q4_0(x: Floats, raw: Bytes) -> None:
-    _encode(x, False, raw)
-
-
-@kernel_with_arrays
-def _weighted_q4_0(x: Floats, importance: Floats, raw: Bytes) -> None:
-    _encode_weighted(x, importance, False, raw)
-
-
-@kernel
-def _decode_q4_0(raw: Bytes, values: Floats) -> None:
-    _decode(raw, False, values)
-
-
-@kernel_with_arrays
-def _encode_q5_0(x: Floats, raw: Bytes) -> None:
-    _encode(x, True, raw)
-
-
-@kernel_with_arrays
-def _weighted_q5_0(x: Floats, importance: Floats, raw: Bytes) -> None:
-    _encode_weighted(x, importance, True, raw)
-
-
-@kernel
-def _decode_q5_0(raw: Bytes, values: Floats) -> None:
-    _decode(raw, True, values)
-
-
-KERNELS = {
-    "Q4_0": Kernels(_encode_q4_0, _weighted_q4_0, _decode_q4_0),
-    "Q5_0": Kernels(_encode_q5_0, _weighted_q5_0, _decode_q5_0),
-}
+KERNELS = {"Q4_0": _kernels(False), "Q5_0": _kernels(True)}

@@ -10,7 +10,7 @@ from numba.core.caching import NullCache
 from numba.core.codegen import CPUCodeLibrary
 from numpy.typing import NDArray
 
-from quants.kernels.jit import _can_leave_out, inlined, inlined_once, kernel
+from quants.kernels.jit import _can_leave_out, _index_of_this_version, inlined, inlined_once, kernel
 
 
 @inlined
@@ -57,3 +57,10 @@ def test_where_numba_lacks_what_that_takes_it_is_left(monkeypatch: pytest.Monkey
     assert _can_leave_out()
     monkeypatch.delattr(CPUCodeLibrary, "_finalize_dynamic_globals")
     assert not _can_leave_out()
+
+
+def test_an_index_of_types_that_are_gone_is_empty() -> None:
+    def load() -> dict[object, object]:
+        raise AttributeError("Can't get attribute 'Layout' on <module 'quants.kernels.blocks'>")
+
+    assert _index_of_this_version(load) == {}
