@@ -23,12 +23,14 @@ def imatrix(
     from ..console.ui import note, print_json, print_matrix
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
+    from ..model import opened_gguf
 
-    if warning := context_warning(model, ctx):
+    source = opened_gguf(model)
+    if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
     with window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
-            model, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
+            source, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
             overwrite=overwrite, progress=progress,
         )  # fmt: skip
     print_json(matrix) if json else print_matrix(matrix)

@@ -36,8 +36,10 @@ def perplexity(
     from ..console.ui import note, print_json
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
+    from ..model import opened_gguf
 
-    if warning := context_warning(model, ctx):
+    source = opened_gguf(model)
+    if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
     passes = 2 if sparse and not no_dense else 1
 
@@ -51,7 +53,7 @@ def perplexity(
     told: AbstractContextManager[StepProgress] = nullcontext(print_window) if running else bar
     with told as progress:
         result = measure(
-            model, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
+            source, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
             round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
     if json:

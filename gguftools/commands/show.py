@@ -25,9 +25,9 @@ def show(
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe
     from ..metadata.text import brief
-    from ..model import open, selected
+    from ..model import opened_gguf, selected
 
-    opened = [open(path) for path in files]
+    opened = [opened_gguf(path) for path in files]
     if json and not key:
         documents = [describe.as_json(each, selected(each.tensors, tensors)) for each in opened]
         print_json(documents[0] if len(documents) == 1 else documents)
