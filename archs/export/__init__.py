@@ -16,7 +16,6 @@ from quants.errors import FormatError, ModelError
 
 from ..config import normalized
 from ..hyper import Hyper, hyper
-from ..metadata import Value
 from ..model_type import filled_in, with_types
 from ..plan import architecture_metadata, map_tensors
 from ..registry import architectures, of_config
@@ -97,15 +96,9 @@ def _plan(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapp
     _check_meaning(architecture, config, full, scalars)
     if architecture.prepare_export:
         source = dict(architecture.prepare_export(full, source))
-    differing = _differing(metadata, _written(architecture, full) | scalars)
+    differing = _differing(metadata, architecture_metadata(architecture, full) | scalars)
     _check_values(architecture, metadata, differing)
     return ExportPlan(architecture, config, source, differing)
-
-
-def _written(architecture: Architecture, config: Config) -> dict[str, Any]:
-    """The keys that a conversion writes, without their types."""
-    found = architecture_metadata(architecture, config)
-    return {key: value.data if isinstance(value, Value) else value for key, value in found.items()}
 
 
 def _differing(metadata: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _check_meaning(architecture: Architecture, config: Config, full: Config, sca
     filled = normalized(
         {**meant, "architectures": config["architectures"]}, architecture.defaults, architecture.keys
     )
-    ours, theirs = ({**_written(architecture, each), **scalars} for each in (full, filled))
+    ours, theirs = ({**architecture_metadata(architecture, each), **scalars} for each in (full, filled))
     wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs} | ours
     differing = _differing(wanted, theirs)
     unread, changing = _changes(architecture, wanted, differing)
