@@ -16,7 +16,6 @@ from quants.spelling import did_you_mean
 
 from ..metadata.text import SHORT_ARRAY, plain
 from ..model import Model
-from .hashing import hash
 
 
 def summary(opened: Model) -> dict[str, Any]:
@@ -90,6 +89,8 @@ def as_text(opened: Model) -> Iterator[str]:
     for key in sorted(opened.metadata):
         value = opened.metadata.value(key)
         yield f"{key}\t{value.gguf_type}\t{json.dumps(plain(value), ensure_ascii=False)}"
+    from .hashing import hash  # here, because it imports much that a summary has no use for
+
     hashes = {digest.tensor: digest.hex[:16] for digest in hash(opened, ["sha256"]).digests}
     for name, tensor in sorted(opened.tensors.items()):
         yield f"{name}\t{tensor.format.name}\t{'x'.join(map(str, tensor.shape))}\t{hashes[name]}"
