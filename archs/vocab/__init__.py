@@ -21,14 +21,13 @@ from .files import AddedToken, TokenizerFiles
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
 from .special import write_special
-from .tokens import missing_bytes, plain_text
+from .tokens import NAMED_TYPES, missing_bytes, plain_text
 from .wordpiece import write_normalizer, write_wordpiece
 
 __all__ = ["vocabulary"]
 
 MODEL_TYPES = {"plain_bpe": "BPE", "bpe": "BPE", "wordpiece": "WordPiece"}  # in tokenizer.json; others: SentencePiece
 Extra = Mapping[str, bool | int | str]
-LISTED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
 
 
 def vocabulary(
@@ -176,7 +175,7 @@ def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
     for row, token in sorted(added.items()):
         if row >= len(tokens):
             continue
-        known = tokens[row] == plain_text(token) and types[row] in LISTED_TYPES
+        known = tokens[row] == plain_text(token) and types[row] in NAMED_TYPES
         if not known or token.lstrip or token.rstrip or token.single_word:
             lost.append({"id": row, **vars(token)})
     if lost:

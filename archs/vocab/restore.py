@@ -22,7 +22,7 @@ from .files import AddedToken
 from .listed import TokenList, as_text
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
 from .special import ADD_KEYS, ID_KEYS
-from .tokens import ADDED_SCORE
+from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import words
 
 KNOWN_TYPES = frozenset(TokenType)
@@ -59,9 +59,7 @@ class _Vocabulary(TokenList):
     def is_special(self, role: str) -> bool:
         """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
         number = self.id(ID_KEYS[role])
-        return number is not None and (
-            number in self.found_first or self.types[number] in (*SPECIAL, TokenType.UNKNOWN)
-        )
+        return number is not None and (number in self.found_first or self.types[number] in NAMED_TYPES)
 
     def is_piece(self, row: int) -> bool:
         """Whether an added token is one that the SentencePiece model itself defines."""
@@ -73,8 +71,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     kind = metadata.get(Keys.Tokenizer.MODEL)
     if kind not in CLASSES or Keys.Tokenizer.LIST not in metadata:
         raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
-    found = _Vocabulary(metadata)
-    _check(found)
+    found = _checked(metadata)
     files = {"tokenizer_config.json": _json(_config(found))}
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):
         return files | {"tokenizer.json": as_text(whole).encode()}
@@ -113,7 +110,8 @@ def _json(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=2, default=as_text).encode()
 
 
-def _check(found: _Vocabulary) -> None:
+def _checked(metadata: Mapping[str, Any]) -> _Vocabulary:
+    found = _Vocabulary(metadata)
     if found.kind == "gpt2" and Keys.Tokenizer.MERGES not in found.metadata:
         raise VocabularyError(f"the vocabulary lacks {Keys.Tokenizer.MERGES}")
     types = [int(each) for each in found.metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())]
@@ -121,6 +119,7 @@ def _check(found: _Vocabulary) -> None:
     if odd is not None:
         first, last = min(TokenType), max(TokenType)
         raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
+    return found
 
 
 def _config(found: _Vocabulary) -> dict[str, Any]:

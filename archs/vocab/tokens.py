@@ -17,6 +17,7 @@ from .files import AddedToken, TokenizerFiles
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
 BYTE = re.compile("<0x[0-9A-F]{2}>")
+NAMED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)  # that the pieces of a text do not have
 OTHER = "the tokenizer belongs to another checkpoint, or its embedding was not resized"  # a hint
 
 

@@ -62,11 +62,10 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
 
 def _check_texts(texts: Sequence[Any]) -> Iterator[Found]:
     broken = [i for i, text in enumerate(texts) if isinstance(text, bytes)]
-    if broken:
-        yield WARNING, TOKENS, f"{_some(broken)} not UTF-8"
     empty = [i for i, text in enumerate(texts) if not text]
-    if empty:
-        yield WARNING, TOKENS, f"{_some(empty)} empty"
+    for rows, what in ((broken, "not UTF-8"), (empty, "empty")):
+        if rows:
+            yield WARNING, TOKENS, f"{_some(rows)} {what}"
     if len(set(texts)) < len(texts):
         doubled = [text for text, count in Counter(texts).items() if count > 1]
         first = doubled[0]
@@ -149,13 +148,11 @@ def _check_merges(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
             return
     pairs = {i: merge.split(" ") for i, merge in enumerate(merges) if merge.count(" ") == 1}
     strange = [i for i, (left, right) in pairs.items() if left not in known or right not in known]
-    if strange:
-        first = f"item {strange[0]}, {quote(merges[strange[0]])}"
-        yield ERROR, MERGES, f"{len(strange)} merges are of what is no token; the first is {first}"
     lost = [i for i, (left, right) in pairs.items() if left + right not in known]
-    if lost:
-        first = f"item {lost[0]}, {quote(merges[lost[0]])}"
-        yield WARNING, MERGES, f"{len(lost)} merges make no token; the first is {first}"
+    for severity, wrong, what in ((ERROR, strange, "are of what is no token"), (WARNING, lost, "make no token")):
+        if wrong:
+            first = f"item {wrong[0]}, {quote(merges[wrong[0]])}"
+            yield severity, MERGES, f"{len(wrong)} merges {what}; the first is {first}"
 
 
 def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:

@@ -16,7 +16,7 @@ from archs.metadata import Metadata, ValueType
 from archs.vocab.pretokenizer import byte_characters
 
 from ...metadata.checks import type_mismatches
-from .finding import Finding, Severity
+from .finding import Finding
 from .unicode import CONTROL, DECEPTIVE, INVISIBLE, mixed_word, named
 
 LINK_KEYS = re.compile(r"general\..*(url|link|doi)$")
@@ -97,13 +97,13 @@ def _link(key: str, link: str) -> Iterator[Finding]:
     except ValueError:
         yield Finding("medium", "link", key, f"has a link that is not valid: {link[:100]}")
         return
+    plain = scheme == "http"
     if "@" in parts.netloc or host.startswith("xn--") or ".xn--" in host or _is_address(host):
         yield Finding("medium", "link", key, f"has a link that hides where it leads: {link[:100]}")
     elif not LINK_KEYS.fullmatch(key):
         yield Finding("low", "link", key, f"has a link to {host}")
     else:
-        severity: Severity = "info" if scheme != "http" else "low"
-        yield Finding(severity, "link", key, f"links to {host}" + ("" if scheme != "http" else ", not encrypted"))
+        yield Finding("low" if plain else "info", "link", key, f"links to {host}{', not encrypted' if plain else ''}")
 
 
 def _is_address(host: str) -> bool:
