@@ -70,7 +70,7 @@ def _format(tensor: Tensor, outtype: str) -> Format:
 
 
 def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, tensors: Iterable[Tensor]) -> Metadata:
-    """Keys in the order of the reference's converter."""
+    """Keys in the order of llama.cpp's converter."""
     found = general(folder, architecture, _adapted(tensors), "adapter", base.resolve().name)
     metadata = Metadata()
     for key in found:
@@ -79,8 +79,7 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
             metadata["adapter.type"] = "lora"
     metadata["adapter.lora.alpha"] = adapter.alpha
     if adapter.invocation_tokens:
-        tokens = list(adapter.invocation_tokens)
-        metadata["adapter.alora.invocation_tokens"] = tokens
+        metadata["adapter.alora.invocation_tokens"] = list(adapter.invocation_tokens)
     metadata["general.quantization_version"] = QUANTIZATION_VERSION
     return metadata
 

@@ -262,10 +262,8 @@ def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadat
         )
     except VocabularyError:
         return ["tokenizer.ggml.tokens"]
-    own = Metadata()
-    for key in metadata:
-        if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json":
-            own[key] = metadata.value(key)
+    keys = [key for key in metadata if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json"]
+    own = Metadata({key: metadata.value(key) for key in keys})
     return [difference.key for difference in compare_metadata(own, again)]
 
 

@@ -208,10 +208,8 @@ def _solve(
 
 def placement_file(path: Path, placement: Placement, vram: int) -> FilePlan:
     """The file as PowerInfer reads it, its magic included."""
-    metadata = Metadata()
-    metadata["general.architecture"] = ARCHITECTURE
-    metadata[f"{ARCHITECTURE}.block_count"] = len(placement.gpu)
-    metadata["split.vram_capacity"] = vram
+    counts = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
+    metadata = Metadata({"general.architecture": ARCHITECTURE, **counts})
     form = format_named("I32")
     items = []
     for i, gpu in enumerate(placement.gpu):

@@ -210,11 +210,10 @@ def write_imatrix(
             for piece in _dat_pieces(matrix):
                 file.write(piece)
         return
-    metadata = Metadata()
-    metadata["general.type"] = "imatrix"
-    metadata["imatrix.datasets"] = list(matrix.datasets)
-    metadata["imatrix.chunk_count"] = matrix.chunks
-    metadata["imatrix.chunk_size"] = matrix.chunk_size
+    metadata = Metadata({
+        "general.type": "imatrix", "imatrix.datasets": list(matrix.datasets), "imatrix.chunk_count": matrix.chunks,
+        "imatrix.chunk_size": matrix.chunk_size,
+    })  # fmt: skip
     tensors = []
     for name, entry in sorted(matrix.entries.items()):
         tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]

@@ -119,7 +119,7 @@ def plan_file(
     if reserve:
         metadata = with_reserve(metadata, reserve + RESERVE_OVERHEAD)
     header = encode_header(metadata, tensors, relative, magic, version, byte_order)
-    if tensors:  # the reference pads where data follows
+    if tensors:  # llama.cpp pads where data follows
         header += bytes(align(len(header), alignment) - len(header))
     offsets = [len(header) + offset for offset in relative]
     return Layout(header, offsets, len(header) + end, tuple(tensors), alignment)
