@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
+from quants.arguments import PathLike, as_path
 from quants.errors import OptionError
 from quants.spelling import quote
 
@@ -23,7 +24,6 @@ from .files.atomic import check_target
 from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
-from .files.naming import PathLike, as_path
 from .files.positioned import PositionedInput, row_reader
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata

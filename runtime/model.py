@@ -14,6 +14,7 @@ from archs.powerinfer import THRESHOLD
 from archs.registry import by_gguf_name
 from archs.shapes import by_layer, check_model
 from quants import Tensor
+from quants.arguments import thread_count
 from quants.errors import ModelError
 
 from . import altup, decoder, encoder_decoder
@@ -22,7 +23,6 @@ from .embedding import embed
 from .head import LazyLogits, head
 from .importance import Observe
 from .kernels.blas import one_thread
-from .kernels.threads import thread_count
 from .kv_cache import KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .precision import Precision

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quants.arguments import as_count
 from quants.errors import ModelError, OptionError
 
 from .arrays import Doubles, Floats, Ids
@@ -73,6 +74,8 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
 
     Raises OptionError where there are fewer than two, or n_ctx or stride make no sense.
     """
+    for given, what in ((n_ctx, "n_ctx"), (stride, "stride"), (0 if chunks is None else chunks, "chunks")):
+        as_count(given, what)
     if n_ctx < 4:
         raise OptionError(f"a window of {n_ctx} tokens; perplexity needs at least 4")
     if not 0 <= stride < n_ctx:

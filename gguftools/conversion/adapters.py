@@ -14,11 +14,11 @@ from archs.plan import Change
 from archs.registry import of_config
 from archs.small_files import read_json_object
 from quants import Format, Tensor, format_named
+from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ..files.checkpoint.safetensors import open_safetensors
 from ..files.checkpoint.torch_pickle import open_torch
-from ..files.naming import PathLike
 from ..writing.pipeline import FilePlan, Item
 
 WEIGHTS = (("adapter_model.safetensors", open_safetensors), ("adapter_model.bin", open_torch))

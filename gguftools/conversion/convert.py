@@ -10,11 +10,11 @@ from typing import Any
 from archs.config import normalized
 from archs.plan import Plan
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
+from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.folder import Checkpoint, is_remote
-from ..files.naming import PathLike, as_path
 from ..model import open_to_convert
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES, plan_conversion
@@ -22,7 +22,7 @@ from ..quantization.recipes import recipe_named
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, left_behind
-from ..writing.row_blocks import Progress, default_threads
+from ..writing.row_blocks import Progress
 from .adapters import merge_change, plan_adapter
 from .predictors import Predictor, open_predictor
 from .quantize import quantize
@@ -85,11 +85,14 @@ def convert(
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
-    wanted = outtype.upper()
+    wanted = str(outtype).upper()
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
-    as_path(folder, "the model")
+    merged = ((adapter, "merge_lora") for adapter in adapters)
+    for given, what in ((folder, "the model"), (lora, "lora"), (predictor, "predictor"), *merged):
+        as_path(folder if given is None else given, what)
+    as_count(reserve, "reserve", 0)
     read = Reads().also([folder, lora, *adapters, predictor, *reads])
     run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
     if lora is not None:
@@ -108,7 +111,7 @@ def convert(
     wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
     path = target_path(output, model.path, wanted)
     if model.origin.remote and threads is None:
-        threads = max(default_threads(), REMOTE_THREADS)
+        threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
         raise OptionError(f"{wanted} is written without importance", "leave out --imatrix, or name a recipe: Q4_K_M")
     if wanted not in FILE_TYPES or quantizing:

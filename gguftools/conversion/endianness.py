@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from quants import Tensor
+from quants.arguments import PathLike
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_space, check_target, output_path
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.shards import set_name, shard_paths
-from ..files.naming import PathLike
 from ..model import Model, pread_tensors, stored_file
 from ..writing.pipeline import FilePlan, Item, write_files
 from ..writing.row_blocks import Progress

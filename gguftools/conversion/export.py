@@ -19,13 +19,13 @@ from archs.vocab import vocabulary
 from archs.vocab.restore import ends, restored_files
 from archs.vocab.special import ID_KEYS
 from quants import Format, Tensor, format_named
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, made_folder, new_folder
 from ..files.checkpoint.safetensors import plan_safetensors
 from ..files.gguf.shards import filled, shard_paths
 from ..files.gguf.writer import TensorInfo
-from ..files.naming import PathLike
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
 from ..model import Model, opened, selected
@@ -72,7 +72,8 @@ def export(
     progress(bytes written, of how many, tensor).
     Raises FileError, OptionError, FormatError, ModelError, VocabularyError; see `export_tensors`, `export_checkpoint`.
     """
-    wanted = None if outtype is None else outtype.upper()
+    wanted = None if outtype is None else str(outtype).upper()
+    as_path(output, "the output")
     if wanted is not None and wanted not in OUTTYPES:
         raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
     if tensors is None and not os.fspath(output).endswith((".safetensors", ".npy")):

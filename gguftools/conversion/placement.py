@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata
 from archs.powerinfer import MAGIC
 from quants import Tensor, format_named
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.torch_pickle import open_torch
 from ..files.gguf.reader import open_gguf
-from ..files.naming import PathLike, as_path
 from ..writing.pipeline import FilePlan, Item, write_files
 from .predictors import numbered_files
 

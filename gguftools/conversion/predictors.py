@@ -8,10 +8,10 @@ from pathlib import Path
 
 from archs.small_files import read_json_object
 from quants import Tensor
+from quants.arguments import PathLike
 from quants.errors import FileError
 
 from ..files.checkpoint.torch_pickle import open_torch
-from ..files.naming import PathLike
 
 LINEAR = ("fc1.weight", "fc2.weight")
 

@@ -7,9 +7,9 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
+from quants.arguments import PathLike, as_count, as_mapping, as_texts
 from quants.errors import FileError, OptionError
 
-from ..files.naming import PathLike
 from ..model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, usable_matrix
 from ..quantization.outputs import Run, output_paths, write_recipes
@@ -76,7 +76,11 @@ def quantize(
     not be an output.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
-    names = [recipes] if isinstance(recipes, str) else list(recipes)
+    names = as_texts(recipes, "recipes")
+    limits = {"memory": (memory, 1), "reserve": (reserve, 0), "split_max_size": (split_max_size, 1),
+              "split_max_tensors": (split_max_tensors, 1)}  # fmt: skip
+    for what, (given, least) in limits.items():
+        as_count(least if given is None else given, what, least)
     chosen = [recipe_named(name) for name in names]
     if len(set(chosen)) < len(chosen):
         raise OptionError(f"{' '.join(names)} is one recipe twice", f"they are {', '.join(r.name for r in chosen)}")
@@ -88,12 +92,12 @@ def quantize(
     if options != Options() and all(recipe.default is None for recipe in chosen):
         raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
     paths = output_paths(model.path, chosen, output)
-    read = model.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix, *reads])
     matrix, warnings = usable_matrix(imatrix, include_weights, exclude_weights)
+    read = model.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix, *reads])
     planner = Planner(
         model.metadata, without_layers(model.metadata, model.streamed(), prune_layers), model.origin, matrix, options,
-        override or {}, Splitting(keep_split, split_max_size, split_max_tensors), reserve, allow_missing_experts,
-        allow_requantize, no_fallback, dry_run, warnings,
+        as_mapping(override, "override"), Splitting(keep_split, split_max_size, split_max_tensors), reserve,
+        allow_missing_experts, allow_requantize, no_fallback, dry_run, warnings,
     )  # fmt: skip
     planner.check_overrides(new)
     run = Run(threads, memory, progress, executor, statistics, resume, overwrite, read)

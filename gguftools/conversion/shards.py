@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quants.arguments import PathLike, as_count
 from quants.errors import FileError, OptionError
-from quants.spelling import quote
 
 from ..files.atomic import (
     Reads,
@@ -32,7 +32,6 @@ from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, op
 from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
 from ..files.gguf.writer import Layout, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
-from ..files.naming import PathLike
 from ..files.positioned import CopyProgress, Move, copy_ranges
 from ..model import Model, stored_file
 from ..writing.row_blocks import Progress
@@ -117,8 +116,8 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
     if max_size is not None and max_tensors is not None:
         raise OptionError("shards are bounded by --split-max-size or by --split-max-tensors, not by both")
     for argument, limit in (("max_size", max_size), ("max_tensors", max_tensors)):
-        if limit is not None and type(limit) is not int:
-            raise OptionError(f"{argument} is {quote(limit)}; a whole number was expected")
+        if limit is not None:
+            as_count(limit, argument)
     if max_tensors is not None and max_tensors < 1:
         raise OptionError(f"a shard of {max_tensors} tensors is none")
     return filled(

@@ -21,10 +21,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
 from .locks import State, hold, is_named, lock, open_to_lock, state_of
-from .naming import PathLike, as_path
 
 log = logging.getLogger(__name__)
 PROC_FD = "/proc/self/fd/{}"

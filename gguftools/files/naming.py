@@ -1,4 +1,4 @@
-"""Paths that users name: whether they are any, and hints where there is something else than was wanted, or nothing."""
+"""Hints for a path at which there is something else than what was wanted, or nothing."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ import os
 import re
 from pathlib import Path
 
-from quants.errors import OptionError
+from quants.arguments import PathLike
 
-PathLike = str | os.PathLike[str]
 ADDRESS = re.compile(
     r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/]+?)(?:/(?:tree|blob|resolve)/([^/]+).*|/)?"
 )
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 SHOWN = 3
-
-
-def as_path(given: PathLike, what: str) -> Path:
-    """A path that a function was given for `what`. Raises OptionError for what is none."""
-    if not isinstance(given, (str, os.PathLike)):
-        raise OptionError(f"{what} is {type(given).__name__}; a path was expected")
-    return Path(given)
 
 
 def hint_for_absent(path: PathLike) -> str | None:

@@ -14,8 +14,8 @@ from gguf.constants import Keys
 from archs.metadata import Metadata, ValueType
 from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
+from quants.arguments import PathLike
 
-from ..files.naming import PathLike
 from ..model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
+from quants.arguments import PathLike
 
 from ..files.gguf.writer import RESERVE_KEY
-from ..files.naming import PathLike
 from ..metadata.difference import KeyDifference, compare_metadata
 from ..model import Model, opened
 from ..writing.row_blocks import Progress, over_rows

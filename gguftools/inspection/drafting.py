@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from archs.metadata import Metadata
+from quants.arguments import PathLike
 from quants.errors import VocabularyError
 from runtime.tokenizer import Tokenizer
 
-from ..files.naming import PathLike
 from ..metadata.checks import check_types
 from ..metadata.text import plain
 from ..model import Model, opened

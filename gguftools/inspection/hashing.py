@@ -18,11 +18,11 @@ from typing import Any
 
 import xxhash
 
+from quants.arguments import PathLike, as_texts
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
-from ..files.naming import PathLike
 from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
@@ -73,7 +73,7 @@ def hash(
 
 
 def _known(algorithms: Iterable[str]) -> list[str]:
-    given = set(algorithms)
+    given = set(as_texts(algorithms, "algorithms"))
     if unknown := given.difference(KNOWN):
         raise OptionError(f"there is no algorithm {min(unknown)!r}", hint=f"they are {', '.join(KNOWN)}")
     return [name for name in KNOWN if name in given]

@@ -12,11 +12,11 @@ from archs.powerinfer import MAGIC
 from archs.registry import architectures
 from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
 from archs.spec import Architecture
+from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
 
 from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
-from ..files.naming import PathLike
 from ..metadata.checks import problems as key_problems
 from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress

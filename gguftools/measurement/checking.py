@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
 from ..files.checkpoint.folder import is_remote
-from ..files.naming import PathLike
 from ..writing.report import LogitCheck, OutputReport
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quants.arguments import PathLike
 from quants.errors import OptionError
 
-from ..files.naming import PathLike
 from ..model import Model, opened
 from .perplexity import read_text
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from quants.arguments import PathLike, as_path
 from quants.errors import ModelError
 
 from ..files.atomic import NOTHING, check_target, output_path
-from ..files.naming import PathLike, as_path
 from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from .perplexity import read_text

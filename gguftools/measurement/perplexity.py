@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 
-from ..files.naming import PathLike, as_path, hint_for_absent
+from ..files.naming import hint_for_absent
 from ..model import Model, opened
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ import numpy as np
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
+from quants.arguments import PathLike, as_mapping, as_texts
 from quants.errors import OptionError, VocabularyError
 from quants.spelling import quote
 
@@ -23,7 +24,6 @@ from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
-from ..files.naming import PathLike
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
 from .operations import (
@@ -181,14 +181,11 @@ def _operations(
     special_tokens: Mapping[str, str | int] | None,
 ) -> Iterator[Operation]:
     """What the keywords stand for. Raises OptionError where they contradict each other."""
-    values, types, rename, special_tokens = values or {}, types or {}, rename or {}, special_tokens or {}
-    given = {"values": values, "types": types, "rename": rename, "special_tokens": special_tokens}
-    for name, each in given.items():
-        if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
-            raise OptionError(f"{name} is {quote(each)}; a mapping with texts as keys was expected")
+    values, types = as_mapping(values, "values"), as_mapping(types, "types")
+    rename, special_tokens = as_mapping(rename, "rename"), as_mapping(special_tokens, "special_tokens")
     if isinstance(remove, str):
         raise OptionError(f"remove is {quote(remove)}; a list of keys was expected")
-    remove = list(remove)
+    remove = as_texts(remove, "remove")
     special: list[SetChatTemplate | SetSpecialToken] = [
         *([] if chat_template is None else [SetChatTemplate(chat_template)]),
         *(SetSpecialToken(role, token) for role, token in special_tokens.items()),

@@ -19,12 +19,12 @@ from archs.metadata import Metadata
 from archs.small_files import check_not_pointer
 from gguftools.quantization.recipes import layer_of
 from quants import Tensor, from_array
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 from quants.spelling import did_you_mean
 
 from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
-from ..files.naming import PathLike
 from ..writing.pipeline import FilePlan, Item, write_files
 
 Floats = NDArray[np.float32]
@@ -102,9 +102,9 @@ class ImportanceMatrix:
         }  # fmt: skip
 
 
-def read_imatrix(path: Path) -> ImportanceMatrix:
+def read_imatrix(path: PathLike) -> ImportanceMatrix:
     """Read an importance matrix in either stored form. Raises FileError for anything else."""
-    path = Path(path)
+    path = as_path(path, "the importance matrix")
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise FileError(f"{path} is not a regular file")
     try:
@@ -317,7 +317,7 @@ def usable_matrix(
         if include or exclude:
             raise OptionError("weights are included or excluded, but there is no importance matrix")
         return None, []
-    read = given if isinstance(given, ImportanceMatrix) else read_imatrix(Path(given))
+    read = given if isinstance(given, ImportanceMatrix) else read_imatrix(given)
     matrix = only(read, include, exclude) if include or exclude else read
     return matrix, check(matrix)
 

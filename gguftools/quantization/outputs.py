@@ -10,11 +10,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
 from ..files.atomic import NOTHING, Reads, check_space, check_target, output_path
 from ..files.gguf.shards import SHARD_NAME
-from ..files.naming import PathLike
 from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, tensor_report
 from ..writing.resume import fingerprint, left_behind, partial_path, stored_bytes

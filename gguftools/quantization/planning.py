@@ -24,6 +24,7 @@ from gguftools.quantization.recipes import (
     visit_order,
 )
 from quants import Tensor
+from quants.arguments import wrong
 from quants.errors import FormatError, OptionError
 
 from ..files.gguf.shards import filled, shard_metadata, shard_paths
@@ -271,6 +272,8 @@ def _own_file_type(metadata: Metadata, tensors: Mapping[str, Tensor]) -> int:
 
 def pairs(rules: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Rules as (regular expression, format). Raises OptionError for what is neither a mapping nor pairs of texts."""
+    if not isinstance(rules, Iterable):
+        raise wrong("rules", rules, "a mapping of regular expressions to formats")
     found = tuple(rules.items() if isinstance(rules, Mapping) else rules)
     for rule in found:
         if not isinstance(rule, tuple) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from quants import Format, Tensor
+from quants.arguments import thread_count
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FileError, FormatError
 
@@ -33,7 +34,7 @@ from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from .finiteness import check_finite, check_finite_values
 from .resume import resumable_gguf
-from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_blocks, thread_count
+from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_blocks
 
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from quants import Tensor
-from quants.errors import OptionError
+from quants.arguments import thread_count
 
 BLOCK_VALUES = 1 << 20  # values of a block: 4 MB of float32, which fits in a core's cache
 
@@ -38,17 +37,6 @@ class RowBlock(NamedTuple):
 
 R = TypeVar("R", bound=Rows)
 T = TypeVar("T")
-
-
-def default_threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def thread_count(threads: int | None) -> int:
-    """How many threads there shall be; None: as many as processors. Raises OptionError."""
-    if threads is not None and threads < 1:
-        raise OptionError(f"{threads} threads cannot work; 1 or more are needed")
-    return threads or default_threads()
 
 
 def over_rows(

@@ -7,25 +7,13 @@ are is an argument everywhere: passes that run beside each other each have their
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
-from quants.errors import OptionError
-
 from .blas import one_thread
 
 Span = tuple[int, int]
-
-
-def thread_count(wanted: int | None) -> int:
-    """`wanted`; as many as there are processors for this process where it is None. Raises OptionError below 1."""
-    if wanted is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if wanted < 1:
-        raise OptionError(f"{wanted} threads cannot work; 1 or more are needed")
-    return wanted
 
 
 @cache
