@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ def main() -> None:
     try:
         build_app(None if "_GGUFTOOLS_COMPLETE" in os.environ else called)()
     except SystemExit as ended:
+        gc.freeze()  # nothing is worth looking for cycles any more, which takes as long as a small command
         sys.exit(terminal.flushed(ended.code))
     except OSError as error:  # not of a command, which explains its own, but of what is printed before there is one
         sys.exit(terminal.unwritable(error))
