@@ -21,7 +21,6 @@ import typer.main
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-import archs.registry  # noqa: E402
 import archs.schema  # noqa: E402
 import gguftools  # noqa: E402
 from gguftools.__main__ import build_app  # noqa: E402
@@ -39,7 +38,6 @@ from gguftools.console.usage import (  # noqa: E402
     flag,
     options_of,
 )
-from quants.format import formats as known_formats  # noqa: E402
 from quants.tensor import Tensor  # noqa: E402
 from runtime.model import Model as RunningModel  # noqa: E402
 from runtime.tokenizer import Tokenizer  # noqa: E402
@@ -146,17 +144,15 @@ def _here(command: str, old: str) -> str:
 
 
 def formats() -> str:
-    rows = []
-    for each in sorted(known_formats().values(), key=lambda each: (each.bits_per_weight, each.name)):
-        if each.has_codec:
-            weights = "needed" if each.needs_importance else "used" if each.uses_importance else ""
-            sizes = (f"{each.bits_per_weight:.4g}", str(each.block_size), str(each.block_bytes))
-            rows.append((f"`{each.name}`", *sizes, weights))
+    rows = [
+        (f"`{each.name}`", f"{each.bits_per_weight:.4g}", f"{each.block}", f"{each.block_bytes}", each.importance)
+        for each in sorted(gguftools.formats(), key=lambda each: (each.bits_per_weight, each.name))
+    ]
     return table(("format", "bits a weight", "values a block", "bytes a block", "importance weights"), rows)
 
 
 def architectures() -> str:
-    rows = [(each.name, ", ".join(each.hf_classes), ", ".join(each.vocab)) for each in archs.registry.architectures()]
+    rows = [(each.name, ", ".join(each.hf_classes), ", ".join(each.vocabularies)) for each in gguftools.architectures()]
     return table(("GGUF name", "Hugging Face classes", "vocabularies"), rows)
 
 
