@@ -72,25 +72,6 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
     return nt.void(array, nt.intp, value), codegen
 
 
-@intrinsic
-def gather(typing: Any, table: Any, index: Any) -> Any:
-    """table[index] in each lane: f32x16 or i32x16 as `load` of that table. Indexes must lie within the table."""
-    bits = element_bits(table, "gather from")
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        value = ir.Constant(bits, ir.Undefined)
-        for i in range(LANES):
-            number = ir.Constant(WORD, i)
-            at = builder.sext(builder.extract_element(args[1], number), ir.IntType(64))
-            value = builder.insert_element(value, builder.load(builder.gep(data, [at])), number)
-        if bits in (FLOATS, WORDS):
-            return value
-        return builder.sext(value, WORDS) if table.dtype.signed else builder.zext(value, WORDS)
-
-    return (f32x16 if bits is FLOATS else i32x16)(table, i32x16), codegen
-
-
 def _has(context: Any, *features: str) -> bool:
     """The processor compiled for is an x86 with one of these features (name those that imply the one you need)."""
     triple, _, known = context.codegen().magic_tuple()

@@ -9,9 +9,9 @@ Types: `f32x16`, `i32x16`, `boolx16` (a mask). LLVM splits them where registers 
 fuses or reorders float operations, so results are the same on every machine.
 
     + - * / and unary -        on f32x16; one operand may be a float32 scalar (a float64 does not compile, on purpose)
-    + - * & | ^ << >> and ~ -  on i32x16, wrapping, >> keeps the sign; one operand may be an integer scalar
+    + - * & | ^ << >>          on i32x16, wrapping, >> keeps the sign; one operand may be an integer scalar
     < <= > >= == !=            on either, give a boolx16; false for NaN, but != which is true
-    & | ^ ~                    on boolx16
+    & | ~                      on boolx16
 
 Loads and stores are in `lane_memory`, several `f32x16` in step in `wide_lanes`.
 """
@@ -134,7 +134,7 @@ for _name, _instruction, _lanes in (
     ("add", "fadd", f32x16), ("sub", "fsub", f32x16), ("mul", "fmul", f32x16), ("truediv", "fdiv", f32x16),
     ("add", "add", i32x16), ("sub", "sub", i32x16), ("mul", "mul", i32x16), ("lshift", "shl", i32x16),
     ("rshift", "ashr", i32x16), ("and_", "and_", i32x16), ("or_", "or_", i32x16), ("xor", "xor", i32x16),
-    ("and_", "and_", boolx16), ("or_", "or_", boolx16), ("xor", "xor", boolx16),
+    ("and_", "and_", boolx16), ("or_", "or_", boolx16),
 ):  # fmt: skip
     for _operator in (getattr(operator, _name), getattr(operator, "i" + _name.strip("_"))):
         define(_operator, emit_binary(_instruction), _lanes, _lanes, _lanes)
@@ -146,8 +146,6 @@ for _operator, _sign in (
 define(operator.ne, emit_compare("fcmp_unordered", "!="), boolx16, f32x16, f32x16)
 define(operator.ne, emit_compare("icmp_signed", "!="), boolx16, i32x16, i32x16)
 define(operator.neg, lambda builder, a: builder.fneg(a), f32x16, f32x16)
-define(operator.neg, lambda builder, a: builder.neg(a), i32x16, i32x16)
-define(operator.invert, lambda builder, a: builder.not_(a), i32x16, i32x16)
 define(operator.invert, lambda builder, a: builder.not_(a), boolx16, boolx16)
 
 # Functions on lanes. The first parameter below is LLVM's builder: kernels leave it out.
@@ -307,14 +305,13 @@ def shift_right(builder: ir.IRBuilder, a: ir.Value, count: ir.Value) -> ir.Value
 
 
 def _extreme(sign: str) -> Emit:
-    """The emitter of the extreme lane, in four halving steps; for floats as `larger` or `smaller` of pairs does it."""
+    """The emitter of the extreme lane, in four halving steps, as `larger` or `smaller` of pairs does it."""
 
     def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
         undefined = ir.Constant(a.type, ir.Undefined)
         for half in (8, 4, 2, 1):
             b = builder.shuffle_vector(a, undefined, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
-            first = builder.fcmp_ordered(sign, a, b) if a.type is FLOATS else builder.icmp_signed(sign, a, b)
-            a = builder.select(first, a, b)
+            a = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
         return builder.extract_element(a, ir.Constant(WORD, 0))
 
     return emit
@@ -322,18 +319,15 @@ def _extreme(sign: str) -> Emit:
 
 @_lanewise(nt.float32, f32x16)
 def largest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The greatest of the sixteen, a scalar of f32x16 (float32) or i32x16 (int32); some value where a lane is NaN."""
+    """The greatest of the sixteen, a float32; some value where a lane is NaN."""
     return _extreme(">")(builder, a)
 
 
 @_lanewise(nt.float32, f32x16)
 def smallest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The least of the sixteen, a scalar of f32x16 (float32) or i32x16 (int32); some value where a lane is NaN."""
+    """The least of the sixteen, a float32; some value where a lane is NaN."""
     return _extreme("<")(builder, a)
 
-
-define(largest_lane, _extreme(">"), nt.int32, i32x16)
-define(smallest_lane, _extreme("<"), nt.int32, i32x16)
 
 
 @_lanewise(f32x16, f32x16)

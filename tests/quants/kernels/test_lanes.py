@@ -17,7 +17,6 @@ from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import (
     block_offsets,
     float_lanes,
-    gather,
     int_lanes,
     load,
     put_halves,
@@ -102,7 +101,7 @@ def test_choices_with_nan_and_signed_zeros_are_those_of_a_conditional():
 def integer_operations(x, y, out):
     a, b = load(x, 0), load(y, 0)
     results = (
-        a + b, a - b, a * b, a & 15, a | b, a ^ b, a << 4, a >> 2, shift_right(a, 2), -a, ~a, lane_numbers() * 3 - a,
+        a + b, a - b, a * b, a & 15, a | b, a ^ b, a << 4, a >> 2, shift_right(a, 2), lane_numbers() * 3 - a,
         where(a == b, 5, a), smaller(a, b), larger(a, 0), every_int(3) + b, to_int(to_float(b)),
     )  # fmt: skip
     for i in range(len(results)):
@@ -113,16 +112,16 @@ def test_integers_as_in_numpy():
     rng = np.random.default_rng(2)
     x, y = (rng.integers(-(2**31), 2**31, LANES).astype(i32) for _ in range(2))
     y[::3], y[1::3] = x[::3], y[1::3] & 0xFFFF
-    out = np.zeros((17, LANES), i32)
+    out = np.zeros((15, LANES), i32)
     integer_operations(x, y, out)
     expected = [
-        x + y, x - y, x * y, x & 15, x | y, x ^ y, x << 4, x >> 2, (x.view(np.uint32) >> 2).view(i32), -x, ~x,
+        x + y, x - y, x * y, x & 15, x | y, x ^ y, x << 4, x >> 2, (x.view(np.uint32) >> 2).view(i32),
         np.arange(LANES) * 3 - x, np.where(x == y, 5, x), np.minimum(x, y), np.maximum(x, 0), 3 + y,
         y.astype(f32).astype(np.int64).clip(-(2**31), 2**31 - 1),
     ]  # fmt: skip
     for number, (found, wanted) in enumerate(zip(out, expected, strict=True)):
         same = found == wanted.astype(i32)
-        assert (same | (np.abs(y) > 2**30) if number == 16 else same).all(), number
+        assert (same | (np.abs(y) > 2**30) if number == 14 else same).all(), number
 
 
 @kernel
@@ -139,19 +138,16 @@ def test_masks_as_scalars():
 
 
 @kernel
-def widths(source, out, floats, table):
+def widths(source, out):
     store(out, 0, load(source, 3))
-    store(floats, 0, gather(table, load(source, 3) & 15))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
 def test_loads_widen_and_stores_narrow(dtype: type):
     source = np.random.default_rng(3).integers(0, 256, 400).astype(np.uint8).view(dtype)
-    table, floats = np.arange(LANES, dtype=f32) / 3, np.zeros(LANES, f32)
     out = np.zeros(200, dtype)
-    widths(source, out, floats, table)
+    widths(source, out)
     assert out[:LANES].tolist() == source[3 : 3 + LANES].tolist()
-    assert floats.tolist() == table[source[3 : 3 + LANES] & 15].tolist()
 
 
 def test_a_load_reads_unaligned_and_read_only_memory():
