@@ -4,7 +4,8 @@
            | scales[0]  ... scales[15] | qs[0]    ...        qs[63] | d   | dmin |
            | scale, minimum            | 4 codes                    | f16 | f16  |
 
-    scales[j] = scale[j] | minimum[j] << 4; qs: `pair_words` in kernels/superblocks.py
+    scales[j] = scale[j] | minimum[j] << 4
+    qs, byte l of every 32: codes l, l + 32, l + 64, l + 96 of 128, from the lowest bits up
     weight[i] = d * scale[i / 16] * code[i] - dmin * minimum[i / 16]
 
 Encoder: byte for byte the same as llama.cpp's, with and without importance weights.

@@ -4,7 +4,8 @@
            | hmask     | qs[0]    ...    qs[63]  | scales              | d   |
            | third bit | 4 x lower 2 bits        | 16 scales of 6 bits | f16 |
 
-    bit j of hmask[l] = code[32 * j + l] >> 2; qs: `pair_words` in kernels/superblocks.py
+    bit j of hmask[l] = code[32 * j + l] >> 2
+    qs, byte l of every 32: the lower two bits of codes l, l + 32, l + 64, l + 96 of 128, from the lowest up
     scales[j] = scale[j] & 15 | (scale[j + 8] & 15) << 4 for j < 8,
     scales[j + 8] = upper bits of scale[j], scale[j + 4], scale[j + 8], scale[j + 12] from the lowest up for j < 4
     weight[i] = d * (scale[i / 16] - 32) * (code[i] - 4)

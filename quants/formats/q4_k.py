@@ -4,7 +4,9 @@
            | d   | dmin | scales             | qs[0]    qs[1]      ...     qs[127] |
            | f16 | f16  | 8 scales, 8 minima | 2 codes  ...                        |
 
-    scales: `put_head` in kernels/superblocks.py; qs: `nibble_words` there
+    scales, first four bytes: scales 0-3, and above them the upper two bits of scales 4-7; next four: so the minima;
+    last four: the lower four bits of scales 4-7, and above them those of minima 4-7
+    qs, byte l of every 32: the lower four bits of codes l and l + 32 of 64
     weight[i] = d * scale[i / 32] * code[i] - dmin * minimum[i / 32]
 
 Encoder: byte for byte the same as llama.cpp's, with and without importance weights.
