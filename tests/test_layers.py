@@ -7,9 +7,12 @@ under TYPE_CHECKING, because a module whose types come from above cannot be read
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -100,3 +103,20 @@ def test_only_commands_print(path: Path):
 
 def test_there_are_files_to_check():
     assert {module.split(".")[0] for module in FILES} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "docs", "examples", "tests/fuzz", "tests/verify"])
+def test_what_scripts_import_is_there(folder: str):
+    """Of ours; the scripts themselves may need torch, or run for hours."""
+    absent = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level and str(node.module).split(".")[0] in PACKAGES:
+                module = importlib.import_module(str(node.module))
+                names = [alias.name for alias in node.names]
+                absent += [f"{path.name}: {node.module}.{name}" for name in names if not _has(module, name)]
+    assert absent == []
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    return hasattr(module, name) or importlib.util.find_spec(f"{module.__name__}.{name}") is not None
