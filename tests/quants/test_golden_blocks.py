@@ -71,7 +71,7 @@ def test_encode_gives_the_reference_bytes(name: str, kind: str):
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not FACTS["types"][name]["uses_weights"]])
+@pytest.mark.parametrize("name", [name for name, facts in FACTS["types"].items() if not facts["uses_weights"]])
 def test_encode_ignores_importance_where_the_reference_does(name: str):
     rows = BLOCKS["in/real"]
     weighted = quants.encode(name, rows, BLOCKS[f"w/chi2/{rows.shape[1]}"])
