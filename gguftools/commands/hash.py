@@ -38,7 +38,8 @@ def hash(
         if check is not None:
             reports = [check_file(path, check, progress) for path in files]
         else:
-            found = (digest for path in files for digest in hashed(path, wanted, not no_tensors, progress).digests)
+            hashes = (hashed(path, wanted, tensors=not no_tensors, progress=progress) for path in files)
+            found = (digest for report in hashes for digest in report.digests)
             digests = list(found) if output is None else write_manifest(output, found, overwrite, files)
     if check is not None:
         print_checks(reports, json)

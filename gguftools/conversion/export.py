@@ -38,7 +38,7 @@ TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportReport:
     """What was written. differing: metadata keys that a conversion of it would write otherwise; empty is best."""
 
     path: Path
@@ -63,7 +63,7 @@ def export(
     overwrite: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Exported:
+) -> ExportReport:
     """Make a Hugging Face folder of a GGUF file, or write tensors under their GGUF names.
 
     output: a folder for a checkpoint, or a .safetensors or .npy file for tensors. tensors: a regular expression that
@@ -97,7 +97,7 @@ def export_tensors(
     overwrite: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Exported:
+) -> ExportReport:
     """Write tensors under their GGUF names to one .safetensors file or, one each, to .npy.
 
     pattern: a regular expression that names must hold. outtype: F32, F16 or BF16; None keeps types whose values have
@@ -122,7 +122,7 @@ def export_tensors(
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
     named = [(tensor.name, tensor) for tensor in tensors]
     size = _write_safetensors(path, named, outtype, threads, progress, overwrite=overwrite, reads=model.origin.reads)
-    return Exported(path, (path.name,), len(tensors), size)
+    return ExportReport(path, (path.name,), len(tensors), size)
 
 
 def _file_name(name: str) -> str:
@@ -183,7 +183,7 @@ def _write_rows(
 def _write_npy(
     tensors: Sequence[Tensor], paths: Mapping[str, Path], output: Path, outtype: str | None, overwrite: bool,
     reads: Reads, threads: int | None, progress: Progress | None,
-) -> Exported:  # fmt: skip
+) -> ExportReport:  # fmt: skip
     if outtype == "BF16":
         raise OptionError("numpy has no BF16", hint="choose F32 or F16")
     for path in paths.values():
@@ -199,7 +199,7 @@ def _write_npy(
             )
             _write_rows(file, [tensor], {tensor.name: form}, threads, progress)
             total += file.tell()
-    return Exported(output, tuple(path.name for path in paths.values()), len(tensors), total)
+    return ExportReport(output, tuple(path.name for path in paths.values()), len(tensors), total)
 
 
 def export_checkpoint(
@@ -211,7 +211,7 @@ def export_checkpoint(
     overwrite: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Exported:
+) -> ExportReport:
     """Write the Hugging Face folder that a GGUF file could come from: weights, config.json, tokenizer.
 
     outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32. max_shard: bytes of
@@ -232,7 +232,7 @@ def export_checkpoint(
         files, size = _write_weights(
             made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, model.origin.reads
         )
-    return Exported(
+    return ExportReport(
         target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)
     )
 

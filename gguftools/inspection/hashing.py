@@ -39,6 +39,7 @@ LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 def hash(
     source: PathLike | Model,
     algorithms: Iterable[str] = ("xxh64",),
+    *,
     tensors: bool = True,
     progress: Progress | None = None,
 ) -> HashReport:
@@ -156,7 +157,9 @@ def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = N
     has_tensors = any(line.tensor is not None for line in lines)
     found = {
         (digest.algorithm, digest.tensor): digest.hex
-        for digest in hash(path, {line.algorithm for line in lines}, has_tensors, progress).digests
+        for digest in hash(
+            path, {line.algorithm for line in lines}, tensors=has_tensors, progress=progress
+        ).digests
     }
     expected = {(line.algorithm, line.tensor): line.hex for line in lines}
     wrong = [

@@ -23,7 +23,7 @@ Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
-class Measured:
+class PerplexityReport:
     """perplexity ± standard_error; chunks: the running value after each window.
 
     tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
@@ -58,7 +58,7 @@ def perplexity(
     sparse: bool = False,
     compare: bool = True,
     progress: Progress | None = None,
-) -> Measured:
+) -> PerplexityReport:
     """Perplexity of the model on the text in the file `text`, by llama.cpp's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
@@ -102,7 +102,7 @@ def perplexity(
     start = time.perf_counter()
     result = evaluate()
     seconds = time.perf_counter() - start
-    return Measured(
+    return PerplexityReport(
         file=str(source.path),
         perplexity=result.perplexity,
         standard_error=result.standard_error,
