@@ -21,9 +21,9 @@ from quants.errors import OptionError
 from quants.spelling import quote
 
 from .files.atomic import check_target
-from .files.checkpoint.folder import Checkpoint, is_remote, open_checkpoint
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
+from .files.naming import is_remote
 from .files.positioned import PositionedInput, row_reader
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from runtime.model import Model as RunningModel
     from runtime.tokenizer import Tokenizer
 
+    from .files.checkpoint.folder import Checkpoint
     from .quantization.imatrix import ImportanceMatrix
     from .writing.report import QuantizeReport
     from .writing.row_blocks import Progress
@@ -375,6 +376,8 @@ def open_to_convert(
 
 def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
     """The checkpoint; its folder may be gone after the block."""
+    from .files.checkpoint.folder import open_checkpoint  # here, because GGUF files open without
+
     if not is_remote(source):
         return nullcontext(open_checkpoint(Path(source)))
     from .files.checkpoint.remote import open_remote  # here, because it imports much

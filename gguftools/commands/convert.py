@@ -41,7 +41,7 @@ def convert(
     from ..console.progress import bytes_progress
     from ..console.ui import print_report, resumable_note
     from ..conversion.convert import convert as run
-    from ..files.checkpoint.folder import is_remote
+    from ..files.naming import is_remote
     from ..measurement.checking import check_output, require_checkable
 
     if check_logits:

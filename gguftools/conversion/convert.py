@@ -14,7 +14,8 @@ from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_target, output_path
-from ..files.checkpoint.folder import Checkpoint, is_remote
+from ..files.checkpoint.folder import Checkpoint
+from ..files.naming import is_remote
 from ..model import open_to_convert
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES, plan_conversion

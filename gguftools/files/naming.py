@@ -13,6 +13,12 @@ ADDRESS = re.compile(
 )
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 SHOWN = 3
+SCHEME = "hf://"
+
+
+def is_remote(name: PathLike) -> bool:
+    """Whether a model's name is that of a repository rather than of a folder."""
+    return isinstance(name, str) and name.startswith(SCHEME)
 
 
 def hint_for_absent(path: PathLike) -> str | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike
 from quants.errors import ModelError, OptionError
 
-from ..files.checkpoint.folder import is_remote
+from ..files.naming import is_remote
 from ..writing.report import LogitCheck, OutputReport
 
 if TYPE_CHECKING:

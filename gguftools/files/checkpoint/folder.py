@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ LAYOUTS: tuple[tuple[str, str, OpenWeights], ...] = (
     ("model.safetensors", "model*.safetensors", open_safetensors),
     ("pytorch_model.bin", "pytorch_model*.bin", open_torch),
 )
-SCHEME = "hf://"
 PLAIN_NAME = re.compile(r"[^/\\\x00]{1,255}")
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\..*)")
 
@@ -55,11 +53,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     files: list[Path]
     remote: tuple[str, ...] = ()
-
-
-def is_remote(name: str | os.PathLike[str]) -> bool:
-    """Whether a model's name is that of a repository rather than of a folder."""
-    return isinstance(name, str) and name.startswith(SCHEME)
 
 
 def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:

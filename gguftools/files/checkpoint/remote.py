@@ -34,8 +34,9 @@ from archs.small_files import parse_json
 from quants import Tensor
 from quants.errors import FileError, GgufToolsError
 
+from ..naming import SCHEME
 from .block_cache import BlockCache, Bytes
-from .folder import PLAIN_NAME, SCHEME, Checkpoint, open_checkpoint
+from .folder import PLAIN_NAME, Checkpoint, open_checkpoint
 from .safetensors import data_edges, header_size, tensors_of
 
 COMMIT = re.compile(r"\w[\w.-]{0,63}")
