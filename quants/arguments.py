@@ -49,7 +49,7 @@ def as_texts(given: str | Iterable[str], what: str) -> list[str]:
 def as_mapping(given: Mapping[str, Any] | None, what: str) -> Mapping[str, Any]:
     """A mapping with texts as keys; None is an empty one. Raises OptionError, naming `what`."""
     if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
-        raise wrong(what, given, "a mapping by name")
+        raise wrong(what, given, "a mapping with texts as keys")
     return given or {}
 
 

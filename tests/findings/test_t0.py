@@ -20,7 +20,7 @@ def passes(test: str, environment: dict[str, str]) -> None:
 
 
 def test_state_spaces_on_another_blas() -> None:
-    passes("tests/runtime/test_ssm.py", {"OPENBLAS_CORETYPE": "Haswell"})
+    passes("tests/runtime/test_state_space.py", {"OPENBLAS_CORETYPE": "Haswell"})
 
 
 def test_alone() -> None:

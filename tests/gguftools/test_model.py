@@ -174,7 +174,7 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.split(file, out, max_size="1G"), "max_size is '1G'; a whole number"),
         (lambda file, out: gguftools.merge(3), "source is 3;"),
         (lambda file, out: gguftools.convert_endian(file, "middle"), "'middle'"),
-        (lambda file, out: gguftools.set_metadata(file, {1: 2}), "values is dict; a mapping by name was expected"),
+        (lambda file, out: gguftools.set_metadata(file, {1: 2}), "values is dict; a mapping with texts as keys"),
         (lambda file, out: gguftools.set_metadata(file, remove=[3]), "remove is list; a text, or several, was"),
         (lambda file, out: gguftools.divergence(file, file, 3), "the text is 3; a path"),
         (lambda file, out: gguftools.perplexity(file, AUSTEN / "config.json", n_ctx="x"), "n_ctx is 'x'"),
@@ -183,7 +183,7 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.quantize(file, 3), "recipes is 3; a text, or several,"),
         (lambda file, out: gguftools.quantize(file, "Q8_0", out, memory=-1), "memory is -1; 1 or more is expected"),
         (lambda file, out: gguftools.quantize(file, "Q8_0", out, imatrix=3), "importance matrix is 3; a path"),
-        (lambda file, out: gguftools.quantize(file, "Q8_0", out, override=3), "override is 3; a mapping by name"),
+        (lambda file, out: gguftools.quantize(file, "Q8_0", out, override=3), "override is 3; a mapping with texts"),
         (lambda file, out: gguftools.convert(AUSTEN, out, merge_lora=[3]), "merge_lora is 3; a path"),
     ],
 )

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
+from quants.arguments import thread_count
 from runtime import matmul as matmul_module
 from runtime.kernels import blas
-from runtime.kernels.threads import parallel, spans, thread_count
+from runtime.kernels.threads import parallel, spans
 from runtime.matmul import gather, matmul, matmul_experts
 
 
