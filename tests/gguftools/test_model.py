@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,8 +45,7 @@ def test_made_of_arrays_and_read_back(tmp_path):
 
 
 def test_bfloat16_arrays(tmp_path):
-    types = pytest.importorskip("ml_dtypes")
-    made = Model({}, {"b": A.astype(types.bfloat16)})
+    made = Model({}, {"b": A.astype(ml_dtypes.bfloat16)})
     assert made.tensors["b"].format.name == "BF16"
     np.testing.assert_array_equal(np.asarray(made.tensors["b"]), A)
 
