@@ -81,7 +81,8 @@ def differences(model: Model, ids: list[int], decoder_ids: list[int], wanted: An
     once = float(np.abs(model.logits(ids, decoder_ids) - wanted).max() / std)
     if model.encoder_decoder is not None or not model.architecture.block.causal:
         return once, 0.0
-    if model.scaling is not None and model.scaling.kind in ("dynamic", "longrope"):
+    scaling = model.network.scaling
+    if scaling is not None and scaling.kind in ("dynamic", "longrope"):
         return once, 0.0
     cache, parts, start = model.new_cache(), [], 0
     for size in (*PIECES, len(ids)):
