@@ -187,6 +187,8 @@ def _rotary(known: Known) -> ConfigKeys:
         config = {"original_max_position_embeddings": trained}
         lists = {f"{each}_factor": number(values) for each, values in factors.items()}
         scaling = {"rope_type": "longrope", **lists, "attention_factor": keys.get("rope.scaling.attn_factor")}
+        if "rope.freq_base_swa" in keys:  # settings of some layers alone are looked at by themselves
+            scaling |= config
     elif "rope_freqs.weight" in known.tensors:
         scaling = _llama3(known)
     if not known.architecture.rope_parameters:

@@ -62,7 +62,7 @@ MINISTRAL3 = MISTRAL3.derive(
     metadata={
         "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": of_yarn("mscale_all_dim"),
-        "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),
+        "attention.temperature_scale": lambda config: of_yarn("llama_4_scaling_beta")(config) or None,
     },
     defaults={
         "num_hidden_layers": 34, "head_dim": 128, "max_position_embeddings": 262_144, "rms_norm_eps": 1e-5,
