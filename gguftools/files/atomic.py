@@ -331,11 +331,12 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
             finally:
                 discard(new)
         fd = open_to_lock(path)
-        if lock(fd) and not is_named(fd, path):
+        locked = lock(fd)
+        if locked and not is_named(fd, path):  # what had the name is done: its lines are no one's any more
             os.close(fd)
             continue
         try:
-            if not lock(fd):
+            if not locked:
                 raise FileError(f"another run is writing {target}", hint="wait until it is done")
             lines = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace").splitlines()
             if not _has_key(lines[0] if lines else "", key):
