@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
-from quants.arguments import PathLike, as_path
+from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import OptionError
 from quants.spelling import quote
 
@@ -48,6 +48,8 @@ class Tensors(UserDict[str, Tensor]):
 
     def __setitem__(self, name: str, tensor: Tensor | ArrayLike) -> None:
         """Raises FormatError for an array of a type that GGUF has no tensors of."""
+        if not isinstance(name, str):
+            raise wrong("a tensor's name", name, "a text")
         made = tensor if isinstance(tensor, Tensor) else from_array(name, np.asarray(tensor))
         super().__setitem__(name, made if made.name == name else made.renamed(name))
 
@@ -82,6 +84,8 @@ class Model:
         self.tensors = tensors
         self.origin = origin or Origin()
         self.file = file
+        self._closed = False
+        self._opened = None if origin is None else dict(self.tensors)
         self._tokenizer: tuple[list[Value], Tokenizer] | None = None
 
     @property
@@ -115,6 +119,13 @@ class Model:
     def files(self) -> tuple[Path, ...]:
         """All files that its tensors are read from; none for a model made of arrays."""
         return self.origin.files
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether its tensors are those of the files that it was opened from, none of them made or changed since."""
+        opened = self._opened if self.file is None else self.file.tensors
+        tensors = self.tensors.data
+        return opened is not None and list(opened) == list(tensors) and all(tensors[n] is opened[n] for n in opened)
 
     @property
     def architecture(self) -> str:
@@ -191,6 +202,11 @@ class Model:
         from .quantization.recipes import Options, recipe_named
         from .writing.pipeline import FilePlan, Item
 
+        if self._closed:
+            raise OptionError(f"the model of {self.path} is closed: its tensors are gone", "save it before that")
+        if recipe is not None and not isinstance(recipe, (str, Mapping)):
+            raise wrong("recipe", recipe, "a recipe's name, or rules,")
+        as_count(reserve, "reserve", 0)
         if isinstance(recipe, Mapping):
             rules, recipe = {**recipe, **(rules or {})}, None
         read = self.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
@@ -220,6 +236,7 @@ class Model:
         """Let go of the files; the tensors are gone then, the metadata stays."""
         self.tensors.clear()
         self.file = None
+        self._closed = True
 
     def __enter__(self) -> Model:
         return self
@@ -276,7 +293,7 @@ def stored_file(source: PathLike | Model) -> Path:
     if file is None:
         raise OptionError(f"source is {source!r}; a Model opened from a GGUF file was expected", hint)
     stored = open_gguf(file.path)
-    same = list(source.tensors.items()) == list(file.tensors.items()) and stored.states == file.states
+    same = source.is_as_opened and stored.states == file.states
     if not same or any(compare_metadata(stored.metadata, source.metadata)):
         raise OptionError(f"source was changed since {file.path} was opened; it was expected as it is there", hint)
     return file.path

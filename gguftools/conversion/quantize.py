@@ -89,6 +89,9 @@ def quantize(
     model = opened(source)
     options = replace(options or Options(), rules=(*pairs(rules), *(options.rules if options else ())))
     _refuse_other_files(model)
+    if resume and not model.is_as_opened:
+        problem = f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
+        raise OptionError(problem, "leave out resume, or save the model and quantize that file")
     if options != Options() and all(recipe.default is None for recipe in chosen):
         raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
     paths = output_paths(model.path, chosen, output)

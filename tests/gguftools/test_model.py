@@ -129,6 +129,43 @@ def test_a_model_is_not_saved_over_what_it_reads(file, tmp_path):
         gguftools.open(AUSTEN).save(tmp_path / "m.gguf")
 
 
+class InterruptedRunError(Exception):
+    """What interrupts a run."""
+
+
+def test_a_run_is_not_taken_up_with_other_arrays(tmp_path):
+    def stop(done, total, name):
+        if done:
+            raise InterruptedRunError
+
+    arrays = {f"blk.{i}.ffn_up.weight": np.full((512, 1024), i + 1, np.float32) for i in range(8)}
+    metadata, target = {"general.architecture": "llama"}, tmp_path / "r.gguf"
+    with pytest.raises(InterruptedRunError):
+        gguftools.quantize(Model(metadata, arrays), "Q8_0", target, progress=stop, threads=1)
+    other = Model(metadata, {name: -array for name, array in arrays.items()})
+    with pytest.raises(GgufToolsError, match="is not recorded"):
+        gguftools.quantize(other, "Q8_0", target, resume=True)
+    gguftools.quantize(other, "Q8_0", target)
+    assert all((tensor[:] < 0).all() for tensor in gguftools.open(target).tensors.values())
+
+
+def test_a_changed_model_is_not_as_it_was_opened(file):
+    model = gguftools.open(file)
+    assert model.is_as_opened
+    assert gguftools.open(AUSTEN).is_as_opened
+    model.tensors["output_norm.weight"] = np.ones(256, np.float32)
+    assert not model.is_as_opened
+    assert not Model({}, {"a": A}).is_as_opened
+
+
+def test_a_closed_model_is_not_saved(file, tmp_path):
+    with gguftools.open(file) as model:
+        pass
+    with pytest.raises(GgufToolsError, match="is closed: its tensors are gone"):
+        model.save(tmp_path / "empty.gguf")
+    assert not (tmp_path / "empty.gguf").exists()
+
+
 def test_quantize_takes_models_and_plain_values(file, tmp_path):
     model = gguftools.open(file)
     gguftools.quantize(
@@ -153,6 +190,9 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: Model({}, {"a": np.zeros(3, np.complex64)}), "'a' is an array of complex64"),
         (lambda file, out: Model({}, {"a": "text"}), "'a' is an array of <U4"),
         (lambda file, out: gguftools.open(file).save(3), "the output is 3; a path"),
+        (lambda file, out: gguftools.open(file).save(out, 3), "recipe is 3; a recipe's name, or rules,"),
+        (lambda file, out: gguftools.open(file).save(out, reserve=-5), "reserve is -5; 0 or more is expected"),
+        (lambda file, out: Model({}, {1: A}), "a tensor's name is 1; a text was expected"),
         (lambda file, out: gguftools.open(file).save(out, "Q9"), "there is no recipe 'Q9'"),
         (lambda file, out: gguftools.open(file).save(out, {"zzz": "Q8_0"}), "'zzz' matches none of the 39 tensors"),
         (lambda file, out: gguftools.open(file).save(out, rules={"a": "Q9"}), "there is no format 'Q9'"),
