@@ -4,8 +4,6 @@ A block of rows of a transposed matrix needs a piece of each of its rows: readin
 would read the file a hundred times.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import OrderedDict

@@ -4,8 +4,6 @@ A family that means something else by a key says so (`Architecture.keys`). null 
 absent, where a value is needed its reader says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

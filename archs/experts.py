@@ -1,7 +1,5 @@
 """Metadata words of mixtures of experts: how the router scores, what it rescales, which experts all tokens share."""
 
-from __future__ import annotations
-
 from .config import lookup
 from .layouts import gated_net
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors

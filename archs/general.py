@@ -1,7 +1,5 @@
 """`general.*` metadata of a checkpoint: name, size label, licence, base models, by the rules of `gguf.Metadata`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

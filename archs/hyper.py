@@ -1,7 +1,5 @@
 """Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,7 +102,7 @@ class Hyper:
     router_jitter: float
     layers: tuple[LayerHyper, ...]
 
-    def with_layers(self, changes: Callable[[int, LayerHyper], Mapping[str, Any]]) -> Hyper:
+    def with_layers(self, changes: Callable[[int, LayerHyper], Mapping[str, Any]]) -> "Hyper":
         """The same with other numbers for layers: changes, by a layer's index and its numbers, names their fields."""
         return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
 

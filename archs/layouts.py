@@ -3,8 +3,6 @@
 Tensors of layers have names as `archs.spec.in_layers` takes them.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NoReturn
 

@@ -5,8 +5,6 @@ alpha and rank being those that `alpha_pattern` and `rank_pattern` name for the 
 embeddings, get the product transposed. Modules that were trained as a whole are stored as a whole.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Metadata of a model: keys in order, each value with the exact GGUF type it is stored as."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -63,7 +61,7 @@ class Metadata(MutableMapping[str, Any]):
             return known.list_type(data)
         return old.gguf_type if old is not None else known.gguf_type if known else None
 
-    def copy(self) -> Metadata:
+    def copy(self) -> "Metadata":
         new = Metadata()
         new._values = dict(self._values)
         return new

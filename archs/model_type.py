@@ -2,8 +2,6 @@
 of the model type.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

@@ -6,8 +6,6 @@ bias (which lacks the last of several dimensions), and of a tensor without any s
 the first tensor that has it shows; the others have to agree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

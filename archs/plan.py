@@ -1,7 +1,5 @@
 """Architecture + checkpoint → metadata and lazily transformed tensors. Refuses what it cannot account for."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How an embedding model makes one vector of a text: sentence-transformers' modules.json beside the checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quants.errors import ModelError, VocabularyError

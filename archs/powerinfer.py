@@ -5,8 +5,6 @@ that a neuron is a row of every matrix (its bias is renamed with it); `blk.N.fc1
 predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is the score from which a neuron counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from quants import Tensor

@@ -5,8 +5,6 @@ Families are the modules of `archs/families` and whatever other packages offer u
 counts.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import pkgutil

@@ -1,7 +1,5 @@
 """Rotary settings of a config as GGUF keeps them: `rope.scaling.*` keys, and a tensor of divisors of frequencies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@
 other table. NAME stands for the architecture's name, * for anything.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import math

@@ -4,8 +4,6 @@ Keys are looked at before anything is counted by them, layers before any is comp
 is believed further than its tensors bear it out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

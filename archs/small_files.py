@@ -1,7 +1,5 @@
 """Small files of a checkpoint: they come from strangers, so what they ask for is bounded before it is done."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

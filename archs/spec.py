@@ -5,8 +5,6 @@ becomes GGUF; its `block` says how the runtime computes with the result. Everyth
 show by themselves (biases, q/k norms, experts, softcaps, scales) is read from there and not repeated here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -209,7 +207,7 @@ class Architecture:
     keys: Mapping[str, Kind] = field(default_factory=dict)
     refused: Mapping[str, Any] = field(default_factory=dict)
     wrappers_refused: tuple[str, ...] = ()
-    variant: Callable[[Config], Architecture | None] | None = None
+    variant: "Callable[[Config], Architecture | None] | None" = None
     by_variant: bool = False
     prepare: Callable[[Config, Tensors], tuple[Config, Tensors]] | None = None
     rope_parameters: Literal["", "one", "by kind"] = ""
@@ -222,7 +220,7 @@ class Architecture:
     legacy_names: tuple[str, ...] | Callable[[Tensors], tuple[str, ...]] = ()
     block: Block = Block()
 
-    def derive(self, **changes: Any) -> Architecture:
+    def derive(self, **changes: Any) -> "Architecture":
         """This architecture with differences: mappings are merged (None removes an entry), and so is the block, whose
         fields are given as a mapping; the rest is replaced.
         """

@@ -3,8 +3,6 @@
 Moves of whole values keep the stored format and its bits; arithmetic gives float32.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """JSON read by type: a table says what each key holds; an error names file, key, value and what was expected."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -27,7 +25,7 @@ class Place:
     error: type[GgufToolsError] = ModelError
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    def inside(self, key: object) -> Place:
+    def inside(self, key: object) -> "Place":
         return Place(self.file, f"{self.key}.{key}" if self.key else str(key), self.error, self.limits)
 
     def wrong(self, value: object, expected: str, hint: str | None = None) -> GgufToolsError:

@@ -1,7 +1,5 @@
 """Values as GGUF files store them: their types, what plain data fits one, and when two are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +30,13 @@ class GgufType:
     """The type of a value, of an array with that of its items: "UINT32", "ARRAY/INT8", "ARRAY/ARRAY/STRING"."""
 
     type: ValueType
-    items: GgufType | None = None
+    items: "GgufType | None" = None
 
     def __str__(self) -> str:
         return self.type.name if self.items is None else f"{self.type.name}/{self.items}"
 
     @classmethod
-    def named(cls, text: str) -> GgufType:
+    def named(cls, text: str) -> "GgufType":
         """A type as `str` gives it. Raises OptionError."""
         known, text = [each.name for each in ValueType], str(text)
         *arrays, last = text.upper().split("/")

@@ -3,8 +3,6 @@
 What comes out is checked by converting it again, headers only: names, shapes and metadata must be as the file has them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

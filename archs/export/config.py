@@ -1,7 +1,5 @@
 """config.json from a file's keys: those that were copied are copied back, those that were computed are solved for."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import re

@@ -1,7 +1,5 @@
 """Source tensors from those of a file: every rule of an architecture the other way round."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ it. Weights answer row ranges: float32, or blocks of ggml's where the values go 
 method left alone (`modules_to_not_convert`, `ignore`) are recognised by being stored plainly.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """AutoRound: the layouts of GPTQ and AWQ; `packing_format` says which."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from quants import Tensor

@@ -7,8 +7,6 @@
     weight[o, i] = (qweight[i, o] - qzeros[g, o]) * scales[g, o],  g = i // group size
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -11,8 +11,6 @@
 8 bits: NAME.weight int8 (out, in), NAME.SCB float32 (out,); weight[o, i] = q[o, i] * SCB[o] / 127.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -10,8 +10,6 @@ put as many whole ones into a word as fit; newer ones run across words. Zero poi
 alike along rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

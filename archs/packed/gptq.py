@@ -11,8 +11,6 @@ AutoGPTQ stores zero points minus one, modulo 2^bits; `checkpoint_format: gptq_v
 integers follow from the shapes, so that layers may differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

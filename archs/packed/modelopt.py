@@ -7,8 +7,6 @@
 Which algorithm it was is in config.json or, in older exports, in hf_quant_config.json beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from quants import Tensor

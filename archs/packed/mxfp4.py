@@ -5,8 +5,6 @@ compressed-tensors: uint8 (rows, width / 2) and (rows, width / 32), the same byt
 and 2i + 1; GGUF's holds i and i + 16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -9,8 +9,6 @@ GGUF's NVFP4 blocks have no place for the factor. Where it is a power of two tha
 weight keeps its bits and is NVFP4; elsewhere it is decoded.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the methods share: finding the tensors that stand for a weight together, and lazy tensors over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

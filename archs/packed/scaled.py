@@ -9,8 +9,6 @@
 Despite its name, `scale_inv` multiplies. NAME usually ends in ".weight"; fused experts have no such ending.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
