@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -244,14 +245,35 @@ def _signature(name: str, thing: Any) -> str:
         signature = inspect.signature(thing)
     except ValueError:
         return name
-    if isinstance(thing, type) and not dataclasses.is_dataclass(thing):
-        signature = signature.replace(return_annotation=inspect.Signature.empty)
+    written = _annotations(thing)
+    given = signature.parameters.values()
+    parameters = [one.replace(annotation=written.get(one.name, one.annotation)) for one in given]
+    plain = isinstance(thing, type) and not dataclasses.is_dataclass(thing)
+    result = inspect.Signature.empty if plain else written.get("return", signature.return_annotation)
+    signature = signature.replace(parameters=parameters, return_annotation=result)
     line = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{signature}")
     if len(line) <= 110:
         return line
     inner, _, result = line.removeprefix(f"{name}(").rpartition(")")
     parts = re.split(r", (?=(?:\*|\w+\s*[:=]|\*$))", inner)
     return "\n    ".join([f"{name}(", *(f"{part}," for part in parts)]) + f"\n){result}"
+
+
+def _annotations(thing: Any) -> dict[str, str]:
+    """The annotations of a function's parameters, or of a class's fields and of its __init__, as they are written."""
+    try:
+        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+    except OSError:  # made by dataclasses
+        return {}
+    nodes = tree.body if isinstance(tree, ast.ClassDef) else [tree]
+    found = {each.target.id: each.annotation for each in nodes if isinstance(each, ast.AnnAssign)}
+    for each in nodes:
+        if isinstance(each, ast.FunctionDef) and each.name in (tree.name, "__init__"):
+            arguments = each.args
+            every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+            found |= {each.arg: each.annotation for each in every if each is not None}
+            found["return"] = each.returns
+    return {name: ast.unparse(each).strip("'") for name, each in found.items() if each is not None}
 
 
 def rooms() -> str:

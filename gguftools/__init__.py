@@ -3,8 +3,6 @@
 What is listed in `__all__` is the public Python API; what a command does, one of its functions does.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"

@@ -1,7 +1,5 @@
 """Entry point of the command line: it takes Ctrl-C and odd streams in hand before anything else is imported."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
     import typer
 
 
-def build_app(called: str | None = None) -> typer.Typer:
+def build_app(called: str | None = None) -> "typer.Typer":
     """The Typer app. called: the one command that will run, if that is known; without it, all can."""
     from . import __version__, commands
     from .console.app import build_app as build

@@ -1,7 +1,5 @@
 """The whole road on one checkpoint: convert, quantize, measure, so that sizes and quality stand side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

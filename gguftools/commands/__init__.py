@@ -1,7 +1,5 @@
 """One thin file a command: parse, call one function, render. The file's name is the command's."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from types import ModuleType

@@ -1,7 +1,5 @@
 """`gguftools diff`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,7 +43,7 @@ def diff(
     raise Exit(1 if comparison.differ else 0)
 
 
-def _print_comparison(found: DiffReport, all_tensors: bool) -> None:
+def _print_comparison(found: "DiffReport", all_tensors: bool) -> None:
     from ..console.ui import print_line, print_table
     from ..metadata.text import typed
 
@@ -62,7 +60,7 @@ def _print_comparison(found: DiffReport, all_tensors: bool) -> None:
     print_line(found.verdict)
 
 
-def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
+def _tensor_row(tensor: "TensorDifference") -> tuple[str, ...]:
     a, b = tensor.a or "", tensor.b or ""
     if tensor.kind in ("shape", "added", "removed"):
         a, b = (
@@ -76,7 +74,7 @@ def _tensor_row(tensor: TensorDifference) -> tuple[str, ...]:
     return (tensor.name, tensor.kind, a, b, *numbers)
 
 
-def _print_drafting(found: DraftingReport) -> None:
+def _print_drafting(found: "DraftingReport") -> None:
     from ..console.ui import print_line
 
     print_line(f"{found.draft} {'can' if found.possible else 'can NOT'} draft for {found.target}")

@@ -1,7 +1,5 @@
 """The commands as one program: gives each the options that all have, turns errors into one line."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

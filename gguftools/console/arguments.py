@@ -1,7 +1,5 @@
 """What the texts of arguments and options mean. Raises OptionError for a text that means nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

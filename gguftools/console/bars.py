@@ -1,7 +1,5 @@
 """The bar itself, by rich: imported only where there is a terminal to draw it on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len
@@ -88,7 +86,7 @@ class _Cut(ProgressColumn):
         self.text = text
         super().__init__(table_column)
 
-    def render(self, task: Task) -> Shortened:
+    def render(self, task: Task) -> "Shortened":
         return Shortened(self.text(task))
 
 

@@ -1,7 +1,5 @@
 """The text of --help: names are never cut, however narrow the terminal; every command ends with examples."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ the middle of compiling. Before and after work the process ends at once.
 For a process of our own command line only: it takes over the signals.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

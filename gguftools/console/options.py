@@ -1,7 +1,5 @@
 """Options that several commands have, with one meaning each, and what stands for a value in help."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A bar for long work, on one line of the terminal; nothing where stderr is none, or the user wants quiet."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 For a process of our own command line only: it leaves packages in a state that others may not expect.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import sys

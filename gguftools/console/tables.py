@@ -1,7 +1,5 @@
 """Tables: in a pipe a row is one line; on a terminal rich folds it, and cuts no word that fits the terminal."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -40,7 +38,7 @@ def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
     return (GAP.join(cells).rstrip(" ") for cells in zip(*padded, strict=True))
 
 
-def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> Iterator[RenderableType]:
+def folded(rows: Sequence[Sequence[str]], right: str, width: int) -> "Iterator[RenderableType]":
     """The same for rich, in lines of at most `width`, the first row bold.
 
     Where a word is wider than its column, its cell has lines of its own, and the columns after it go below.

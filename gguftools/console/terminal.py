@@ -1,7 +1,5 @@
 """What output goes to: what it can show, how wide it is, rich's console where it is a terminal."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import shutil
@@ -69,13 +67,13 @@ def width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def console(stream: TextIO) -> Console:
+def console(stream: TextIO) -> "Console":
     """What draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
     return _console(stream is sys.stderr)
 
 
 @cache
-def _console(stderr: bool) -> Console:
+def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

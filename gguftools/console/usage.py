@@ -1,7 +1,5 @@
 """Wrong calls end with one line and a hint, which knows what llama.cpp's programs and scripts call the same thing."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """LoRA adapters: files of their own for a base model's file, or merged into a checkpoint that is being converted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

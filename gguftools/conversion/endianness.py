@@ -1,7 +1,5 @@
 """The same GGUF file in the other byte order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

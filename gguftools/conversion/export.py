@@ -1,7 +1,5 @@
 """Out of GGUF: tensors as .safetensors or .npy, or a whole Hugging Face folder that converts to the same file again."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

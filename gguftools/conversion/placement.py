@@ -7,8 +7,6 @@ The file (magic PWRI, architecture "generic.gpu_index") holds for each layer `bl
 those on the GPU, and `blk.N.gpu_bucket`, int32, their numbers, sorted; PowerInfer reads them by place: two a layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictor folders of PowerInfer: model_N.pt for each layer, and a threshold in config.json."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quantize a model: several recipes from one pass over a GGUF file, a split set or a Hugging Face folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
