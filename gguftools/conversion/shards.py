@@ -1,7 +1,5 @@
 """Split sets: a GGUF file cut into shards as the reference names and marks them, and put together to the byte."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

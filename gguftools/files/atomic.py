@@ -5,8 +5,6 @@ its first byte on, so that of two programs that would write one file the second 
 not exist takes its name by a step that fails if another program was faster.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging
@@ -42,7 +40,7 @@ class Reads:
     paths: tuple[Path, ...] = ()
     states: Mapping[Path, State] = field(default_factory=dict)
 
-    def also(self, paths: Iterable[PathLike | None]) -> Reads:
+    def also(self, paths: Iterable[PathLike | None]) -> "Reads":
         """These, and more paths; None is none."""
         return replace(self, paths=(*self.paths, *(Path(path) for path in paths if path is not None)))
 

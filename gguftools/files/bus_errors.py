@@ -4,8 +4,6 @@ What is behind the new end of a file, or on a disk that fails, raises SIGBUS in 
 signal handlers never get to run then: they wait for the instruction to end. For a process of our own command line only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

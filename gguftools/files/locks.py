@@ -5,8 +5,6 @@ name has gone to another file meanwhile. Where a file system has no locks, there
 POSIX systems only (Linux, macOS): Windows has neither `fcntl` nor files that can be replaced while they are open.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

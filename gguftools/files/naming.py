@@ -1,7 +1,5 @@
 """Hints for a path at which there is something else than what was wanted, or nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

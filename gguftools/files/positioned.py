@@ -5,8 +5,6 @@ is cut short, kills the process, where a call returns an error; pages read throu
 and a call copies faster than pages are mapped one by one.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os

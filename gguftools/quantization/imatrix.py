@@ -4,8 +4,6 @@ An entry holds, for a weight and each of its experts, the sum of the squared inp
 there were; the importance of a column is their quotient. Two stored forms are in use: GGUF files, and the older `.dat`.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace

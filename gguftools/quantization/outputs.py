@@ -1,7 +1,5 @@
 """Outputs of a run: where they go, whether there is room, and their writing and report."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

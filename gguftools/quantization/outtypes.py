@@ -1,7 +1,5 @@
 """The types of a plain conversion, F32, F16, BF16 and Q8_0: what a converter makes of each tensor."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

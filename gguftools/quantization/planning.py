@@ -1,7 +1,5 @@
 """What a quantized output will be: formats, importance, metadata, shards; all known, and refused, before any work."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

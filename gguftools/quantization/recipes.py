@@ -5,8 +5,6 @@ came before, and by a few facts about the model. The tables below are those deci
 Tensors are counted in output order (`visit_order`): those outside layers first, then by layer number, then by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

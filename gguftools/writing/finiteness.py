@@ -1,7 +1,5 @@
 """Whether stored rows mean finite numbers: by exponents and scales alone where that tells, else by decoded values."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Where a model comes from: the files that its values are read from, and how those are laid out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ encoded in the format that each file wants of it, written where it belongs. Task
 one by one, so the bytes depend neither on the number of threads nor on the order in which tasks end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import logging

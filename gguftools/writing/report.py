@@ -1,7 +1,5 @@
 """What quantizing did, or would do: files, their tensors, and what each lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -8,8 +8,6 @@ A range is noted only after its bytes were handed to the system, so a process ca
 range is read back and compared before it is believed, so a machine can lose power. The final name appears at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

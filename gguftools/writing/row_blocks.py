@@ -1,7 +1,5 @@
 """Work on the rows of many tensors: blocks of rows, in threads, never more than a few blocks in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext

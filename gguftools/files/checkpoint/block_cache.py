@@ -4,8 +4,6 @@ Blocks follow the tensors. A large one has blocks of its own, so that tensors th
 later (the gates of experts, between what goes up and what goes down) are not fetched with it; small ones share.
 """
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_right
 from collections import OrderedDict

@@ -5,8 +5,6 @@ file can hold them: their ggml type is -1. Names are those of safetensors. F8_E4
 that PyTorch calls float8_e4m3fn; the FNUZ variants have neither infinities nor a negative zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

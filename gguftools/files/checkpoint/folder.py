@@ -1,7 +1,5 @@
 """Checkpoint folders as Hugging Face lays them out: config.json and weights in one file or in shards."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

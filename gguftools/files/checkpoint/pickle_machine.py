@@ -5,8 +5,6 @@ refused, and so is what takes more memory than weights need. Python's own unpick
 texts, and does not say at which byte it stopped.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ huggingface_hub finds: HF_TOKEN or the saved login, HF_ENDPOINT, HTTPS_PROXY.
 What a server answers is checked against what was asked: it may be broken, or not the hub at all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -11,8 +11,6 @@ where a file that is cut short ends the process; as numpy arrays it has no 8-bit
 which tensor nor what was expected; and it writes what is in memory as a whole. The tests compare with it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

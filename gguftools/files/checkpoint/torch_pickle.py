@@ -4,8 +4,6 @@ A file is a zip archive of a pickle (`*/data.pkl`) and of the tensors' storages 
 sequence of pickles followed by the storages. `pickle_machine` runs the pickles.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import zipfile

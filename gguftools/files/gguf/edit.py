@@ -1,7 +1,5 @@
 """Changing the metadata of a GGUF file: in place where the new header fits before the data, else by an atomic copy."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -7,8 +7,6 @@ the last one is durable:
     new bytes · sha256 of all before
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -9,8 +9,6 @@ Files come from strangers: every count, length and offset is compared, as a Pyth
 before anything is allocated for it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import mmap
@@ -94,7 +92,7 @@ class GgufFile:
     shards: list[Path]
     file_size: int
     magic: bytes = b"GGUF"
-    parts: list[GgufFile] = field(default_factory=list, repr=False)
+    parts: "list[GgufFile]" = field(default_factory=list, repr=False)
     state: State = NO_FILE
 
     @property

@@ -4,8 +4,6 @@ A set is PREFIX-00001-of-0000N.gguf and so on, side by side; the first shard has
 the names are the same, but for the suffix.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """String arrays of GGUF metadata: found without a Python object per string, decoded when asked."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, overload

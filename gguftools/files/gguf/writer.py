@@ -1,7 +1,5 @@
 """Writing GGUF files: the header is planned to the byte, then rows of tensors are written wherever they belong."""
 
-from __future__ import annotations
-
 import math
 import os
 import struct
