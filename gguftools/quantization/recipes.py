@@ -9,11 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from quants.errors import FormatError, OptionError
 from quants.format import Format, format_named
 from quants.spelling import did_you_mean
+
+Triple = tuple[str, tuple[int, ...], Format]  # a tensor: name, shape rows first, stored format
+Rule = tuple[re.Pattern[str], Format]
 
 
 @dataclass(frozen=True)
@@ -37,47 +41,44 @@ class Recipe:
                 "description": self.description}  # fmt: skip
 
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("F32", 0, "F32", 32.0, "single precision"),
-        Recipe("F16", 1, "F16", 16.0, "half precision"),
-        Recipe("BF16", 32, "BF16", 16.0, "bfloat16: the range of F32, 8 bits of precision"),
-        Recipe("Q8_0", 7, "Q8_0", 8.5, "indistinguishable from F16 in use"),
-        Recipe("Q6_K", 18, "Q6_K", 6.56, "very close to F16"),
-        Recipe("Q5_K_M", 17, "Q5_K", 5.7, "Q5_K, half of attn_v and ffn_down in Q6_K", ("Q5_K",)),
-        Recipe("Q5_K_S", 16, "Q5_K", 5.57, "Q5_K, the output in Q6_K"),
-        Recipe("Q5_1", 9, "Q5_1", 6.04, "legacy; Q5_K_M is better"),
-        Recipe("Q5_0", 8, "Q5_0", 5.57, "legacy; Q5_K_S is better"),
-        Recipe("Q4_K_M", 15, "Q4_K", 4.89, "Q4_K, half of attn_v and ffn_down in Q6_K: the usual choice", ("Q4_K",)),
-        Recipe("Q4_K_S", 14, "Q4_K", 4.67, "Q4_K, the first attn_v and ffn_down in Q5_K"),
-        Recipe("Q4_1", 3, "Q4_1", 5.1, "legacy; Q4_K_M is better"),
-        Recipe("Q4_0", 2, "Q4_0", 4.64, "legacy; fast where the CPU has kernels for it"),
-        Recipe("IQ4_NL", 25, "IQ4_NL", 4.68, "non-linear 4 bits, in blocks of 32"),
-        Recipe("IQ4_XS", 30, "IQ4_XS", 4.46, "non-linear 4 bits, in blocks of 256"),
-        Recipe("MXFP4_MOE", 38, "MXFP4", 8.5, "expert tensors in MXFP4, all others in Q8_0"),
-        Recipe("Q3_K_L", 13, "Q3_K", 4.3, "Q3_K, attention output, attn_v and ffn_down in Q5_K"),
-        Recipe("Q3_K_M", 12, "Q3_K", 4.0, "Q3_K, attention output, attn_v and ffn_down in Q4_K or Q5_K", ("Q3_K",)),
-        Recipe("Q3_K_S", 11, "Q3_K", 3.64, "Q3_K, the output in Q6_K"),
-        Recipe("IQ3_M", 27, "IQ3_S", 3.76, "IQ3_S, attention output and attn_v in Q4_K"),
-        Recipe("IQ3_S", 26, "IQ3_S", 3.66, "3 bits by lookup, better than Q3_K_S"),
-        Recipe("IQ3_XS", 22, "IQ3_S", 3.5, "IQ3_S and IQ3_XXS; needs an importance matrix"),
-        Recipe("IQ3_XXS", 23, "IQ3_XXS", 3.37, "IQ3_XXS and IQ2_S; needs an importance matrix"),
-        Recipe("Q2_K", 10, "Q2_K", 3.16, "Q2_K, attention output and ffn_down in Q3_K"),
-        Recipe("Q2_K_S", 21, "Q2_K", 2.97, "Q2_K nearly everywhere; needs an importance matrix"),
-        Recipe("IQ2_M", 29, "IQ2_S", 2.93, "IQ2_S, attention output in IQ3_S; needs an importance matrix"),
-        Recipe("IQ2_S", 28, "IQ2_XS", 2.74, "IQ2_XS, attention output in IQ3_S; needs an importance matrix"),
-        Recipe("IQ2_XS", 20, "IQ2_XS", 2.59, "2.3 bits by lookup; needs an importance matrix"),
-        Recipe("IQ2_XXS", 19, "IQ2_XXS", 2.38, "2.1 bits by lookup; needs an importance matrix"),
-        Recipe("IQ1_M", 31, "IQ1_M", 2.15, "1.75 bits by lookup; needs an importance matrix"),
-        Recipe("IQ1_S", 24, "IQ1_S", 2.0, "1.56 bits by lookup; needs an importance matrix"),
-        Recipe("TQ2_0", 37, "TQ2_0", 2.52, "for models trained with ternary weights"),
-        Recipe("TQ1_0", 36, "TQ1_0", 2.19, "for models trained with ternary weights, packed tighter"),
-        Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
-        Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
-        Recipe("COPY", None, None, 16.0, "every tensor as it is"),
-    )
-}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (
+    Recipe("F32", 0, "F32", 32.0, "single precision"),
+    Recipe("F16", 1, "F16", 16.0, "half precision"),
+    Recipe("BF16", 32, "BF16", 16.0, "bfloat16: the range of F32, 8 bits of precision"),
+    Recipe("Q8_0", 7, "Q8_0", 8.5, "indistinguishable from F16 in use"),
+    Recipe("Q6_K", 18, "Q6_K", 6.56, "very close to F16"),
+    Recipe("Q5_K_M", 17, "Q5_K", 5.7, "Q5_K, half of attn_v and ffn_down in Q6_K", ("Q5_K",)),
+    Recipe("Q5_K_S", 16, "Q5_K", 5.57, "Q5_K, the output in Q6_K"),
+    Recipe("Q5_1", 9, "Q5_1", 6.04, "legacy; Q5_K_M is better"),
+    Recipe("Q5_0", 8, "Q5_0", 5.57, "legacy; Q5_K_S is better"),
+    Recipe("Q4_K_M", 15, "Q4_K", 4.89, "Q4_K, half of attn_v and ffn_down in Q6_K: the usual choice", ("Q4_K",)),
+    Recipe("Q4_K_S", 14, "Q4_K", 4.67, "Q4_K, the first attn_v and ffn_down in Q5_K"),
+    Recipe("Q4_1", 3, "Q4_1", 5.1, "legacy; Q4_K_M is better"),
+    Recipe("Q4_0", 2, "Q4_0", 4.64, "legacy; fast where the CPU has kernels for it"),
+    Recipe("IQ4_NL", 25, "IQ4_NL", 4.68, "non-linear 4 bits, in blocks of 32"),
+    Recipe("IQ4_XS", 30, "IQ4_XS", 4.46, "non-linear 4 bits, in blocks of 256"),
+    Recipe("MXFP4_MOE", 38, "MXFP4", 8.5, "expert tensors in MXFP4, all others in Q8_0"),
+    Recipe("Q3_K_L", 13, "Q3_K", 4.3, "Q3_K, attention output, attn_v and ffn_down in Q5_K"),
+    Recipe("Q3_K_M", 12, "Q3_K", 4.0, "Q3_K, attention output, attn_v and ffn_down in Q4_K or Q5_K", ("Q3_K",)),
+    Recipe("Q3_K_S", 11, "Q3_K", 3.64, "Q3_K, the output in Q6_K"),
+    Recipe("IQ3_M", 27, "IQ3_S", 3.76, "IQ3_S, attention output and attn_v in Q4_K"),
+    Recipe("IQ3_S", 26, "IQ3_S", 3.66, "3 bits by lookup, better than Q3_K_S"),
+    Recipe("IQ3_XS", 22, "IQ3_S", 3.5, "IQ3_S and IQ3_XXS; needs an importance matrix"),
+    Recipe("IQ3_XXS", 23, "IQ3_XXS", 3.37, "IQ3_XXS and IQ2_S; needs an importance matrix"),
+    Recipe("Q2_K", 10, "Q2_K", 3.16, "Q2_K, attention output and ffn_down in Q3_K"),
+    Recipe("Q2_K_S", 21, "Q2_K", 2.97, "Q2_K nearly everywhere; needs an importance matrix"),
+    Recipe("IQ2_M", 29, "IQ2_S", 2.93, "IQ2_S, attention output in IQ3_S; needs an importance matrix"),
+    Recipe("IQ2_S", 28, "IQ2_XS", 2.74, "IQ2_XS, attention output in IQ3_S; needs an importance matrix"),
+    Recipe("IQ2_XS", 20, "IQ2_XS", 2.59, "2.3 bits by lookup; needs an importance matrix"),
+    Recipe("IQ2_XXS", 19, "IQ2_XXS", 2.38, "2.1 bits by lookup; needs an importance matrix"),
+    Recipe("IQ1_M", 31, "IQ1_M", 2.15, "1.75 bits by lookup; needs an importance matrix"),
+    Recipe("IQ1_S", 24, "IQ1_S", 2.0, "1.56 bits by lookup; needs an importance matrix"),
+    Recipe("TQ2_0", 37, "TQ2_0", 2.52, "for models trained with ternary weights"),
+    Recipe("TQ1_0", 36, "TQ1_0", 2.19, "for models trained with ternary weights, packed tighter"),
+    Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
+    Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
+    Recipe("COPY", None, None, 16.0, "every tensor as it is"),
+)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,13 @@ def layer_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
+def _place(name: str) -> tuple[int, str]:
+    return layer_of(name), name
+
+
 def visit_order(names: Iterable[str]) -> list[str]:
     """Names in the order the reference visits and writes tensors."""
-    return sorted(names, key=lambda name: (layer_of(name), name))
+    return sorted(names, key=_place)
 
 
 # What is never quantized, whatever the recipe or the rules. Parts of names, then whole names.
@@ -226,8 +231,7 @@ class Site:
     """Where a tensor stands.
 
     i, n: the i-th of n: layers where the model has experts, else tensors of the role.
-    count: how many tensors of the role came before.
-    weighted: there is an importance matrix.
+    count: how many tensors of the role came before. weighted: there is an importance matrix.
     """
 
     i: int
@@ -236,171 +240,132 @@ class Site:
     model: ModelFacts
     weighted: bool
 
-
-Test = Callable[[Site], bool]
-
-
-def always(site: Site) -> bool:
-    return True
-
-
-def more(site: Site) -> bool:
-    """The first eighth, the last eighth, and every third between: what deserves more bits."""
-    eighth = site.n // 8
-    return site.i < eighth or site.i >= 7 * site.n // 8 or (site.i - eighth) % 3 == 2
+    @property
+    def deserves_more(self) -> bool:
+        """The first eighth, the last eighth, and every third between."""
+        eighth = self.n // 8
+        return self.i < eighth or self.i >= 7 * self.n // 8 or (self.i - eighth) % 3 == 2
 
 
-def early(site: Site) -> bool:
-    return site.i < site.n // 8
-
-
-def early_in_count(site: Site) -> bool:
-    return site.count < site.n // 8
-
-
-def earliest(site: Site) -> bool:
-    return site.i < site.n // 16
-
-
-def middle(site: Site) -> bool:
-    return site.n // 8 <= site.i < 7 * site.n // 8
-
-
-def shared_kv(site: Site) -> bool:
-    return site.model.query_heads_per_kv_head >= 4
-
-
-def shared_kv_or_experts(site: Site) -> bool:
-    return shared_kv(site) or site.model.expert_count >= 4
-
-
-def experts8(site: Site) -> bool:
-    return site.model.expert_count == 8
-
-
-def early_or_experts8(site: Site) -> bool:
-    return early(site) or (experts8(site) and more(site))
-
-
-def falcon(site: Site) -> bool:
-    return site.model.architecture == "falcon"
-
-
-def first(count: int) -> Test:
-    return lambda site: site.i < count
-
-
-def unweighted(site: Site) -> bool:
-    return not site.weighted
-
-
-def both(a: Test, b: Test) -> Test:
-    return lambda site: a(site) and b(site)
-
-
-def but(a: Test, b: Test) -> Test:
-    return lambda site: a(site) and not b(site)
-
-
-# role → recipe → (test, format): the first test that holds decides; the recipe's default where none does.
-Rules = tuple[tuple[Test, str], ...]
-Table = dict[str, dict[str, Rules]]
-
-
-def _each(recipes: str, *rules: tuple[Test, str]) -> dict[str, Rules]:
-    return dict.fromkeys(recipes.split(), rules)
-
-
-LOW_BIT_RECIPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
-LOW_BIT_ROLES: Table = {
-    "V": {
-        **_each("IQ1_S IQ1_M IQ2_XXS IQ2_XS", (shared_kv_or_experts, "Q4_K"), (always, "Q2_K")),
-        **_each("IQ2_S IQ2_M", (shared_kv_or_experts, "Q4_K"), (always, "IQ3_S")),
-    },
-    "K": _each(" ".join(LOW_BIT_RECIPES), (experts8, "Q4_K")),
-    "down": {
-        **_each("IQ1_S IQ1_M IQ2_XXS IQ2_XS", (early_in_count, "Q2_K")),
-        **_each("IQ2_S IQ2_M", (early_in_count, "IQ3_S")),
-    },
-    "O": {
-        **_each("IQ1_S IQ1_M", (experts8, "Q5_K"), (always, "IQ2_XXS")),
-        **_each("IQ2_XXS IQ2_XS", (experts8, "Q5_K")),
-        **_each("IQ2_S IQ2_M", (experts8, "Q5_K"), (always, "IQ3_S")),
-    },
+TESTS: dict[str, Callable[[Site], bool]] = {
+    "first 2": lambda site: site.i < 2,
+    "first 4": lambda site: site.i < 4,
+    "first 16th": lambda site: site.i < site.n // 16,
+    "first 8th": lambda site: site.i < site.n // 8,
+    "first 8th counted": lambda site: site.count < site.n // 8,
+    "middle": lambda site: site.n // 8 <= site.i < 7 * site.n // 8,
+    "more": lambda site: site.deserves_more,
+    "shared kv": lambda site: site.model.query_heads_per_kv_head >= 4,
+    "4 experts": lambda site: site.model.expert_count >= 4,
+    "8 experts": lambda site: site.model.expert_count == 8,
+    "falcon": lambda site: site.model.architecture == "falcon",
+    "weighted": lambda site: site.weighted,
 }
-OTHER_ROLES: Table = {
+LOW_BIT_RECIPES = "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M"
+# role → recipes → formats: the first whose tests hold decides; the recipe's default where none does.
+ROLE_FORMATS = {
     "V": {
-        "Q2_K": ((shared_kv, "Q4_K"), (always, "Q3_K")),
-        "Q2_K_S": ((shared_kv, "Q4_K"),),
-        "IQ3_XXS": ((shared_kv, "Q4_K"), (unweighted, "IQ3_S"), (always, "IQ3_XXS")),
-        **_each("IQ3_XS IQ3_S", (shared_kv, "Q4_K")),
-        "IQ3_M": ((always, "Q4_K"),),
-        "Q3_K_M": ((first(2), "Q5_K"), (always, "Q4_K")),
-        "Q3_K_L": ((always, "Q5_K"),),
-        **_each("IQ4_NL IQ4_XS", (shared_kv, "Q5_K")),
-        **_each("Q4_K_M Q5_K_M", (more, "Q6_K")),
-        "Q4_K_S": ((first(4), "Q5_K"),),
+        "IQ1_S IQ1_M IQ2_XXS IQ2_XS": "shared kv: Q4_K, 4 experts: Q4_K, Q2_K",
+        "IQ2_S IQ2_M": "shared kv: Q4_K, 4 experts: Q4_K, IQ3_S",
+        "Q2_K": "shared kv: Q4_K, Q3_K",
+        "Q2_K_S IQ3_XS IQ3_S": "shared kv: Q4_K",
+        "IQ3_XXS": "shared kv: Q4_K, not weighted: IQ3_S",
+        "IQ3_M": "Q4_K",
+        "Q3_K_M": "first 2: Q5_K, Q4_K",
+        "Q3_K_L": "Q5_K",
+        "IQ4_NL IQ4_XS": "shared kv: Q5_K",
+        "Q4_K_M Q5_K_M": "more: Q6_K",
+        "Q4_K_S": "first 4: Q5_K",
     },
-    "K": {"IQ3_XS": ((always, "IQ3_XXS"),), "IQ3_XXS": ((always, "IQ2_S"),)},
-    "Q": {"IQ3_XS": ((always, "IQ3_XXS"),), "IQ3_XXS": ((always, "IQ2_S"),)},
+    "K": {LOW_BIT_RECIPES: "8 experts: Q4_K", "IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"},
+    "Q": {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"},
     "down": {
-        "Q2_K": ((always, "Q3_K"),),
-        "Q2_K_S": ((early, "Q4_K"),),
-        "IQ3_XXS": ((both(unweighted, early), "Q4_K"), (unweighted, "Q3_K")),
-        "Q3_K_M": ((earliest, "Q5_K"), (but(falcon, more), "Q3_K"), (always, "Q4_K")),
-        "IQ3_M": ((early_or_experts8, "Q4_K"),),
-        "Q3_K_L": ((falcon, "Q4_K"), (always, "Q5_K")),
-        "Q4_K_M": ((both(falcon, earliest), "Q6_K"), (both(falcon, more), "Q5_K"), (but(more, falcon), "Q6_K")),
-        **_each("IQ4_NL IQ4_XS", (both(unweighted, early), "Q5_K")),
-        "Q5_K_M": ((more, "Q6_K"),),
-        "Q4_K_S": ((but(early, falcon), "Q5_K"),),
+        "IQ1_S IQ1_M IQ2_XXS IQ2_XS": "first 8th counted: Q2_K",
+        "IQ2_S IQ2_M": "first 8th counted: IQ3_S",
+        "Q2_K": "Q3_K",
+        "Q2_K_S": "first 8th: Q4_K",
+        "IQ3_XXS": "not weighted & first 8th: Q4_K, not weighted: Q3_K",
+        "IQ3_M": "first 8th: Q4_K, 8 experts & more: Q4_K",
+        "Q3_K_M": "first 16th: Q5_K, falcon & not more: Q3_K, Q4_K",
+        "Q3_K_L": "falcon: Q4_K, Q5_K",
+        "IQ4_NL IQ4_XS": "not weighted & first 8th: Q5_K",
+        "Q4_K_M": "falcon & first 16th: Q6_K, falcon & more: Q5_K, not falcon & more: Q6_K",
+        "Q5_K_M": "more: Q6_K",
+        "Q4_K_S": "not falcon & first 8th: Q5_K",
         # With a matrix the search of the legacy types profits from a minimum in the layers that matter most.
-        "Q4_0": ((but(early, unweighted), "Q4_1"),),
-        "Q5_0": ((but(early, unweighted), "Q5_1"),),
+        "Q4_0": "weighted & first 8th: Q4_1",
+        "Q5_0": "weighted & first 8th: Q5_1",
     },
     "O": {
-        "Q2_K": ((falcon, "Q2_K"), (experts8, "Q5_K"), (always, "Q3_K")),
-        "IQ3_XXS": ((falcon, "IQ3_XXS"), (experts8, "Q5_K"), (always, "IQ3_S")),
-        "Q3_K_M": ((falcon, "Q3_K"), (experts8, "Q5_K"), (always, "Q4_K")),
-        "Q3_K_L": ((falcon, "Q4_K"), (experts8, "Q3_K"), (always, "Q5_K")),
-        "IQ3_M": ((falcon, "IQ3_S"), (experts8, "Q5_K"), (always, "Q4_K")),
-        **_each("IQ3_XS Q3_K_S IQ4_NL Q4_K_S Q4_K_M IQ3_S IQ4_XS", (but(experts8, falcon), "Q5_K")),
+        "IQ1_S IQ1_M": "8 experts: Q5_K, IQ2_XXS",
+        "IQ2_XXS IQ2_XS": "8 experts: Q5_K",
+        "IQ2_S IQ2_M": "8 experts: Q5_K, IQ3_S",
+        "Q2_K": "falcon: Q2_K, 8 experts: Q5_K, Q3_K",
+        "IQ3_XXS": "falcon: IQ3_XXS, 8 experts: Q5_K, IQ3_S",
+        "IQ3_M": "falcon: IQ3_S, 8 experts: Q5_K, Q4_K",
+        "Q3_K_M": "falcon: Q3_K, 8 experts: Q5_K, Q4_K",
+        "Q3_K_L": "falcon: Q4_K, 8 experts: Q3_K, Q5_K",
+        "IQ3_XS Q3_K_S IQ4_NL Q4_K_S Q4_K_M IQ3_S IQ4_XS": "8 experts & not falcon: Q5_K",
     },
-    "gate": {"IQ3_XS": ((middle, "IQ3_XXS"),)},
-    "up": {"IQ3_XS": ((middle, "IQ3_XXS"),)},
-}
+    "gate": {"IQ3_XS": "middle: IQ3_XXS"},
+    "up": {"IQ3_XS": "middle: IQ3_XXS"},
+    "embedding": {
+        "IQ1_S IQ1_M IQ2_XXS IQ2_XS": "Q2_K", "IQ2_S IQ2_M IQ3_XXS": "IQ3_S", "TQ1_0 TQ2_0 Q2_0": "Q4_K",
+    },
+    "head": {f"{LOW_BIT_RECIPES} IQ3_XXS": "Q5_K", "Q8_0 MXFP4_MOE": "Q8_0"},
+}  # fmt: skip
 
 
-def _by_role(recipe: Recipe, role: str, site: Site, default: str) -> str:
-    low_bit = recipe.name in LOW_BIT_RECIPES
-    rules = (LOW_BIT_ROLES if low_bit else OTHER_ROLES).get(role, {}).get(recipe.name, ())
-    form = next((form for test, form in rules if test(site)), default)
-    if low_bit:
-        return form
-    if role == "V" and site.model.is_70b and form in ("Q3_K", "Q4_K"):
-        form = "Q5_K"
-    if role in ("V", "K") and experts8(site):
-        form = "Q8_0"
-    return form
+@cache
+def _rules_of(role: str, recipe: str) -> list[tuple[list[tuple[str, bool]], str]]:
+    """Of each format what must hold: names of tests, and what they must say."""
+    rules = next((text for recipes, text in ROLE_FORMATS[role].items() if recipe in recipes.split()), "")
+    found = []
+    for rule in filter(None, rules.split(", ")):
+        tests, _, form = rule.rpartition(": ")
+        found.append(([(test.removeprefix("not "), test[:4] != "not ") for test in tests.split(" & ") if test], form))
+    return found
 
 
+class _Chooser:
+    """What a recipe asks for, tensor by tensor in the order of the reference; how many came before decides too."""
 
-class _Counts:
-    """Where the tensors of each role stand. Only tensors that a role decides are counted."""
-
-    def __init__(self, names: Sequence[str], model: ModelFacts) -> None:
-        self._seen: Counter[str] = Counter()
+    def __init__(self, recipe: Recipe, model: ModelFacts, weighted: bool, names: Sequence[str]) -> None:
+        self.recipe, self.model, self.weighted = recipe, model, weighted
+        self.default = format_named(recipe.default or "")
+        self._seen: Counter[str] = Counter()  # tensors that a role decides
         self._values = sum(_role(name) == "V" for name in names)
-        self.model = model
         self._layers = model.block_count or max(map(layer_of, names), default=-1) + 1
 
-    def site(self, role: str, name: str, weighted: bool) -> Site:
-        count = self._seen[role]
+    def head(self, width: int) -> str:
+        if self.model.architecture == "falcon" or width % self.default.block_size:
+            return "Q8_0"
+        return self._by_role("head", Site(0, 0, 0, self.model, self.weighted), "Q6_K")
+
+    def inner(self, name: str, shape: tuple[int, ...]) -> str:
+        if self.recipe.name == "MXFP4_MOE":
+            return "MXFP4" if len(shape) >= 3 and shape[-3] > 1 else "Q8_0"
+        role = "embedding" if name in TOKEN_EMBEDDINGS else _role(name)
+        if not role:
+            return self.default.name
+        site = self._site(role, name)
+        form = self._by_role(role, site, self.default.name)
+        if self.recipe.name in LOW_BIT_RECIPES.split():
+            return form
+        if role in ("V", "K") and self.model.expert_count == 8:
+            return "Q8_0"
+        return "Q5_K" if role == "V" and self.model.is_70b and form in ("Q3_K", "Q4_K") else form
+
+    def _by_role(self, role: str, site: Site, default: str) -> str:
+        rules = _rules_of(role, self.recipe.name)
+        return next((form for tests, form in rules if all(TESTS[name](site) is said for name, said in tests)), default)
+
+    def _site(self, role: str, name: str) -> Site:
+        i = count = self._seen[role]
         self._seen[role] += 1
-        if role == "V":
-            return Site(count, self._values, count, self.model, weighted)
-        by_layer = self.model.expert_count > 1 and layer_of(name) >= 0
-        return Site(layer_of(name) if by_layer else count, self._layers, count, self.model, weighted)
+        if role != "V" and self.model.expert_count > 1 and layer_of(name) >= 0:
+            i = layer_of(name)
+        return Site(i, self._values if role == "V" else self._layers, count, self.model, self.weighted)
 
 
 def _role(name: str) -> str:
@@ -408,12 +373,9 @@ def _role(name: str) -> str:
 
 
 def choose(
-    recipe: Recipe,
-    tensors: Sequence[tuple[str, tuple[int, ...], Format]],
-    model: ModelFacts,
-    has_importance: bool = False,
+    recipe: Recipe, tensors: Sequence[Triple], model: ModelFacts, has_importance: bool = False,
     options: Options | None = None,
-) -> list[Choice]:
+) -> list[Choice]:  # fmt: skip
     """The format of every tensor, in the order in which the reference writes them.
 
     tensors: (name, shape rows first, stored format), in any order.
@@ -422,55 +384,68 @@ def choose(
     does not exist or cannot be stored, and where a width suits neither the format nor any fallback.
     """
     options = options or Options()
-    for name in filter(None, (options.output_type, options.token_embedding_type)):
-        storable_format(name)
-    rules = _compiled(options.rules, [name for name, _, _ in tensors])
+    of_output, of_embedding = (
+        storable_format(name) if name else None for name in (options.output_type, options.token_embedding_type)
+    )
+    names = [name for name, _, _ in tensors]
+    rules = _compiled(options.rules, names)
     if recipe.default is None:
         return [Choice(name, form, form) for name, _, form in _visited(tensors)]
-    tied = all(name != "output.weight" for name, _, _ in tensors)
-    counts = _Counts([name for name, _, _ in tensors], model)
+    chooser, default = _Chooser(recipe, model, has_importance, names), format_named(recipe.default)
+    heads = ("output.weight",) if "output.weight" in names else TOKEN_EMBEDDINGS  # which may be tied to the head
     choices = []
     for name, shape, form in _visited(tensors):
-        if not is_quantizable(name, shape, form) or (options.leave_output and name == "output.weight"):
+        is_output, pattern = name == "output.weight", None
+        if not is_quantizable(name, shape, form) or (options.leave_output and is_output):
             choices.append(Choice(name, form, form))
             continue
-        wanted, rule = _wanted(recipe, name, shape, options, rules, tied, counts, has_importance)
-        choices.append(_settle(recipe, name, shape, wanted, rule))
+        if name in TOKEN_EMBEDDINGS and of_embedding:
+            wanted = of_embedding
+        elif is_output and of_output:
+            wanted = of_output
+        elif not default.is_quantized:
+            wanted = default
+        elif rule := _deciding(rules, name):
+            pattern, wanted = rule[0].pattern, rule[1]
+        elif options.pure:
+            wanted = default
+        elif name in heads:
+            wanted = of_output or format_named(chooser.head(shape[-1]))
+        else:
+            wanted = format_named(chooser.inner(name, shape))
+        choices.append(_settle(recipe, name, shape, wanted, pattern))
     return choices
 
 
-def choose_by_rules(
-    tensors: Sequence[tuple[str, tuple[int, ...], Format]], rules: Sequence[tuple[str, str]]
-) -> list[Choice]:
+def choose_by_rules(tensors: Sequence[Triple], rules: Sequence[tuple[str, str]]) -> list[Choice]:
     """As `choose`, by rules alone: they decide on all names, not those of weights only; the rest stays as it is."""
     compiled = _compiled(rules, [name for name, _, _ in tensors])
     choices = []
     for name, shape, form in _visited(tensors):
-        rule = next((rule for rule in compiled if rule[0].search(name) and form.name not in KEPT_FORMATS), None)
+        rule = None if form.name in KEPT_FORMATS else _deciding(compiled, name)
         copied = Choice(name, form, form)
         choices.append(_settle(RECIPES["COPY"], name, shape, rule[1], rule[0].pattern) if rule else copied)
     return choices
 
 
-def _visited(
-    tensors: Sequence[tuple[str, tuple[int, ...], Format]],
-) -> list[tuple[str, tuple[int, ...], Format]]:
-    by_name = {tensor[0]: tensor for tensor in tensors}
-    return [by_name[name] for name in visit_order(by_name)]
+def _visited(tensors: Sequence[Triple]) -> list[Triple]:
+    return sorted(tensors, key=lambda tensor: _place(tensor[0]))
 
 
-def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[tuple[re.Pattern[str], Format]]:
+def _deciding(rules: Sequence[Rule], name: str) -> Rule | None:
+    return next((rule for rule in rules if rule[0].search(name)), None)
+
+
+def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[Rule]:
     compiled = []
     for pattern, format_name in rules:
         try:
             found = re.compile(pattern, re.IGNORECASE)
         except re.error as error:
             raise OptionError(f"tensor rule {pattern!r} is not a regular expression: {error}") from error
-        if not any(found.search(name) for name in names):
-            raise OptionError(
-                f"tensor rule {pattern!r} matches none of the {len(names)} tensors",
-                did_you_mean(pattern, names, "`gguftools show` lists the names"),
-            )
+        if not any(map(found.search, names)):
+            hint = did_you_mean(pattern, names, "`gguftools show` lists the names")
+            raise OptionError(f"tensor rule {pattern!r} matches none of the {len(names)} tensors", hint)
         compiled.append((found, storable_format(format_name)))
     return compiled
 
@@ -481,60 +456,6 @@ def storable_format(name: str) -> Format:
     if form.name in NOT_STORED:
         raise FormatError(f"{form.name} is not a format that weights can be quantized to")
     return form
-
-
-def _wanted(
-    recipe: Recipe,
-    name: str,
-    shape: tuple[int, ...],
-    options: Options,
-    rules: list[tuple[re.Pattern[str], Format]],
-    tied: bool,
-    counts: _Counts,
-    weighted: bool,
-) -> tuple[Format, str | None]:
-    """What options, rules or the recipe ask for, whether the rows fit or not; and the rule that decided."""
-    assert recipe.default is not None
-    default = format_named(recipe.default)
-    if name in TOKEN_EMBEDDINGS and options.token_embedding_type:
-        return storable_format(options.token_embedding_type), None
-    if name == "output.weight" and options.output_type:
-        return storable_format(options.output_type), None
-    if not default.is_quantized:
-        return default, None
-    for pattern, form in rules:
-        if pattern.search(name):
-            return form, pattern.pattern
-    if options.pure:
-        return default, None
-    if name == "output.weight" or (tied and name in TOKEN_EMBEDDINGS):
-        if options.output_type:
-            return storable_format(options.output_type), None
-        return format_named(_output_format(recipe, default, shape[-1], counts)), None
-    return format_named(_inner_format(recipe, default, name, shape, counts, weighted)), None
-
-
-def _output_format(recipe: Recipe, default: Format, width: int, counts: _Counts) -> str:
-    if recipe.name == "MXFP4_MOE" or counts.model.architecture == "falcon" or width % default.block_size:
-        return "Q8_0"
-    if recipe.name in LOW_BIT_RECIPES or recipe.name == "IQ3_XXS":
-        return "Q5_K"
-    return "Q8_0" if default.name == "Q8_0" else "Q6_K"
-
-
-def _inner_format(
-    recipe: Recipe, default: Format, name: str, shape: tuple[int, ...], counts: _Counts, weighted: bool
-) -> str:
-    if recipe.name == "MXFP4_MOE":
-        return "MXFP4" if len(shape) >= 3 and shape[-3] > 1 else "Q8_0"
-    if name in TOKEN_EMBEDDINGS:
-        if recipe.name in ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS"):
-            return "Q2_K"
-        if recipe.name in ("IQ2_S", "IQ2_M", "IQ3_XXS"):
-            return "IQ3_S"
-        return "Q4_K" if recipe.name in ("TQ1_0", "TQ2_0", "Q2_0") else default.name
-    role = _role(name)
-    return _by_role(recipe, role, counts.site(role, name, weighted), default.name) if role else default.name
 
 
 def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, rule: str | None) -> Choice:
@@ -549,7 +470,6 @@ def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, r
             )
         form = format_named(form.fallback)
     misfit = f"rows of {width} values; {wanted.name} needs a multiple of {wanted.block_size}"
-    reason = None if form is wanted else misfit
-    embedding_or_output = name in TOKEN_EMBEDDINGS or name == "output.weight"
-    needs = form.is_very_low_bits or (form.name == "Q2_K" and recipe.name == "Q2_K_S")
-    return Choice(name, form, wanted, reason, rule, form.needs_importance or (needs and not embedding_or_output))
+    low_bits = form.is_very_low_bits or (form.name == "Q2_K" and recipe.name == "Q2_K_S")
+    needs = form.needs_importance or (low_bits and name not in (*TOKEN_EMBEDDINGS, "output.weight"))
+    return Choice(name, form, wanted, None if form is wanted else misfit, rule, needs)
