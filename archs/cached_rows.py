@@ -6,7 +6,6 @@ would read the file a hundred times.
 
 import threading
 import weakref
-from collections import OrderedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,30 +15,32 @@ from quants import FormatError, Tensor
 LIMIT = 256 << 20  # bytes kept in all, beyond the matrix used last
 
 
+def element_type(tensor: Tensor) -> np.dtype[np.generic]:
+    """What numpy reads a tensor's values as. Raises FormatError for block formats."""
+    if tensor.format.elements is None:
+        name = tensor.origin or tensor.name
+        raise FormatError(f"{name} is {tensor.format.name}; its values cannot be moved one by one")
+    return tensor.format.elements
+
+
 class CachedRows:
     """Rows start … stop of a tensor, all of them in memory from when they are first asked for; the oldest go first."""
 
     def __init__(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> None:
         self._tensor = tensor
-        self._start, self._stop = start, tensor.rows if stop is None else stop
+        self._start, self._stop = start, stop
         self._raw: NDArray[np.uint8] | None = None
         self._lock = threading.Lock()
 
-    def raw(self) -> NDArray[np.uint8]:
-        """The stored bytes: uint8 (rows, bytes of a row)."""
+    def elements(self) -> NDArray[np.generic]:
+        """The stored values, (rows, width). Raises FormatError for block formats."""
+        dtype = element_type(self._tensor)
         with self._lock:  # others wait instead of reading the same
             raw = self._raw
             if raw is None:
                 raw = self._raw = np.ascontiguousarray(self._tensor.raw(self._start, self._stop))
         _used(self)
-        return raw
-
-    def elements(self) -> NDArray[np.generic]:
-        """The stored values, (rows, width). Raises FormatError for block formats."""
-        dtype = self._tensor.format.elements
-        if dtype is None:
-            raise FormatError(f"{self._tensor.origin or self._tensor.name} is {self._tensor.format.name}")
-        return self.raw().view(dtype)
+        return raw.view(dtype)
 
     @property
     def nbytes(self) -> int:
@@ -49,20 +50,17 @@ class CachedRows:
         self._raw = None
 
 
-_recent: OrderedDict[int, weakref.ref[CachedRows]] = OrderedDict()  # the one used last at the end
+_recent: list[weakref.ref[CachedRows]] = []  # the one used last in front
 _order = threading.Lock()
 
 
 def _used(kept: CachedRows) -> None:
     """Note a use, and let go of what was not used for long."""
     with _order:
-        _recent[id(kept)] = weakref.ref(kept)
-        _recent.move_to_end(id(kept))
-        alive = [found for reference in reversed(_recent.values()) if (found := reference()) is not None]
-        held = 0
-        for found in alive:
-            if held and held + found.nbytes > LIMIT:
-                found.drop()
-            held += found.nbytes
-        _recent.clear()
-        _recent.update((id(found), weakref.ref(found)) for found in reversed(alive) if found.nbytes)
+        others = [each for known in _recent if (each := known()) is not None and each is not kept and each.nbytes]
+        held = kept.nbytes
+        for each in others:
+            held += each.nbytes
+            if held > LIMIT:
+                each.drop()
+        _recent[:] = [weakref.ref(each) for each in (kept, *others) if each.nbytes]

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quants import FormatError, Tensor, format_named
 
-from .cached_rows import CachedRows
+from .cached_rows import CachedRows, element_type
 from .config import lookup, required
 from .spec import Config, Floats, Index, Transform
 
@@ -27,7 +28,7 @@ def take(tensor: Tensor, index: Index) -> Tensor:
         raise FormatError(f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means more")
     shape = (len(index), *tensor.shape[1:])
     if len(tensor.shape) == 1:
-        dtype = _elements(tensor)
+        dtype = element_type(tensor)
         return replace(tensor, shape=shape, read=lambda a, b: tensor.raw().view(dtype)[:, index].view(np.uint8)[a:b])
     inner = math.prod(tensor.shape[1:-1])
 
@@ -52,23 +53,25 @@ def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise FormatError(f"{tensor.origin or tensor.name}: shape {tensor.shape} cannot become {shape}")
     if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
         return replace(tensor, shape=shape)
-    dtype = _elements(tensor)
-    row_bytes = (shape[-1] if shape else 1) * dtype.itemsize
-    each = max(1, tensor.row_bytes)
+    row_bytes = (shape[-1] if shape else 1) * element_type(tensor).itemsize
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        begin, end = start * row_bytes, stop * row_bytes
-        first = begin // each
-        flat = np.ascontiguousarray(tensor.raw(first, -(-end // each))).reshape(-1)
-        return flat[begin - first * each : end - first * each].reshape(stop - start, row_bytes)
+        flat: NDArray[np.uint8] = span(tensor.raw, tensor.row_bytes, start * row_bytes, stop * row_bytes)
+        return flat.reshape(stop - start, row_bytes)
 
     return replace(tensor, shape=shape, read=read)
+
+
+def span(read: Callable[[int, int], NDArray[Any]], width: int, begin: int, end: int) -> NDArray[Any]:
+    """Items begin … end of rows one after the other, reading no more rows than hold them. width: of a row."""
+    each = max(1, width)
+    return np.ascontiguousarray(read(begin // each, -(-end // each))).reshape(-1)[begin % each :][: end - begin]
 
 
 def transposed(tensor: Tensor) -> Tensor:
     """The last two dimensions exchanged."""
     *outer, rows, width = tensor.shape
-    dtype = _elements(tensor)
+    dtype = element_type(tensor)
     matrices = [CachedRows(tensor, i * rows, (i + 1) * rows) for i in range(math.prod(outer))]
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -136,15 +139,6 @@ def computed(tensor: Tensor, function: Callable[[Floats], Floats]) -> Tensor:
 def as_float32(tensor: Tensor) -> Tensor:
     """The same values in float32."""
     return tensor if tensor.format.name == "F32" else computed(tensor, lambda x: x)
-
-
-def _elements(tensor: Tensor) -> np.dtype[np.generic]:
-    dtype = tensor.format.elements
-    if dtype is None:
-        raise FormatError(
-            f"{tensor.origin or tensor.name} is {tensor.format.name}; its values cannot be moved one by one"
-        )
-    return dtype
 
 
 # Words for family files: each is, or makes, a Transform; most of them have an inverse.

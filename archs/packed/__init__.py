@@ -1,7 +1,7 @@
 """Checkpoints whose weights are quantized already: the tensors that stand for a weight together become that weight.
 
-A method is a module of this package with `unpacked(settings, tensors) -> Unpacked`, imported when a checkpoint needs
-it. Weights answer row ranges: float32, or blocks of ggml's where the values go over without loss. Layers that the
+A method is a function `(settings, tensors) -> Unpacked` in a module of this package that is imported when a checkpoint
+needs it. Weights answer row ranges: float32, or blocks of ggml's where the values go over without loss. Layers that the
 method left alone (`modules_to_not_convert`, `ignore`) are recognised by being stored plainly.
 """
 
@@ -17,13 +17,14 @@ from ..config import changed
 from ..config_keys import QUANTIZATION
 from ..small_files import read_json_object
 from ..typed_json import read_fields
-from .mxfp4 import joined
+from .fp4 import gpt_oss
 from .parts import Settings, Unpacked, refused
 
-METHODS = {  # `quant_method` → module
-    "fp8": "scaled", "fbgemm_fp8": "scaled", "gptq": "gptq", "awq": "awq", "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed_tensors", "modelopt": "modelopt", "modelopt_fp4": "modelopt", "mxfp4": "mxfp4",
-    "auto-round": "auto_round", "intel/auto-round": "auto_round",
+METHODS = {  # `quant_method` → module and function
+    "fp8": "scaled.fp8", "fbgemm_fp8": "scaled.fp8", "gptq": "gptq.gptq", "awq": "gptq.awq",
+    "bitsandbytes": "bitsandbytes.unpacked", "compressed-tensors": "compressed_tensors.unpacked",
+    "modelopt": "scaled.modelopt", "modelopt_fp4": "scaled.modelopt", "mxfp4": "fp4.gpt_oss",
+    "auto-round": "gptq.auto_round", "intel/auto-round": "gptq.auto_round",
 }  # fmt: skip
 KEYS = ("quantization_config", "compression_config")
 
@@ -78,17 +79,13 @@ def unpacked(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Unpack
     """
     settings = settings_of(config)
     if settings is None:
-        return Unpacked(joined(tensors))
+        return gpt_oss({}, tensors)
     method = method_of(settings)
     if method not in METHODS:
         raise refused(method)
-    result: Unpacked = importlib.import_module(f"{__name__}.{METHODS[method]}").unpacked(settings, tensors)
-    _check_none_left(method, result)
-    return result
-
-
-def _check_none_left(method: str, result: Unpacked) -> None:
-    """Refuse codes that would be taken for numbers."""
-    for name, tensor in result.tensors.items():
+    module, _, function = METHODS[method].partition(".")
+    result: Unpacked = getattr(importlib.import_module(f"{__name__}.{module}"), function)(settings, tensors)
+    for name, tensor in result.tensors.items():  # codes would be taken for numbers
         if len(tensor.shape) > 1 and name.endswith(WEIGHTS) and tensor.format.name in CODES:
             raise refused(method, f"{name} is {tensor.format.name}, without the scales that are known")
+    return result

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_pairs
 
 from ..small_files import parse_json
+from ..transforms import span
 from ..typed_json import Number, Whole, read_fields
 from .parts import Floats, Settings, Unpacked, decoded, part, replaced
 
@@ -80,7 +80,7 @@ def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str,
     def read(start: int, stop: int) -> Floats:
         low, high = start * shape[-1], stop * shape[-1]
         first, last = low // block, -(-high // block)
-        pairs = stored(packed, first * block // 2, -(-high // 2))
+        pairs = span(packed.raw, packed.row_bytes, first * block // 2, -(-high // 2))
         result = np.empty(high - low, np.float32)
         dequantize_pairs(pairs, low - first * block, block, code.float32(), scales(first, last), result)
         return result.reshape(stop - start, shape[-1])
@@ -92,7 +92,7 @@ def plain(absmax: Tensor) -> Scales:
     """Scales of blocks start … stop, stored as they are."""
     if absmax.format.name != "F32":
         raise ModelError(f"{absmax.origin or absmax.name} is {absmax.format.name}; F32 or U8 was expected")
-    return lambda start, stop: np.array(stored(absmax, 4 * start, 4 * stop)).view("<f4")
+    return lambda start, stop: span(absmax.float32, absmax.width, start, stop)
 
 
 def nested(tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state: Mapping[str, Any]) -> Scales:
@@ -108,18 +108,11 @@ def nested(tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state:
 
     def scales(start: int, stop: int) -> Floats:
         blocks = np.arange(start, stop) // each
-        codes = stored(absmax, start, stop)
+        codes = span(absmax.raw, absmax.row_bytes, start, stop)
         found: Floats = table.float32()[codes] * statistics.float32().reshape(-1)[blocks] + offset
         return found
 
     return scales
-
-
-def stored(tensor: Tensor, begin: int, end: int) -> NDArray[np.uint8]:
-    """Bytes begin … end of a tensor, reading no more rows than hold them."""
-    each = max(1, tensor.row_bytes)
-    rows = np.ascontiguousarray(tensor.raw(begin // each, -(-end // each))).reshape(-1)
-    return rows[begin % each :][: end - begin]
 
 
 def eight_bits(weight: Tensor, scb: Tensor) -> Tensor:

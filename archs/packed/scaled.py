@@ -7,18 +7,25 @@
     weight = (stored - zero point) * scale
 
 Despite its name, `scale_inv` multiplies. NAME usually ends in ".weight"; fused experts have no such ending.
+
+NVIDIA ModelOpt has these beside NVFP4 (see `fp4`; NAME_scale_2 is its factor, float32 ()), and where no norm took in
+what AWQ multiplies the input with, pre_quant_scale (in,); it is moved into the columns. Which algorithm it was is in
+config.json or, in older exports, in hf_quant_config.json beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
 
-from .parts import Floats, Settings, Unpacked, decoded, replaced
+from ..transforms import span
+from .fp4 import nvfp4
+from .parts import Floats, Settings, Unpacked, decoded, part, refused, replaced
 
 SUFFIXES = ("_scale_inv", "_scale")
+SECOND = "_scale_2"
 STORED = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
 Blocks = tuple[int, int]
 
@@ -30,11 +37,48 @@ ACTIVATIONS = (
 )  # fmt: skip
 
 
-def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def fp8(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     """Every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
     blocks = settings.get("weight_block_size")
     found = scaled_weights(tensors, (int(blocks[0]), int(blocks[1])) if blocks else None)
-    wholes = [(whole, companions(name)) for name, whole in found.items()]
+    return without_activations(tensors, [(whole, companions(name)) for name, whole in found.items()])
+
+
+def modelopt(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+    """The same of ModelOpt. Raises ModelError for algorithms that are not read."""
+    found = scaled_weights(tensors, None)
+    for name, second in tensors.items():
+        packed = tensors.get(name.removesuffix(SECOND)) if name.endswith(SECOND) else None
+        if packed is not None:
+            factor = second.float32().reshape(-1)
+            if len(factor) != 1:
+                shape = list(second.shape)
+                raise ModelError(f"{second.origin or second.name} has shape {shape}; one number was expected")
+            scale = part(tensors, f"{packed.name}_scale", packed)
+            found[packed.name] = nvfp4(packed.name, packed, scale, factor[0])
+    left = [t for n, t in tensors.items() if t.format.name == "U8" and f"{n}_scale" in tensors and n not in found]
+    if left:
+        raise refused("modelopt", f"{settings.get('quant_algo')}, {left[0].name!r} has neither E4M3 nor I8")
+    wholes = []
+    for name, weight in found.items():
+        before = name.removesuffix("weight") + "pre_quant_scale"
+        whole = _input_scaled(weight, tensors[before]) if before in tensors else weight
+        wholes.append((whole, [*companions(name), name + SECOND, before]))
+    return without_activations(tensors, wholes)
+
+
+def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
+    """Each column multiplied with the factor of its input."""
+    if scale.size != weight.width:
+        raise ModelError(f"{scale.origin or scale.name} has {scale.size} values for rows of {weight.width}")
+
+    def read(start: int, stop: int) -> Floats:
+        return weight.float32(start, stop) * scale.float32().reshape(1, -1)
+
+    return decoded(weight.name, weight.shape, read, weight.origin)
+
+
+def without_activations(tensors: Mapping[str, Tensor], wholes: list[tuple[Tensor, list[str]]]) -> Unpacked:
     return replaced(tensors, wholes, [name for name in tensors if name.endswith(ACTIVATIONS)])
 
 
@@ -50,78 +94,66 @@ def scaled_weights(tensors: Mapping[str, Tensor], blocks: Blocks | None) -> dict
         suffix = next((s for s in SUFFIXES if name.endswith(s)), None)
         whole = tensors.get(name.removesuffix(suffix)) if suffix else None
         if whole is not None and whole.format.name in STORED:
-            found[whole.name] = scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
+            found[whole.name] = _scaled(whole, tensor, tensors.get(f"{whole.name}_zero_point"), blocks)
     return found
 
 
-def scaled(weight: Tensor, scale: Tensor, zero: Tensor | None = None, blocks: Blocks | None = None) -> Tensor:
+def _scaled(weight: Tensor, scale: Tensor, zero: Tensor | None, blocks: Blocks | None) -> Tensor:
     """A weight times its scales, as a lazy float32 tensor of the same name and shape."""
-    places = Places(weight, scale, blocks)
-    zeros = Places(weight, zero, blocks) if zero is not None else None
+    steps = [_applied(np.multiply, weight, scale, blocks)]
+    if zero is not None:
+        steps.insert(0, _applied(np.subtract, weight, zero, blocks))
 
     def read(start: int, stop: int) -> Floats:
         values = np.array(weight.float32(start, stop))
-        if zeros is not None:
-            zeros.apply(np.subtract, values, start)
-        places.apply(np.multiply, values, start)
+        for step in steps:
+            step(values, start)
         return values
 
     return decoded(weight.name, weight.shape, read, weight.origin)
 
 
-class Places:
-    """Which number of a small tensor belongs to which value of a weight."""
+def _applied(
+    operation: np.ufunc, weight: Tensor, small: Tensor, blocks: Blocks | None
+) -> Callable[[Floats, int], None]:
+    """values = operation(values, the number of `small` that belongs to each), in place, of rows from the one given."""
+    *outer, rows, width = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
+    shape = small.shape
+    if len(shape) > len(weight.shape):  # (row blocks, 1, column blocks, 1)
+        shape = tuple(n for n in shape if n != 1)
+    shape = (1,) * len(weight.shape) if small.size == 1 else shape + (1,) * (len(weight.shape) - len(shape))
+    *outside, high, wide = shape if len(shape) > 1 else (1, *shape)
+    row_block, column_block = _block(rows, high, blocks and blocks[0]), _block(width, wide, blocks and blocks[1])
+    if not row_block or not column_block or (outside != outer and small.size != 1):
+        raise ModelError(
+            f"{small.origin or small.name} has shape {list(small.shape)}, which does not fit the weight's "
+            f"{list(weight.shape)}" + (f" in blocks of {blocks[0]} x {blocks[1]}" if blocks else "")
+        )
 
-    def __init__(self, weight: Tensor, small: Tensor, blocks: Blocks | None) -> None:
-        *outer, self.rows, self.width = weight.shape if len(weight.shape) > 1 else (1, *weight.shape)
-        shape = small.shape
-        if len(shape) > len(weight.shape):  # (row blocks, 1, column blocks, 1)
-            shape = tuple(n for n in shape if n != 1)
-        shape = (1,) * len(weight.shape) if small.size == 1 else shape + (1,) * (len(weight.shape) - len(shape))
-        self.shape = shape if len(shape) > 1 else (1, *shape)
-        self.small = small
-        *outside, high, wide = self.shape
-        self.row_block = _block(self.rows, high, blocks and blocks[0])
-        self.column_block = _block(self.width, wide, blocks and blocks[1])
-        if not self.row_block or not self.column_block or (outside != outer and small.size != 1):
-            raise ModelError(
-                f"{small.origin or small.name} has shape {list(small.shape)}, which does not fit the weight's "
-                f"{list(weight.shape)}" + (f" in blocks of {blocks[0]} x {blocks[1]}" if blocks else "")
-            )
-
-    def apply(self, operation: np.ufunc, values: Floats, start: int) -> None:
-        """values = operation(values, the number of each), in place; values are rows `start` … of the weight."""
-        numbers = self.of_rows(start, start + len(values))
-        count = numbers.shape[1]
-        if count * self.column_block == self.width:
-            by_block = values.reshape(len(values), count, self.column_block)
-            operation(by_block, numbers[:, :, None], out=by_block)
-        else:
-            operation(values, np.repeat(numbers, self.column_block, axis=1)[:, : self.width], out=values)
-
-    def of_rows(self, start: int, stop: int) -> Floats:
+    def of_rows(start: int, stop: int) -> Floats:
         """The numbers of rows start … stop: float32 (rows, column blocks)."""
-        *_, high, wide = self.shape
-        if self.small.size == 1:
-            return np.full((stop - start, 1), self.small.float32().reshape(-1)[0])
+        if small.size == 1:
+            return np.full((stop - start, 1), small.float32().reshape(-1)[0])
         row = np.arange(start, stop)
-        index = row // self.rows * high + row % self.rows // self.row_block
+        index = row // rows * high + row % rows // row_block
         first, last = (int(index[0]), int(index[-1]) + 1) if len(index) else (0, 0)
-        found: Floats = self.flat(first * wide, last * wide).reshape(-1, wide)[index - first]
+        found: Floats = span(small.float32, small.width, first * wide, last * wide).reshape(-1, wide)[index - first]
         return found
 
-    def flat(self, begin: int, end: int) -> Floats:
-        """Numbers begin … end in the order of the file, reading no more rows than hold them."""
-        each = max(1, self.small.width)
-        found: Floats = self.small.float32(begin // each, -(-end // each)).reshape(-1)
-        wanted: Floats = found[begin % each :][: end - begin]
-        return wanted
+    def apply(values: Floats, start: int) -> None:
+        numbers = of_rows(start, start + len(values))
+        count = numbers.shape[1]
+        if count * column_block == width:
+            by_block = values.reshape(len(values), count, column_block)
+            operation(by_block, numbers[:, :, None], out=by_block)
+        else:
+            operation(values, np.repeat(numbers, column_block, axis=1)[:, :width], out=values)
+
+    return apply
 
 
 def _block(size: int, count: int, given: int | None) -> int:
     """How many of `size` values share one of `count` numbers; 0 where that cannot be."""
-    if count in (1, size):
-        return size // count
-    if given and -(-size // given) == count:
+    if given and count not in (1, size) and -(-size // given) == count:
         return given
     return size // count if count and size % count == 0 else 0

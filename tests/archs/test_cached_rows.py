@@ -51,10 +51,10 @@ def test_the_oldest_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [Counted(4, 6) for _ in range(3)]
     matrices = [CachedRows(source.tensor) for source in sources]
     for matrix in matrices:
-        matrix.raw()
+        matrix.elements()
     assert [matrix.nbytes for matrix in matrices] == [0, 96, 96]
-    matrices[1].raw()
-    matrices[0].raw()
+    matrices[1].elements()
+    matrices[0].elements()
     assert [matrix.nbytes for matrix in matrices] == [96, 96, 0]
     assert [source.reads for source in sources] == [2, 1, 1]
 
@@ -63,23 +63,22 @@ def test_a_matrix_beyond_the_limit_is_kept_while_it_is_used(monkeypatch: pytest.
     monkeypatch.setattr(cached_rows, "LIMIT", 10)
     source, other = Counted(4, 6), Counted(4, 6)
     large, next_one = CachedRows(source.tensor), CachedRows(other.tensor)
-    large.raw()
-    large.raw()
+    large.elements()
+    large.elements()
     assert source.reads == 1
-    next_one.raw()
+    next_one.elements()
     assert large.nbytes == 0
 
 
 def test_nothing_is_kept_of_tensors_that_are_gone() -> None:
     matrix = CachedRows(Counted(4, 6).tensor)
-    matrix.raw()
-    number = id(matrix)
-    assert number in cached_rows._recent
+    matrix.elements()
+    (reference,) = (each for each in cached_rows._recent if each() is matrix)
     del matrix
     gc.collect()
-    assert cached_rows._recent[number]() is None
-    CachedRows(Counted(2, 2).tensor).raw()
-    assert number not in cached_rows._recent
+    assert reference() is None
+    CachedRows(Counted(2, 2).tensor).elements()
+    assert reference not in cached_rows._recent
 
 
 def test_block_formats_have_no_elements() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from archs.packed.mxfp4 import joined
+from archs.packed.fp4 import gpt_oss
 from gguftools.files.checkpoint.dtypes import checkpoint_formats
 from quants import Tensor
 from quants.errors import ModelError
@@ -23,7 +23,7 @@ def stored(name: str, values: np.ndarray) -> Tensor:
 
 def test_values_go_over() -> None:
     parts = {"w_scales": stored("w_scales", SCALES), "w_blocks": stored("w_blocks", BLOCKS)}
-    both = joined({"a": stored("a", SCALES), **parts})
+    both = gpt_oss({}, {"a": stored("a", SCALES), **parts}).tensors
     assert set(both) == {"a", "w"}
     whole = both["w"]
     assert (whole.name, whole.shape, whole.format.name) == ("w", (2, 3, 128), "MXFP4")
@@ -38,11 +38,11 @@ def test_values_go_over() -> None:
 
 def test_scales_must_be_there_and_fit() -> None:
     with pytest.raises(ModelError, match="there are none"):
-        joined({"w_blocks": stored("w_blocks", BLOCKS)})
+        gpt_oss({}, {"w_blocks": stored("w_blocks", BLOCKS)})
     with pytest.raises(ModelError, match=r"shape \[2, 3\]"):
-        joined({"w_blocks": stored("w_blocks", BLOCKS), "w_scales": stored("w_scales", SCALES[..., 0])})
+        gpt_oss({}, {"w_blocks": stored("w_blocks", BLOCKS), "w_scales": stored("w_scales", SCALES[..., 0])})
 
 
 def test_other_names_are_left_alone() -> None:
     tensors = {"w_blocks": stored("w_blocks", BLOCKS[..., :8])}
-    assert joined(tensors) == tensors
+    assert gpt_oss({}, tensors).tensors == tensors
