@@ -260,3 +260,5 @@ COMMON: dict[str, str | Computed | None] = {
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
 }
+
+BASE = Architecture("", (), metadata=COMMON)  # what families begin with

@@ -1,1 +1,1 @@
-"""One file a family; `archs.registry` finds them."""
+"""One file a family and its close relatives; `archs.registry` finds them."""

@@ -13,10 +13,8 @@ from archs.spec import in_layers
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
-
 AFMOE = LLAMA.derive(
-    name="afmoe",
-    hf_classes=("AfmoeForCausalLM",),
+    name="afmoe", hf_classes=("AfmoeForCausalLM",),
     metadata={
         "attention.sliding_window": "sliding_window",
         "expert_count": "num_experts|num_local_experts",

@@ -1,13 +1,15 @@
-"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT: encoders with learned positions and norms after each part.
+"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT: encoders with learned positions and norms after each part. RoBERTa's
+positions start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as llama.cpp
+does; those for training tasks and poolers are left out.
 
-Reference: transformers `models/bert/modeling_bert.py`, `models/roberta/`, `models/distilbert/`. RoBERTa's positions
-start after its padding token's id; DistilBERT has no token types. Heads of classifiers are kept, as llama.cpp does;
-those for training tasks and poolers are left out.
+Nomic Embed: BERT's layers with rotation in place of learned positions, gated nets and few biases. Published configs are
+in GPT-2's words and name the length that the model can be stretched to.
+Reference: transformers `models/bert/`, `models/roberta/`, `models/distilbert/`, `models/nomic_bert/`.
 """
 
-
-
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.config import required
+from archs.rope import SCALING, llama3_freqs, longrope_factors
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import skip_rows
 from quants.errors import ModelError
 
@@ -31,12 +33,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"max_position_embeddings": keys["context_length"], "type_vocab_size": types}
 
 
-BERT = Architecture(
-    name="bert",
-    hf_classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
-    vocab=("wordpiece",),
+BERT = BASE.derive(
+    name="bert", hf_classes=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), vocab=("wordpiece",),
     metadata={
-        **COMMON,
         "context_length": lambda config: config["max_position_embeddings"] - first_position(config),
         "attention.causal": lambda config: False,
         "classifier.output_labels": labels,
@@ -60,7 +59,10 @@ BERT = Architecture(
     },
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
     prefixes=("", "bert", "roberta", "distilbert", "model"),
-    block=Block(norm="layer", rope="none", activation="gelu", gated=False, causal=False, hidden_states=True),
+    block={
+        "norm": "layer", "rope": "none", "activation": "gelu", "gated": False, "causal": False, "hidden_states":
+        True,
+    },
 )  # fmt: skip
 
 ROBERTA = BERT.derive(
@@ -71,13 +73,12 @@ ROBERTA = BERT.derive(
     config_from_gguf=lambda keys, tensors: {
         **config_from_gguf(keys, tensors), "pad_token_id": 1, "max_position_embeddings": keys["context_length"] + 2,
     },
-)
+)  # fmt: skip
 
 XLM_ROBERTA = ROBERTA.derive(
-    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
-    vocab=("fairseq",),
+    hf_classes=("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"), vocab=("fairseq",),
     defaults={"model_type": "xlm-roberta"},
-)
+)  # fmt: skip
 
 DISTILBERT = BERT.derive(
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
@@ -96,4 +97,57 @@ DISTILBERT = BERT.derive(
     },
     config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",
+)  # fmt: skip
+
+
+def context(config: Config) -> int:
+    given, trained = config.get("n_positions"), config.get("max_trained_positions") or 2048
+    return int(min(given, trained) if given else config["max_position_embeddings"])
+
+
+def head_width(config: Config) -> int:
+    """The width of one attention head."""
+    given = config.get("head_dim")
+    return int(given or required(config, "n_embd|hidden_size") // required(config, "n_head|num_attention_heads"))
+
+
+def nomic_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Config keys that follow from a file, for the export to a checkpoint."""
+    width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
+    return {**config_from_gguf(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
+
+
+NOMIC_BERT = BERT.derive(
+    name="nomic-bert", hf_classes=("NomicBertModel",),
+    metadata={
+        **SCALING,
+        "context_length": context,
+        "embedding_length": "n_embd|hidden_size",
+        "block_count": "n_layer|num_hidden_layers",
+        "feed_forward_length": "n_inner|intermediate_size",
+        "attention.head_count": "n_head|num_attention_heads",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps",
+        "attention.key_length": head_width,
+        "attention.value_length": head_width,
+        "rope.freq_base": "rotary_emb_base|rope_theta",
+    },
+    defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
+    refused={
+        "moe_every_n_layers": lambda every: bool(every),
+        "activation_function": lambda name: name not in (None, "swiglu"), "prenorm": True,
+        "rotary_emb_interleaved": True, "rotary_emb_fraction": lambda share: share not in (None, 1),
+        "use_rms_norm": True,
+    },
+    tensors={
+        **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
+        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm",
+        **in_layers({
+            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc11": "ffn_up",
+            "mlp.fc12": "ffn_gate", "mlp.fc2": "ffn_down", "norm2": "layer_output_norm",
+        }, "encoder.layers"),
+    },
+    generated=(llama3_freqs, longrope_factors),
+    config_from_gguf=nomic_config_from_gguf,
+    activation="hidden_act",
+    block={"rope": "halves", "activation": "silu", "gated": True},
 )  # fmt: skip

@@ -4,17 +4,16 @@ Reference: transformers `models/bloom/modeling_bloom.py`.
 """
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, TensorMap, in_layers
+from archs.spec import BASE, TensorMap, in_layers
 from archs.transforms import ungroup
 
 HEADS = "n_head|num_attention_heads"
+
 WIDTH = "hidden_size|n_embed"
 
-BLOOM = Architecture(
-    name="bloom",
-    hf_classes=("BloomForCausalLM", "BloomModel"),
+BLOOM = BASE.derive(
+    name="bloom", hf_classes=("BloomForCausalLM", "BloomModel"),
     metadata={
-        **COMMON,
         "context_length": f"seq_length|{WIDTH}",  # the model has no limit; llama.cpp's stand-in
         "embedding_length": WIDTH,
         "feed_forward_length": lambda config: 4 * required(config, WIDTH),
@@ -41,5 +40,5 @@ BLOOM = Architecture(
     refused={"apply_residual_connection_post_layernorm": True},
     activation="",
     prefixes=("transformer", "model", "language_model", "text_model"),
-    block=Block(norm="layer", rope="none", alibi=True, activation="gelu_tanh", gated=False),
+    block={"norm": "layer", "rope": "none", "alibi": True, "activation": "gelu_tanh", "gated": False},
 )  # fmt: skip

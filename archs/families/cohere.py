@@ -4,15 +4,14 @@ norm of its own for each head of q and k. Adjacent pairs rotate in HF too.
 Command R7B and Command A: Command R with a window in three of four layers and no rope in the fourth.
 Command with experts: routed ones averaged with shared ones, after leading dense layers. Its softmax is over the chosen
 experts, so their weights sum to one whatever `norm_topk_prob` says.
-Reference: transformers `models/cohere/modeling_cohere.py`, `models/cohere2/modeling_cohere2.py`,
-`models/cohere2_moe/modeling_cohere2_moe.py`.
+Reference: transformers `models/cohere/`, `models/cohere2/`, `models/cohere2_moe/`.
 """
 
 import numpy as np
 
 from archs.config import head_dim, unusual_windows, windowed_layers
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.rope import scaling_type
@@ -20,8 +19,7 @@ from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add, in_la
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
-    name="command-r",
-    hf_classes=("CohereForCausalLM", "CohereModel"),
+    name="command-r", hf_classes=("CohereForCausalLM", "CohereModel"),
     metadata={
         "context_length": "model_max_length|max_position_embeddings",
         "logit_scale": "logit_scale",
@@ -40,8 +38,7 @@ COHERE = HALVES.derive(
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
 COHERE2 = COHERE.derive(
-    name="cohere2",
-    hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
+    name="cohere2", hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
     metadata={
         "context_length": "max_position_embeddings",
         "rope.dimension_count": head_dim,
@@ -51,7 +48,7 @@ COHERE2 = COHERE.derive(
     },
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
     block={"window_period": PERIOD, "rope_layers": "windowed"},
-)
+)  # fmt: skip
 
 
 def dense(config: Config) -> list[bool]:
@@ -107,8 +104,7 @@ def average(routed: Floats, shared: Floats) -> Floats:
 
 
 COHERE2_MOE = COHERE2.derive(
-    name="cohere2moe",
-    hf_classes=("Cohere2MoeForCausalLM",),
+    name="cohere2moe", hf_classes=("Cohere2MoeForCausalLM",),
     keys={"rope_scaling": Unread()},  # but `rope_parameters`
     metadata={
         "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",

@@ -1,18 +1,22 @@
 """DeepSeek V2 and V3: latent attention, leading dense layers, routed experts in groups, experts that all tokens share.
+The matrix that widens the latent is stored in two parts, each with heads in front: keys transposed, so that it can be
+applied to the query, and values. V3's router has a correction bias; its layers for predicting several tokens are left
+out.
 
-Reference: transformers `models/deepseek_v2/modeling_deepseek_v2.py`, `models/deepseek_v3/`. The matrix that widens the
-latent is stored in two parts, each with heads in front: keys transposed, so that it can be applied to the query, and
-values. V3's router has a correction bias; its layers for predicting several tokens are left out.
+dots.llm1: Qwen3's attention with DeepSeek V3's routing. Every layer's window, where the config has one, follows
+`layer_types`; the published model has none.
+Reference: transformers `models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from archs.config import rope_scaling, unless_tied
+from archs.config import rope_scaling, unless_tied, windowed_layers
 from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
-from archs.families.llama import LLAMA
+from archs.families.llama import HALVES, LLAMA
 from archs.hyper import Hyper, Keys
+from archs.layouts import head_norms
 from archs.rope import attention_factor, yarn_temperature
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import chain, head_rows, transpose
@@ -71,9 +75,7 @@ def _config_from_gguf(keys: Mapping[str, Any]) -> ConfigKeys:
 
 
 DEEPSEEK_V2 = LLAMA.derive(
-    name="deepseek2",
-    hf_classes=("DeepseekV2ForCausalLM",),
-    vocab=("bpe",),
+    name="deepseek2", hf_classes=("DeepseekV2ForCausalLM",), vocab=("bpe",),
     metadata={
         **ROUTING,
         "attention.head_count_kv": lambda config: 1,  # all heads read the same latent
@@ -132,4 +134,32 @@ DEEPSEEK_V3 = DEEPSEEK_V2.derive(
         "n_group": 8, "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
         "topk_method": "noaux_tc", "vocab_size": 129_280,
     },
+)  # fmt: skip
+
+
+def window_pattern(config: Config) -> list[bool] | None:
+    """Which layers are windowed, where any is (llama.cpp drops this)."""
+    found = windowed_layers(config, lambda layer: layer >= config["max_window_layers"])
+    return found if any(found) and config.get("sliding_window") else None
+
+
+DOTS1 = HALVES.derive(
+    name="dots1", hf_classes=("Dots1ForCausalLM",), vocab=("bpe", "sentencepiece"),
+    metadata={
+        **ROUTING,
+        "expert_gating_func": always("sigmoid"),
+        "attention.sliding_window": lambda config: config.get("sliding_window") if window_pattern(config) else None,
+        "attention.sliding_window_pattern": window_pattern,
+    },
+    defaults={
+        "hidden_size": 4608, "num_key_value_heads": 32, "intermediate_size": 10_944, "num_hidden_layers": 62,
+        "moe_intermediate_size": 1408, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "sigmoid",
+        "max_position_embeddings": 2048, "max_window_layers": 62, "vocab_size": 152_064,
+    },
+    tensors={
+        **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
+        **in_layers({**head_norms()}),
+    },
+    layers_vary=True,
 )  # fmt: skip

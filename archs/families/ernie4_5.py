@@ -8,12 +8,11 @@ Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5
 from archs.config import head_dim, other_than
 from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
 
 ERNIE4_5 = HALVES.derive(
-    name="ernie4_5",
-    hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5Model"),
+    name="ernie4_5", hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5Model"),
     vocab=("sentencepiece", "bpe"),
     defaults={
         "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18, "num_attention_heads": 16,
@@ -34,9 +33,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 ERNIE45_MOE = HALVES.derive(
-    name="ernie4_5-moe",
-    hf_classes=("Ernie4_5_MoeForCausalLM",),
-    vocab=("sentencepiece", "bpe"),
+    name="ernie4_5-moe", hf_classes=("Ernie4_5_MoeForCausalLM",), vocab=("sentencepiece", "bpe"),
     metadata={
         "expert_count": "moe_num_experts",
         "expert_used_count": "moe_k",

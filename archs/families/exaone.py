@@ -3,12 +3,12 @@ windows in three of four layers, and rope in those alone.
 
 K-EXAONE: windows in three of four layers and rope in those alone, a norm on each head of q and k, DeepSeek V3's
 routing, layers for predicting several tokens at the end.
-Reference: transformers `models/exaone4/modeling_exaone4.py`, `models/exaone_moe/modeling_exaone_moe.py`.
+Reference: transformers `models/exaone4/`, `models/exaone_moe/`.
 """
 
 from archs.config import changed, windowed_layers
 from archs.experts import kinds_of_nets, shared_width
-from archs.families.dots1 import DOTS1
+from archs.families.deepseek2 import DOTS1
 from archs.families.olmo import OLMO2
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import scaling_type
@@ -34,8 +34,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 EXAONE4 = OLMO2.derive(
-    name="exaone4",
-    hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
+    name="exaone4", hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
     keys=PATTERN,
     config_from_gguf=config_from_gguf,
     metadata={
@@ -45,11 +44,10 @@ EXAONE4 = OLMO2.derive(
     },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
     block={"rope_layers": "windowed", "numbers": None},
-)
+)  # fmt: skip
 
 EXAONE_MOE = DOTS1.derive(
-    name="exaone-moe",
-    hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    name="exaone-moe", hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     prepare=mtp_layers,
     keys=PATTERN,
     prepare_export=published_mtp,

@@ -1,17 +1,22 @@
-"""Falcon: layer norms, q/k/v fused by key-value head; attention beside the feed-forward net (with one norm or two).
+"""Falcon: layer norms, q/k/v fused by key-value head; attention beside the feed-forward net (with one norm or two). The
+RW models have ALiBi, biases, and the feed-forward net after attention; llama.cpp doesn't convert them: two more keys
+say so.
 
-Reference: transformers `models/falcon/modeling_falcon.py`. The RW models have ALiBi, biases, and the feed-forward net
-after attention; llama.cpp doesn't convert them: two more keys say so.
+Falcon-H1: attention and Mamba-2 side by side in every layer; many multipliers, which go into the weights. The norm
+before the feed-forward net lacks ".weight" in its GGUF name, as llama.cpp writes it.
+Reference: transformers `models/falcon/`, `models/falcon_h1/`.
 """
-
 
 import numpy as np
 
-from archs.config import required
+from archs.config import other_than, required
+from archs.families.llama import LLAMA
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
-from archs.transforms import ungroup
+from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
+from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
+from quants.errors import ModelError
 
 HEADS = "num_attention_heads|n_head"
 
@@ -51,11 +56,9 @@ def bfloat16(x: Floats) -> Floats:
     return rounded.reshape(x.shape)
 
 
-FALCON = Architecture(
-    name="falcon",
-    hf_classes=("FalconForCausalLM", "RWForCausalLM", "FalconModel"),
+FALCON = BASE.derive(
+    name="falcon", hf_classes=("FalconForCausalLM", "RWForCausalLM", "FalconModel"),
     metadata={
-        **COMMON,
         **SCALING,
         "tensor_data_layout": lambda config: "jploski",
         "feed_forward_length": lambda config: config.get("ffn_hidden_size") or 4 * config["hidden_size"],
@@ -89,8 +92,91 @@ FALCON = Architecture(
     prefixes=("transformer", "model", "language_model", "text_model"),
     activation="activation",
     eager_attention=False,  # it adds ALiBi twice
-    block=Block(
-        norm="layer", rope="halves", alibi="attention.max_alibi_bias", alibi_terms=alibi_terms, activation="gelu",
-        gated=False, parallel="use_parallel_residual",
-    ),
+    block={
+        "norm": "layer", "rope": "halves", "alibi": "attention.max_alibi_bias", "alibi_terms": alibi_terms,
+        "activation": "gelu", "gated": False, "parallel": "use_parallel_residual",
+    },
+)  # fmt: skip
+
+MOST_ROWS = 1 << 24  # far more than any model has
+
+
+def inner_size(config: Config) -> int:
+    return int(config.get("mamba_d_ssm") or config["mamba_expand"] * config["hidden_size"])
+
+
+def norm_before_gate(config: Config) -> bool | None:
+    """Whether the Mamba output is normalised before the gate, where it is (llama.cpp drops it)."""
+    return bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
+
+
+def projection_factors(config: Config) -> Floats:
+    """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
+    groups = config["mamba_n_groups"] * config["mamba_d_state"]
+    rows = (inner_size(config), inner_size(config), groups, groups, config["mamba_n_heads"])
+    if sum(rows) > MOST_ROWS:
+        raise ModelError(f"config.json makes the Mamba projection {sum(rows)} rows")
+    return np.repeat(np.array(config["ssm_multipliers"], np.float32), rows)
+
+
+def tied_logit_scale(config: Config) -> float | None:
+    """What logits are multiplied by where the head is the embedding, which has the embedding's multiplier in it (the
+    reference drops it).
+    """
+    scale = config["lm_head_multiplier"] / config["embedding_multiplier"] if config.get("tie_word_embeddings") else 1
+    return scale if scale != 1 else None
+
+
+def h1_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """The multipliers have gone into the weights."""
+    return {
+        "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **step_limits(keys),
+    }  # fmt: skip
+
+
+FALCON_H1 = LLAMA.derive(
+    name="falcon-h1", hf_classes=("FalconH1ForCausalLM",), vocab=("bpe",),
+    metadata={
+        "rope.dimension_count": None,
+        **MAMBA2_KEYS,
+        "ssm.inner_size": inner_size,
+        "ssm.norm_before_gate": norm_before_gate,
+        "tied_logit_scale": tied_logit_scale,
+    },
+    defaults={
+        "model_type": "falcon_h1", "intermediate_size": 14_336, "num_key_value_heads": 8,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "mamba_d_conv": 4, "mamba_d_ssm": 1024,
+        "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
+        "mamba_norm_before_gate": True, "mamba_rms_norm": False, "embedding_multiplier": 1.0,
+        "attention_in_multiplier": 1.0, "attention_out_multiplier": 1.0, "key_multiplier": 1.0,
+        "mlp_multipliers": lambda config: [1.0, 1.0], "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
+        "ssm_multipliers": lambda config: [1.0] * 5, "lm_head_multiplier": 1.0, "vocab_size": 128_000,
+    },
+    refused={"hidden_act": other_than("silu", "swish")},
+    config_from_gguf=h1_config_from_gguf,
+    flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
+    tensors={
+        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
+        **in_layers({
+            **mamba2("mamba", "mamba_n_groups"),
+            "mamba.in_proj": TensorMap("ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))),
+            "mamba.in_proj.bias": TensorMap("ssm_in.bias", scaled_rows(projection_factors)),
+            "mamba.out_proj": TensorMap("ssm_out", scaled("ssm_out_multiplier")),
+            "self_attn.q_proj": TensorMap("attn_q", scaled("attention_in_multiplier")),
+            "self_attn.k_proj": TensorMap("attn_k", scaled("key_multiplier", "attention_in_multiplier")),
+            "self_attn.v_proj": TensorMap("attn_v", scaled("attention_in_multiplier")),
+            "self_attn.q_proj.bias": "attn_q.bias",
+            "self_attn.k_proj.bias": TensorMap("attn_k.bias", scaled("key_multiplier")),
+            "self_attn.v_proj.bias": "attn_v.bias",
+            "self_attn.o_proj": TensorMap("attn_output", scaled("attention_out_multiplier")),
+            "pre_ff_layernorm.weight": "ffn_norm",
+            "feed_forward.gate_proj": TensorMap("ffn_gate", scaled("mlp_multipliers.0")),
+            "feed_forward.up_proj": "ffn_up",
+            "feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")),
+        }),
+        "final_layernorm": "output_norm", "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
+    },
+    block={"rope": "halves"},
 )  # fmt: skip

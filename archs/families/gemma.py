@@ -6,23 +6,20 @@ Gemma 3 (text): Gemma 2 with q/k norms, windows with a rope base of their own, a
 six layers see a window only.
 EmbeddingGemma: Gemma 3's layers with tokens that see those after them too (`use_bidirectional_attention`, where a
 window counts both sides together); ends in hidden states. Without that switch the class is Gemma 3 that lacks its head.
-Reference: transformers `models/gemma/modeling_gemma.py`, `models/gemma2/modeling_gemma2.py`,
-`models/gemma3/modeling_gemma3.py`.
+Reference: transformers `models/gemma/`, `models/gemma2/`, `models/gemma3/`.
 """
 
 import math
 
 from archs.config import unusual_windows
 from archs.config_keys import BothSides
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.rope import unusual_base
 from archs.spec import Config, TensorMap, in_layers
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
-    name="gemma",
-    hf_classes=("GemmaForCausalLM", "GemmaModel"),
-    vocab=("sentencepiece", "bpe"),
+    name="gemma", hf_classes=("GemmaForCausalLM", "GemmaModel"), vocab=("sentencepiece", "bpe"),
     vocab_keys={"eot_token_id": 107},
     wrappers_refused=("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval"),  # prompts are seen as a whole
     metadata={
@@ -87,8 +84,7 @@ GEMMA2 = GEMMA.derive(
 GEMMA3_PERIOD = 6  # what files without `attention.sliding_window_pattern` mean
 
 GEMMA3 = GEMMA2.derive(
-    name="gemma3",
-    hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    name="gemma3", hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     metadata={
         "rope.freq_base": "rope_theta",
         "attention.sliding_window_pattern": unusual_windows(GEMMA3_PERIOD),  # llama.cpp drops it
@@ -109,12 +105,11 @@ GEMMA3 = GEMMA2.derive(
 )  # fmt: skip
 
 GEMMA_EMBEDDING = GEMMA3.derive(
-    name="gemma-embedding",
-    hf_classes=("Gemma3TextModel",),
+    name="gemma-embedding", hf_classes=("Gemma3TextModel",),
     keys={"sliding_window": BothSides()},
     defaults={"model_type": "gemma3_text", "use_bidirectional_attention": True},
     refused={"use_bidirectional_attention": False},
     variant=lambda config: None if config.get("use_bidirectional_attention") else GEMMA3,
     config_from_gguf=lambda keys, tensors: {"use_bidirectional_attention": True},
     block={"causal": False, "hidden_states": True},
-)
+)  # fmt: skip

@@ -50,8 +50,7 @@ def for_each_token(tensor: Tensor, config: Config) -> Tensor:
 
 
 GEMMA3N = GEMMA4.derive(
-    name="gemma3n",
-    hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
+    name="gemma3n", hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
     vocab=("sentencepiece", "bpe"),
     generated=(llama3_freqs, longrope_factors),
     keys={"intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},

@@ -76,6 +76,7 @@ KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_count_swa": "head_dim",
 }
 
+
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """The width of a head does not scale q·k."""
     return usual.with_layers(lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))})
@@ -87,8 +88,7 @@ CHANNELS = (
 )  # fmt: skip
 
 GEMMA4 = GEMMA3.derive(
-    name="gemma4",
-    hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
+    name="gemma4", hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("plain_bpe",),
     vocab_user_defined=CHANNELS,
     metadata={**dict.fromkeys(SCALING), **KEYS},

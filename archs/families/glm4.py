@@ -6,17 +6,16 @@ GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting sev
 GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
 halves wherever there are such parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought
 to that order.
-Reference: transformers `models/glm4/modeling_glm4.py`, `models/glm4_moe/modeling_glm4_moe.py`,
-`models/glm4_moe_lite/modeling_glm4_moe_lite.py`, `models/glm4v/modeling_glm4v.py`, `models/glm4v_moe/`.
+Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lite/`, `models/glm4v/`, `glm4v_moe/`.
 """
 
 import numpy as np
 
 from archs.config import head_dim, lookup
 from archs.experts import GATING, kinds_of_nets
-from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
-from archs.families.dots1 import DOTS1
-from archs.families.qwen2 import HALVES, sections
+from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
+from archs.families.llama import HALVES
+from archs.families.qwen2 import sections
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 from archs.rope import rotated_width
 from archs.spec import Config, Index, TensorMap, in_layers
@@ -25,8 +24,7 @@ from archs.transforms import reordered
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
 
 GLM4 = HALVES.derive(
-    name="glm4",
-    hf_classes=("Glm4ForCausalLM", "Glm4Model"),
+    name="glm4", hf_classes=("Glm4ForCausalLM", "Glm4Model"),
     vocab_keys=SPECIAL | {"bos_token_id": "<|endoftext|>"},
     metadata={
         "rope.dimension_count": rotated_width,
@@ -53,8 +51,7 @@ def unusual_head_dim(config: Config) -> int | None:
 # GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
 # no `seq_length`; the true one stands in rope.scaling.original_context_length.
 GLM = GLM4.derive(
-    name="chatglm",
-    hf_classes=("GlmForCausalLM", "GlmModel"),
+    name="chatglm", hf_classes=("GlmForCausalLM", "GlmModel"),
     vocab_keys={"bos_token_id": None},
     metadata={
         "context_length": lambda config: lookup(config, "seq_length|hidden_size"),
@@ -64,11 +61,10 @@ GLM = GLM4.derive(
         "attention.key_length": unusual_head_dim,
         "attention.value_length": unusual_head_dim,
     },
-)
+)  # fmt: skip
 
 GLM4_MOE = DOTS1.derive(
-    name="glm4moe",
-    hf_classes=("Glm4MoeForCausalLM",),
+    name="glm4moe", hf_classes=("Glm4MoeForCausalLM",),
     vocab_keys={
         "bos_token_id": "[gMASK]", "eot_token_id": "<|user|>", "eom_token_id": "<|observation|>",
         "unknown_token_id": "<|endoftext|>",
@@ -140,4 +136,4 @@ GLM4V_MOE = GLM4_MOE.derive(
         "rope.dimension_sections": sections,
     },
     defaults={"max_position_embeddings": 65_536},
-)
+)  # fmt: skip

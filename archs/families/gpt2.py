@@ -7,7 +7,7 @@ Reference: transformers `models/gpt2/modeling_gpt2.py`, `models/gpt_bigcode/mode
 """
 
 from archs.config import required
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import transpose, ungroup
 
 
@@ -33,11 +33,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
 
 
-GPT2 = Architecture(
-    name="gpt2",
-    hf_classes=("GPT2LMHeadModel", "GPT2Model"),
+GPT2 = BASE.derive(
+    name="gpt2", hf_classes=("GPT2LMHeadModel", "GPT2Model"),
     metadata={
-        **COMMON,
         "context_length": "n_ctx|n_positions",
         "feed_forward_length": feed_forward_length,
         "attention.scale": attention_scale,
@@ -55,7 +53,7 @@ GPT2 = Architecture(
     config_from_gguf=config_from_gguf,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
     prefixes=("transformer", "model", "language_model", "text_model"),
-    block=Block(norm="layer", rope="none", activation="gelu_tanh", gated=False),
+    block={"norm": "layer", "rope": "none", "activation": "gelu_tanh", "gated": False},
 )  # fmt: skip
 
 
@@ -64,8 +62,7 @@ def kv_heads(config: Config) -> int:
 
 
 STARCODER = GPT2.derive(
-    name="starcoder",
-    hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
+    name="starcoder", hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
     metadata={"context_length": "n_positions", "attention.head_count_kv": kv_heads},
     defaults={"model_type": "gpt_bigcode", "multi_query": True},
     config_from_gguf=lambda keys, tensors: {

@@ -5,7 +5,7 @@ keep their blocks, bfloat16 ones are stored as (in, out).
 """
 
 from archs.config import other_than, unless_usual, unusual_windows
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.spec import TensorMap, in_layers
 from archs.transforms import Invertible, chain, every_second, transpose
 
@@ -16,15 +16,13 @@ SCALING = {  # also of configs that say null
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
 
-
 # MXFP4 experts are stored with a row per output already.
 rows_first = Invertible(
     lambda tensor, config: tensor if tensor.format.is_quantized else transpose(tensor, config), transpose.invert
-)
+)  # fmt: skip
 
 GPT_OSS = HALVES.derive(
-    name="gpt-oss",
-    hf_classes=("GptOssForCausalLM",),
+    name="gpt-oss", hf_classes=("GptOssForCausalLM",),
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),

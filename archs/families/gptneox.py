@@ -3,9 +3,8 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
-
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
-from archs.spec import COMMON, Architecture, Block, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import ungroup
 from archs.typed_json import Unread
 
@@ -18,11 +17,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }  # fmt: skip
 
 
-GPTNEOX = Architecture(
-    name="gptneox",
-    hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
+GPTNEOX = BASE.derive(
+    name="gptneox", hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
     metadata={
-        **COMMON,
         **SCALING,
         "rope.dimension_count": rotated_width,
         "rope.freq_base": unusual_base,
@@ -51,5 +48,8 @@ GPTNEOX = Architecture(
     generated=(llama3_freqs, longrope_factors),
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
-    block=Block(norm="layer", rope="halves", activation="gelu", gated=False, parallel="use_parallel_residual"),
+    block={
+        "norm": "layer", "rope": "halves", "activation": "gelu", "gated": False, "parallel":
+        "use_parallel_residual",
+    },
 )  # fmt: skip

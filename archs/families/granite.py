@@ -3,16 +3,21 @@
 Granite MoE, with or without an expert that all tokens share: softmax over the chosen experts' scores.
 Granite with windows in three of four layers and attention sinks (SWA); with experts or without. Gate and up projections
 of experts stay together, the gate first.
-Reference: transformers `models/granite/modeling_granite.py`, `models/granitemoe/modeling_granitemoe.py`,
-`models/granitemoeshared/`, `models/granite_swa/modeling_granite_swa.py`, `models/granitemoe_swa/`.
+Granite 4 hybrids: Mamba-2 and attention layers, each followed by routed experts, a shared one, or just a dense net.
+Without rope (`position_embedding_type` "nope") the file says `rope.scaling.finetuned` = false, as llama.cpp does.
+Models of this class that have attention layers only (Granite 4.0 Micro) become files of Granite or Granite MoE.
+Reference: transformers `models/granite/`, `models/granitemoe/`, `models/granitemoeshared/`, `models/granite_swa/`,
+`models/granitemoe_swa/`, `models/granitemoehybrid/`.
 """
 
-from archs.config import changed, windowed_layers
+from archs.config import changed, other_than, windowed_layers
 from archs.experts import fused_experts
 from archs.families.llama import LLAMA
+from archs.families.mamba import UNBOUNDED
 from archs.hyper import Hyper, Keys
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.rope import llama3_freqs, longrope_factors
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, in_layers
 from archs.transforms import part
 from quants.errors import ModelError
 
@@ -24,8 +29,7 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 
 
 GRANITE = LLAMA.derive(
-    name="granite",
-    hf_classes=("GraniteForCausalLM", "GraniteModel"),
+    name="granite", hf_classes=("GraniteForCausalLM", "GraniteModel"),
     metadata={
         "attention.scale": "attention_multiplier",
         "embedding_scale": "embedding_multiplier",
@@ -51,8 +55,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 GRANITE_MOE = GRANITE.derive(
-    name="granitemoe",
-    hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    name="granitemoe", hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     vocab_keys={"add_space_prefix": False},
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
@@ -96,8 +99,7 @@ def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys
 
 
 GRANITE_SWA = GRANITE.derive(
-    name="granite_swa",
-    hf_classes=("GraniteSWAForCausalLM",),
+    name="granite_swa", hf_classes=("GraniteSWAForCausalLM",),
     metadata={
         "rope.freq_base": base,
         "attention.sliding_window": "sliding_window",
@@ -133,3 +135,76 @@ GRANITE_MOE_SWA = GRANITE_SWA.derive(
         f"layers.{{i}}.block_sparse_moe.{older}" for older in ("router.layer", "input_linear", "output_linear")
     ),
 )  # fmt: skip
+
+
+def rotates(config: Config) -> bool:
+    return config.get("position_embedding_type") == "rope"
+
+
+def attends(config: Config) -> list[bool]:
+    """Which layers are attention layers."""
+    return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are no attention layers."""
+    return [config["num_key_value_heads"] if each else 0 for each in attends(config)]
+
+
+def without_state_space(config: Config) -> Architecture | None:
+    """What llama.cpp makes of models that have attention layers only."""
+    if not config.get("layer_types") or not all(attends(config)):
+        return None
+    return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
+
+
+def shared(part_of_net: str, transform: Transform | None = None) -> TensorMap:
+    """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
+    name = f"blk.{{i}}.ffn_{part_of_net}"
+    return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
+
+
+def hybrid_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    groups, rotating = keys["attention.head_count_kv"], keys.get("rope.scaling.finetuned", False)
+    return {
+        "layer_types": ["attention" if count else "mamba" for count in groups],
+        "num_key_value_heads": max(groups), "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
+        "position_embedding_type": "rope" if rotating else "nope", "max_position_embeddings": keys["context_length"],
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0), **step_limits(keys),
+    }  # fmt: skip
+
+
+GRANITE_HYBRID = GRANITE_MOE.derive(
+    name="granitehybrid", hf_classes=("GraniteMoeHybridForCausalLM",),
+    vocab_keys={"add_space_prefix": None},
+    metadata={
+        "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
+        "attention.head_count_kv": kv_heads,
+        "rope.scaling.finetuned": rotates,
+        **MAMBA2_KEYS,
+    },
+    defaults={
+        "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"], "shared_intermediate_size": 1024,
+        "mamba_d_conv": 4, "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
+    },
+    refused={"hidden_act": other_than("silu", "swish")},
+    variant=without_state_space,
+    config_from_gguf=hybrid_config_from_gguf,
+    flags_from_tensors=MAMBA_BIASES,
+    tensors={
+        **in_layers({**mamba2("mamba", "mamba_n_groups")}),
+        "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
+        "layers.{i}.shared_mlp.output_linear": shared("down"),
+    },
+    layers_vary=True,
+)  # fmt: skip
+
+ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
+    name="granitemoe",
+    metadata={"context_length": "max_position_embeddings"},
+    variant=None,
+    by_variant=True,
+    refused={"hidden_act": None},
+)  # fmt: skip
+
+ATTENTION_ALONE = ATTENTION_AND_EXPERTS.derive(name="granite", block=GRANITE.block)

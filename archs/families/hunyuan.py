@@ -6,14 +6,13 @@ leave out.
 
 Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
 each layer where there is but one.
-Reference: transformers `models/hunyuan_v1_dense/modeling_hunyuan_v1_dense.py`,
-`models/hunyuan_v1_moe/modeling_hunyuan_v1_moe.py`.
+Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`.
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
 from archs.config_keys import SIZE
 from archs.experts import SEPARATE_EXPERTS
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.layouts import gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
@@ -42,8 +41,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 HUNYUAN_DENSE = HALVES.derive(
-    name="hunyuan-dense",
-    hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
+    name="hunyuan-dense", hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     metadata={
         "context_length": if_stretched("context_length", STRETCHED),
         "rope.freq_base": base,
@@ -78,8 +76,7 @@ def same_everywhere(key: str) -> Computed:
 
 
 HUNYUAN_MOE = HUNYUAN_DENSE.derive(
-    name="hunyuan-moe",
-    hf_classes=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
+    name="hunyuan-moe", hf_classes=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
     metadata={
         "expert_count": same_everywhere("num_experts"),
         "expert_used_count": same_everywhere("moe_topk"),

@@ -6,7 +6,7 @@ Reference: transformers `models/lfm2/modeling_lfm2.py`, `models/lfm2_moe/modelin
 
 from archs.config import unless_usual
 from archs.experts import GATING, renormalized
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES
 from archs.layouts import gated_net, head_norms
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import channels_and_taps
@@ -40,8 +40,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 LFM2 = HALVES.derive(
-    name="lfm2",
-    hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
+    name="lfm2", hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
     metadata={
         "vocab_size": "vocab_size",
         "feed_forward_length": feed_forward_length,
@@ -71,8 +70,7 @@ LFM2 = HALVES.derive(
 )  # fmt: skip
 
 LFM2_MOE = LFM2.derive(
-    name="lfm2moe",
-    hf_classes=("Lfm2MoeForCausalLM",),
+    name="lfm2moe", hf_classes=("Lfm2MoeForCausalLM",),
     metadata={
         "feed_forward_length": "intermediate_size",
         "expert_feed_forward_length": "moe_intermediate_size",

@@ -2,21 +2,18 @@
 k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp drops Mistral's window.
 
 Mixtral: Llama's graph with routed experts; the two best of softmax, rescaled to sum to one.
-Reference: transformers `models/llama/modeling_llama.py`, `models/mistral/modeling_mistral.py`,
-`models/mixtral/modeling_mixtral.py`.
+Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
 """
 
 from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Architecture, Block, TensorMap, in_layers
+from archs.spec import BASE, TensorMap, in_layers
 from archs.transforms import interleave_rope
 
-LLAMA = Architecture(
-    name="llama",
-    hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"),
-    vocab=("sentencepiece", "bpe"),
-    metadata={**COMMON, **SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
+LLAMA = BASE.derive(
+    name="llama", hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"), vocab=("sentencepiece", "bpe"),
+    metadata={**SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
         "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
         "num_key_value_heads": lambda config: config["num_attention_heads"], "head_dim": head_dim,
@@ -35,7 +32,15 @@ LLAMA = Architecture(
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
-    block=Block(rope="adjacent", normalize_experts=True),
+    block={"rope": "adjacent", "normalize_experts": True},
+)  # fmt: skip
+
+HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
+    hf_classes=(), vocab=("bpe",),
+    metadata={"vocab_size": None, "rope.dimension_count": None},
+    defaults={"intermediate_size": 22_016, "head_dim": None, "max_position_embeddings": 32_768, "vocab_size": 151_936},
+    tensors=in_layers({"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
+    block={"rope": "halves", "normalize_experts": False},
 )  # fmt: skip
 
 MISTRAL = LLAMA.derive(

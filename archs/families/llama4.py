@@ -11,8 +11,8 @@ from typing import Any
 
 from archs.config import unless_usual
 from archs.families.llama import LLAMA
+from archs.families.llama_like import rope_layers, rotates, unusual_rope_layers
 from archs.families.qwen3 import columns
-from archs.families.smollm3 import rope_layers, rotates, unusual_rope_layers
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net, not_exportable
 from archs.spec import Config, Floats, Positions, TensorMap, in_layers
@@ -20,7 +20,9 @@ from archs.transforms import chain, part
 from quants.errors import ModelError
 
 PERIOD = 4  # of the layers without rope
+
 CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # what files without such keys mean
+
 LARGEST = 128  # experts of the one model that does not normalise q and k
 
 
@@ -71,9 +73,7 @@ def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> 
 
 
 LLAMA4 = LLAMA.derive(
-    name="llama4",
-    hf_classes=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"),
-    vocab=("bpe",),
+    name="llama4", hf_classes=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"), vocab=("bpe",),
     metadata={
         "feed_forward_length": "intermediate_size_mlp",
         "interleave_moe_layer_step": "interleave_moe_layer_step",

@@ -5,8 +5,6 @@ the config has `llama_4_scaling_beta`, queries grow with the logarithm of their 
 is always used.
 """
 
-
-
 from archs.config import rope_scaling
 from archs.experts import SEPARATE_EXPERTS
 from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gguf
@@ -49,12 +47,11 @@ def query_scale(numbers: Hyper, positions: Positions, rotated: bool) -> Floats |
 
 
 MISTRAL3 = MISTRAL.derive(
-    name="mistral3",
-    hf_classes=("Mistral3ForConditionalGeneration",),
+    name="mistral3", hf_classes=("Mistral3ForConditionalGeneration",),
     variant=latent,
     config_from_gguf=not_exportable,
     block={"query_scale": query_scale},
-)
+)  # fmt: skip
 
 MINISTRAL3 = MISTRAL3.derive(
     hf_classes=("Ministral3ForCausalLM", "Ministral3Model"),
@@ -76,8 +73,7 @@ MINISTRAL3 = MISTRAL3.derive(
 )  # fmt: skip
 
 MISTRAL4 = DEEPSEEK_V3.derive(
-    name="mistral4",
-    hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
+    name="mistral4", hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
     metadata={
         "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),  # llama.cpp drops it
         "expert_gating_func": None,

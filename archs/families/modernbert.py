@@ -1,16 +1,20 @@
-"""ModernBERT: an encoder with rope, gated gelu, and windows to both sides on all layers but every third.
+"""ModernBERT: an encoder with rope, gated gelu, and windows to both sides on all layers but every third. The first
+layer has no norm before its attention.
 
-Reference: transformers `models/modernbert/modeling_modernbert.py`. The first layer has no norm before its attention.
+EuroBERT: Llama's layers as an encoder; rotates halves, as HF does.
+Reference: transformers `models/modernbert/`, `models/eurobert/`.
 """
 
-from archs.config import windowed_layers
+from archs.config import head_dim, windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
+from archs.families.llama import HALVES
 from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
-from archs.spec import COMMON, Architecture, Block, Config, TensorMap, in_layers
+from archs.spec import BASE, Config, TensorMap, in_layers
 from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
+
 PERIOD = 3  # every third layer sees everything, the first one too
 
 
@@ -35,13 +39,11 @@ def of_classifier(name: str) -> TensorMap:
     return TensorMap(lambda config: name if kept in (config.get("architectures") or ()) else "")
 
 
-MODERNBERT = Architecture(
-    name="modern-bert",
-    hf_classes=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
+MODERNBERT = BASE.derive(
+    name="modern-bert", hf_classes=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
     vocab_keys={"add_sep_token": True},
     keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={
-        **COMMON,
         **SCALING,
         "rope.freq_base": "rope_theta|global_rope_theta",
         "rope.freq_base_swa": "rope_local_base_freq|local_rope_theta",
@@ -79,8 +81,33 @@ MODERNBERT = Architecture(
     prefixes=("", "model", "transformer", "language_model", "text_model"),
     generated=(llama3_freqs, longrope_factors),
     layers_vary=True,
-    block=Block(
-        norm="layer", rope="halves", activation="gelu", window_period=PERIOD,
-        sees_all=lambda period, layer: layer % period == 0, causal=False, hidden_states=True,
-    ),
+    block={
+        "norm": "layer", "rope": "halves", "activation": "gelu", "window_period": PERIOD,
+        "sees_all": lambda period, layer: layer % period == 0, "causal": False, "hidden_states": True,
+    },
+)  # fmt: skip
+
+EUROBERT = HALVES.derive(
+    name="eurobert", hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
+    vocab_keys={"add_bos_token": False},
+    metadata={
+        "attention.causal": lambda config: False,
+        "classifier.pooling_type": lambda config: POOLING.get(config["classifier_pooling"]),  # not "late", the usual
+        "rope.scaling.type": scaling_type,
+    },
+    defaults={
+        "head_dim": head_dim, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "classifier_pooling": "late",
+        "vocab_size": 128_256,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        "classifier_pooling": {number: word for word, number in POOLING.items()}.get(
+            keys.get("classifier.pooling_type"), "late"
+        ),
+    },
+    tensors={
+        "lm_head": None,
+    },
+    ignored=("lm_head.*",),
+    block={"causal": False, "hidden_states": True},
 )  # fmt: skip

@@ -5,7 +5,7 @@ Reference: transformers `models/mpt/modeling_mpt.py`.
 
 from archs.config import lookup
 from archs.config_keys import ANYTHING
-from archs.spec import COMMON, Architecture, Block, Config, in_layers
+from archs.spec import BASE, Config, in_layers
 
 
 def largest_bias(config: Config) -> float:
@@ -15,11 +15,9 @@ def largest_bias(config: Config) -> float:
     return float(lookup(config, "attn_config.alibi_bias_max") or 8)
 
 
-MPT = Architecture(
-    name="mpt",
-    hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
+MPT = BASE.derive(
+    name="mpt", hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
     metadata={
-        **COMMON,
         "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],
         "attention.head_count_kv": "attn_config.kv_n_heads",
         "attention.clamp_kqv": "attn_config.clip_qkv",
@@ -42,5 +40,5 @@ MPT = Architecture(
     config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
     prefixes=("transformer", "model", "language_model", "text_model"),
     activation="",
-    block=Block(norm="layer", rope="none", alibi="attention.max_alibi_bias", activation="gelu", gated=False),
+    block={"norm": "layer", "rope": "none", "alibi": "attention.max_alibi_bias", "activation": "gelu", "gated": False},
 )  # fmt: skip

@@ -1,13 +1,25 @@
 """Nemotron and Minitron: layer norms whose weights are stored minus one, squared ReLU, partly rotating heads.
 
-Reference: transformers `models/nemotron/modeling_nemotron.py`.
+Nemotron-H and Nemotron 3: each layer is Mamba-2, attention without positions, or a feed-forward net (dense or of
+experts), by a pattern; transformers never lets a time step fall below `time_step_min` (llama.cpp drops that). Though
+nothing rotates, q and k rows are re-ordered, as llama.cpp does. Models with experts have a GGUF name of their own.
+Their two layers that predict the token after the next (`mtp.…`: attention, experts) are one in the file, as llama.cpp
+writes it.
+Reference: transformers `models/nemotron/`, `models/nemotron_h/`.
 """
 
-from archs.config import head_dim
-from archs.families.qwen2 import HALVES
+import re
+
+from archs.config import head_dim, other_than
+from archs.experts import ROUTING
+from archs.families.llama import HALVES
+from archs.families.mamba import MAMBA2, UNBOUNDED
+from archs.layouts import MTP_TENSORS, step_limits
 from archs.rope import rotated_width, scaling_type
-from archs.spec import Target, TensorMap, in_layers
-from archs.transforms import add_one
+from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, in_layers
+from archs.transforms import add_one, interleave_rope
+from archs.typed_json import ListOf, Text
+from quants import Tensor
 
 
 def norm(source: str, name: str) -> dict[str, Target]:
@@ -15,9 +27,7 @@ def norm(source: str, name: str) -> dict[str, Target]:
 
 
 NEMOTRON = HALVES.derive(
-    name="nemotron",
-    hf_classes=("NemotronForCausalLM", "NemotronModel"),
-    vocab=("sentencepiece", "bpe"),
+    name="nemotron", hf_classes=("NemotronForCausalLM", "NemotronModel"), vocab=("sentencepiece", "bpe"),
     vocab_keys={"padding_token_id": 0, "unknown_token_id": 1},
     metadata={
         "attention.layer_norm_epsilon": "norm_eps",
@@ -36,4 +46,173 @@ NEMOTRON = HALVES.derive(
         **in_layers({"mlp.gate_proj": None}),
     },
     block={"norm": "layer", "activation": "relu2", "gated": False},
+)  # fmt: skip
+
+# How a pattern spells a layer's kind, and how transformers 5 does.
+KINDS = {
+    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
+}  # fmt: skip
+
+KIND = ListOf(Text(("mamba", "attention", "mlp", "moe", *KINDS)))
+
+MTP_NAMES = {"1.norm": "post_attention_layernorm", "1.final_layernorm": "shared_head.norm"}
+
+
+def layer_kinds(config: Config) -> list[str]:
+    """What each layer is."""
+    kinds = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
+    kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # what transformers means by none
+    return [KINDS.get(kind, kind) for kind in kinds]
+
+
+def kv_heads(config: Config) -> list[int]:
+    """Key-value heads of each layer; none in those that are no attention layers."""
+    return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in layer_kinds(config)]
+
+
+def unused_epsilon(config: Config) -> float | None:
+    """Configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same."""
+    return None if config.get("rms_norm_eps") is None else float(config["layer_norm_epsilon"])
+
+
+def expert_lengths(config: Config) -> list[int]:
+    """The width of each layer's experts; llama.cpp writes none of dense nets beside them."""
+    kinds = layer_kinds(config) + ["moe"] * further(config)
+    return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in kinds]
+
+
+def further(config: Config) -> int:
+    """How many layers predict further tokens."""
+    return int(config.get("num_nextn_predict_layers") or 0)
+
+
+def mtp_layers(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """The parts of the layer that predicts further tokens, as those of the layer after the last."""
+    if not further(config):
+        return config, tensors
+    last, renamed = len(layer_kinds(config)), {}
+    for name, tensor in tensors.items():
+        found = re.fullmatch(r"mtp\.layers\.([01]\.\w+)(.*)", name)
+        if found:
+            name = f"backbone.layers.{last}.{MTP_NAMES.get(found[1], found[1][2:])}{found[2]}"
+        renamed[name] = tensor
+    return config, renamed
+
+
+def published(config: Config, tensors: Tensors) -> dict[str, Tensor]:
+    """The layer after the last as the two that it was: attention, experts."""
+    last, before = len(layer_kinds(config)), {after: before for before, after in MTP_NAMES.items()}
+    start, found = f"backbone.layers.{last}.", {}
+    for name, tensor in tensors.items():
+        if name.startswith(start):
+            part, _, kind = name.removeprefix(start).rpartition(".")
+            attention = re.match(r"(eh_proj|enorm|hnorm|norm|mixer\.[qkvo]_proj)$", part)
+            name = f"mtp.layers.{before.get(part, f'{int(not attention)}.{part}')}.{kind}"
+        found[name] = tensor.renamed(name)
+    return found
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """The kind of each layer, by what widths it has."""
+    widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
+    kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
+    return {
+        "layers_block_type": kinds, "intermediate_size": max(widths), "num_key_value_heads": max(groups),
+        "mamba_head_dim": keys["ssm.inner_size"] // heads, **step_limits(keys),
+    }  # fmt: skip
+
+
+def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """The kind of each layer, by what tensors it has."""
+    found = config_from_gguf(keys, tensors)
+    count = keys.get("nextn_predict_layers", 0)
+    dense = {i: tensors[f"blk.{i}.ffn_up.weight"] for i in range(len(found["layers_block_type"]))
+             if f"blk.{i}.ffn_up.weight" in tensors}  # fmt: skip
+    kinds = ["mlp" if i in dense else "moe" if kind == "mlp" else kind
+             for i, kind in enumerate(found["layers_block_type"][: keys["block_count"] - count])]  # fmt: skip
+    width = next((weight.shape[0] for weight in dense.values()), found["intermediate_size"])
+    return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
+
+
+def with_experts(config: Config) -> Architecture | None:
+    return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
+
+
+NEMOTRON_H = MAMBA2.derive(
+    name="nemotron_h", hf_classes=("NemotronHForCausalLM",),
+    metadata={
+        **COMMON,
+        "context_length": lambda config: UNBOUNDED,
+        "block_count": lambda config: len(layer_kinds(config)),
+        "feed_forward_length": lambda config: [
+            config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
+        ],
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_rms_epsilon": unused_epsilon,
+        "rope.dimension_count": "head_dim",
+        "rope.scaling.finetuned": lambda config: False,
+        "expert_count": None, "expert_used_count": None,
+        "vocab_size": "vocab_size",
+        "ssm.state_size": "ssm_state_size",
+        "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
+        "ssm.time_step_rank": "mamba_num_heads",
+        "ssm.time_step_min": "mamba_dt_min|time_step_min",
+        "ssm.time_step_max": None,
+    },
+    defaults={
+        "model_type": "nemotron_h", "intermediate_size": 21_504, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": lambda config: config.get("attention_head_dim", 128), "mamba_num_heads": 128, "mamba_head_dim": 64,
+        "ssm_state_size": 128, "time_step_min": 0.001, "num_hidden_layers": None, "vocab_size": 131_072,
+    },
+    keys={"layers_block_type": KIND, "layer_types": KIND},
+    refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
+    config_from_gguf=config_from_gguf,
+    flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
+    variant=with_experts,
+    tensors=in_layers({
+        "mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
+        "mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), "mixer.v_proj": "attn_v",
+        "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+    }),
+    layers_vary=True,
+    activation="mlp_hidden_act",
+    block={"activation": "relu2", "gated": False},
+)  # fmt: skip
+
+NEMOTRON_H_MOE = NEMOTRON_H.derive(
+    name="nemotron_h_moe",
+    variant=None,
+    by_variant=True,
+    prepare=mtp_layers,
+    prepare_export=published,
+    ignored=("mtp.*",),
+    metadata={
+        **ROUTING,
+        "expert_gating_func": None, "leading_dense_block_count": None,
+        "block_count": lambda config: len(layer_kinds(config)) + further(config),
+        "nextn_predict_layers": lambda config: further(config) or None,
+        "attention.head_count_kv": lambda config: kv_heads(config) + [config["num_key_value_heads"]] * further(config),
+        "feed_forward_length": expert_lengths,
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        "moe_latent_size": "moe_latent_size",
+    },
+    defaults={
+        "n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0,
+        "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    },
+    config_from_gguf=experts_config_from_gguf,
+    tensors=in_layers({
+        **{name: target for name, target in MTP_TENSORS.items() if "embed_tokens" not in name},
+        "post_attention_layernorm": "post_attention_norm", "mixer.gate": "ffn_gate_inp",
+        "mixer.gate.e_score_correction_bias": "exp_probs_b.bias", "mixer.experts.up_proj": "ffn_up_exps.weight",
+        "mixer.experts.down_proj": "ffn_down_exps.weight",
+        "mixer.experts.{e}.up_proj": TensorMap("ffn_up_exps", stack=True),
+        "mixer.experts.{e}.down_proj": TensorMap("ffn_down_exps", stack=True),
+        "mixer.shared_experts.up_proj": "ffn_up_shexp", "mixer.shared_experts.down_proj": "ffn_down_shexp",
+        "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
+    }),
+    block={"scoring": "sigmoid"},
 )  # fmt: skip

@@ -2,14 +2,12 @@
 
 OLMo 2 and 3: norms after attention and feed-forward net only, and over all heads of q and k; OLMo 3 has windows.
 OLMoE: routed experts whose weights are not rescaled, and norms over all of q and of k.
-Reference: transformers `models/olmo/modeling_olmo.py`, `models/olmo2/modeling_olmo2.py`,
-`models/olmo3/modeling_olmo3.py`, `models/olmoe/modeling_olmoe.py`.
+Reference: transformers `models/olmo/`, `models/olmo2/`, `models/olmo3/`, `models/olmoe/`.
 """
 
 from archs.config import windowed_layers
 from archs.experts import renormalized
-from archs.families.llama import LLAMA
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen3 import QWEN3_MOE
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
@@ -17,9 +15,7 @@ from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
 from quants.errors import ModelError
 
 OLMO = LLAMA.derive(
-    name="olmo",
-    hf_classes=("OlmoForCausalLM", "OlmoModel"),
-    vocab=("bpe",),
+    name="olmo", hf_classes=("OlmoForCausalLM", "OlmoModel"), vocab=("bpe",),
     metadata={
         "attention.clamp_kqv": "clip_qkv",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
@@ -46,8 +42,7 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 
 
 OLMO2 = HALVES.derive(
-    name="olmo2",
-    hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
+    name="olmo2", hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     defaults={"intermediate_size": 11_008, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304},
     config_from_gguf=without_window,
     tensors=in_layers({
@@ -75,8 +70,7 @@ OLMO3 = OLMO2.derive(
 )  # fmt: skip
 
 OLMOE = QWEN3_MOE.derive(
-    name="olmoe",
-    hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
+    name="olmoe", hf_classes=("OlmoeForCausalLM", "OlmoeModel"),
     metadata={
         "attention.clamp_kqv": "clip_qkv",
         "attention.sliding_window": None, "attention.sliding_window_pattern": None, "expert_feed_forward_length": None,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
 from archs.transforms import skip_rows
 from quants import Tensor, from_array
 
@@ -41,11 +41,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
 
 
-OPT = Architecture(
-    name="opt",
-    hf_classes=("OPTForCausalLM", "OPTModel"),
+OPT = BASE.derive(
+    name="opt", hf_classes=("OPTForCausalLM", "OPTModel"),
     metadata={
-        **COMMON,
         "feed_forward_length": "ffn_dim",
         "attention.head_count_kv": "num_attention_heads",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
@@ -73,5 +71,5 @@ OPT = Architecture(
     flags_from_tensors={"enable_bias": "blk.*.attn_q.bias"},
     config_from_gguf=config_from_gguf,
     prefixes=("model.decoder", "model", "decoder"),
-    block=Block(norm="layer", rope="none", activation="relu", gated=False),
+    block={"norm": "layer", "rope": "none", "activation": "relu", "gated": False},
 )  # fmt: skip

@@ -4,13 +4,11 @@ Phi-3 and Phi-4: Llama's layers with q/k/v fused and gate and up fused; longrope
 0 means none, as llama.cpp writes it.
 Phi-3.5-MoE: layer norms and biases, two experts a token chosen one after the other by a sparse mixer. The norms are
 layer norms, though their key says RMS.
-Reference: transformers `models/phi/modeling_phi.py`, `models/phi3/modeling_phi3.py`,
-`models/phimoe/modeling_phimoe.py`.
+Reference: transformers `models/phi/`, `models/phi3/`, `models/phimoe/`.
 """
 
 from archs.config import other_than, rope_scaling, unless_usual
-from archs.families.llama import MIXTRAL
-from archs.families.qwen2 import HALVES
+from archs.families.llama import HALVES, MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import (
     SCALING,
@@ -21,13 +19,12 @@ from archs.rope import (
     type_without_tensors,
     unusual_base,
 )
-from archs.spec import COMMON, Architecture, Block, Config, in_layers
+from archs.spec import BASE, Config, in_layers
 from quants.errors import ModelError
 
-PHI2 = Architecture(
-    name="phi2",
-    hf_classes=("PhiForCausalLM", "PhiModel"),
-    metadata={**COMMON, **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base},
+PHI2 = BASE.derive(
+    name="phi2", hf_classes=("PhiForCausalLM", "PhiModel"),
+    metadata={**SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base},
     defaults={
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24, "num_attention_heads": 32,
         "num_key_value_heads": lambda config: config["num_attention_heads"], "max_position_embeddings": 2048,
@@ -44,13 +41,11 @@ PHI2 = Architecture(
     },
     generated=(llama3_freqs, longrope_factors),
     flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
-    block=Block(norm="layer", rope="halves", activation="gelu_tanh", gated=False, parallel=True),
+    block={"norm": "layer", "rope": "halves", "activation": "gelu_tanh", "gated": False, "parallel": True},
 )  # fmt: skip
 
 PHI3 = HALVES.derive(
-    name="phi3",
-    hf_classes=("Phi3ForCausalLM", "Phi3Model"),
-    vocab=("sentencepiece", "bpe"),
+    name="phi3", hf_classes=("Phi3ForCausalLM", "Phi3Model"), vocab=("sentencepiece", "bpe"),
     metadata={
         "rope.dimension_count": rotated_width,
         "rope.scaling.type": type_without_tensors,
@@ -79,8 +74,7 @@ def attention_factor(config: Config) -> float | None:
 
 
 PHIMOE = MIXTRAL.derive(
-    name="phimoe",
-    hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
+    name="phimoe", hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
         "vocab_size": None,
         "rope.scaling.type": type_without_tensors,

@@ -5,32 +5,20 @@ Qwen2-VL and Qwen2.5-VL (text): Qwen2's layers; of pictures' positions, time, he
 text the three are the same.
 Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own. The router's
 weights are not rescaled to sum to one.
-Reference: transformers `models/qwen2/modeling_qwen2.py`, `models/qwen2_vl/modeling_qwen2_vl.py`, `models/qwen2_5_vl/`,
-`models/qwen2_moe/modeling_qwen2_moe.py`.
+Reference: transformers `models/qwen2/`, `models/qwen2_vl/`, `models/qwen2_5_vl/`, `models/qwen2_moe/`.
 """
 
 from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
-from archs.families.llama import LLAMA
+from archs.families.llama import HALVES
 from archs.layouts import gated_net
 from archs.spec import Config, in_layers
 
-HALVES = LLAMA.derive(  # what other families begin with: no class means this alone
-    name="qwen2",
-    hf_classes=(),
-    vocab=("bpe",),
-    metadata={"vocab_size": None, "rope.dimension_count": None},
-    defaults={"intermediate_size": 22_016, "head_dim": None, "max_position_embeddings": 32_768, "vocab_size": 151_936},
-    tensors=in_layers({"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
-    block={"rope": "halves", "normalize_experts": False},
-)  # fmt: skip
-
 QWEN2 = HALVES.derive(
-    hf_classes=("Qwen2ForCausalLM", "Qwen2Model"),
-    vocab=("bpe", "sentencepiece"),
+    name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model"), vocab=("bpe", "sentencepiece"),
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
     defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
-)
+)  # fmt: skip
 
 
 def sections(config: Config) -> list[int] | None:
@@ -52,8 +40,7 @@ QWEN2_VL = QWEN2.derive(
 )  # fmt: skip
 
 QWEN2_MOE = QWEN2.derive(
-    name="qwen2moe",
-    hf_classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
+    name="qwen2moe", hf_classes=("Qwen2MoeForCausalLM", "Qwen2MoeModel"),
     metadata={
         **windows(lambda config, layer: layer % 2 == 0 and layer < config["max_window_layers"]),
         "expert_feed_forward_length": "moe_intermediate_size",

@@ -3,29 +3,29 @@
 Qwen3-MoE: routed experts without a shared one, and a norm on each q and k head. Published configs rescale the chosen
 weights, so files without `expert_weights_norm` mean that.
 Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are stored together, as (in, out).
-Reference: transformers `models/qwen3/modeling_qwen3.py`, `models/qwen3_moe/modeling_qwen3_moe.py`,
-`models/qwen3_vl/modeling_qwen3_vl.py`, `models/qwen3_vl_moe/`.
+Mellum 2: Qwen3-MoE's layers with windows in some, each kind of layer with rotary settings of its own. Layers for
+predicting several tokens are not supported.
+Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`, `models/qwen3_vl_moe/`,
+`models/mellum/`.
 """
 
-from archs.config import lookup, windows
-from archs.experts import SEPARATE_EXPERTS, renormalized
+from archs.config import lookup, windowed_layers, windows
+from archs.experts import SEPARATE_EXPERTS, kinds_of_nets, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
 from archs.layouts import head_norms
 from archs.spec import Computed, Config, TensorMap, in_layers
 from archs.transforms import Invertible, chain, part, transpose
+from archs.typed_json import Unread
 from quants import Tensor
 
 QWEN3 = QWEN2.derive(
-    name="qwen3",
-    hf_classes=("Qwen3ForCausalLM", "Qwen3Model"),
-    vocab=("bpe",),
+    name="qwen3", hf_classes=("Qwen3ForCausalLM", "Qwen3Model"), vocab=("bpe",),
     defaults={"head_dim": 128},
     tensors=in_layers({**head_norms()}),
 )  # fmt: skip
 
 QWEN3_MOE = QWEN2_MOE.derive(
-    name="qwen3moe",
-    hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
+    name="qwen3moe", hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     metadata={
         **windows(lambda config, layer: True),
         "expert_shared_feed_forward_length": None,
@@ -60,15 +60,13 @@ KEYS: dict[str, str | Computed | None] = {
 }
 
 QWEN3_VL = QWEN3.derive(
-    name="qwen3vl",
-    hf_classes=("Qwen3VLForConditionalGeneration",),
+    name="qwen3vl", hf_classes=("Qwen3VLForConditionalGeneration",),
     metadata=KEYS,
     defaults={"max_position_embeddings": 128_000, "rope_theta": 500_000.0},
-)
+)  # fmt: skip
 
 QWEN3_VL_MOE = QWEN3_MOE.derive(
-    name="qwen3vlmoe",
-    hf_classes=("Qwen3VLMoeForConditionalGeneration",),
+    name="qwen3vlmoe", hf_classes=("Qwen3VLMoeForConditionalGeneration",),
     metadata={**KEYS, "expert_weights_norm": None},
     defaults={
         "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
@@ -83,4 +81,24 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
         "mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
     }),
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
+)  # fmt: skip
+
+MELLUM = QWEN3_MOE.derive(
+    name="mellum", hf_classes=("MellumForCausalLM",), vocab=("bpe",),
+    keys={"rope_scaling": Unread(), "rope_theta": Unread()},  # but `rope_parameters`
+    metadata={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: (
+            windowed_layers(config, lambda layer: False) if config.get("sliding_window") else None
+        ),
+    },
+    defaults={
+        "hidden_size": 2304, "intermediate_size": 7168, "num_hidden_layers": 28, "head_dim": 128,
+        "max_position_embeddings": 131_072, "rope_theta": lambda config: 500_000.0, "rope_local_base_freq": 10_000.0,
+        "sliding_window": 1024, "moe_intermediate_size": 896, "num_experts": 64, "norm_topk_prob": True,
+        "vocab_size": 98_304,
+    },
+    config_from_gguf=kinds_of_nets,
+    rope_parameters="by kind",
+    refused={"num_mtp_layers": lambda count: bool(count)},
 )  # fmt: skip

@@ -4,8 +4,7 @@ query, key, values and gates; here each kind is together.
 
 Qwen3.5, dense and with experts: Qwen3-Next's layers with a projection for each kind. Heads of values that share a key
 are neighbours there; here keys take turns, as ggml repeats them.
-Reference: transformers `models/qwen3_next/modeling_qwen3_next.py`, `models/qwen3_5/modeling_qwen3_5.py`,
-`models/qwen3_5_moe/`.
+Reference: transformers `models/qwen3_next/`, `models/qwen3_5/`, `models/qwen3_5_moe/`.
 """
 
 import numpy as np
@@ -61,6 +60,7 @@ def of_groups(pick: str) -> Invertible:
 
 flat = Invertible(column.invert, column.forward)
 
+
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     counts = mtp_counts(keys)
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
@@ -73,9 +73,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 QWEN3_NEXT = QWEN3_MOE.derive(
-    name="qwen3next",
-    hf_classes=("Qwen3NextForCausalLM",),
-    vocab=("bpe",),
+    name="qwen3next", hf_classes=("Qwen3NextForCausalLM",), vocab=("bpe",),
     prepare=mtp_layers,
     prepare_export=published_mtp,
     config_from_gguf=config_from_gguf,
@@ -136,8 +134,7 @@ def taking_turns(width: str = "", after_keys: bool = False) -> Invertible:
 VALUES = "linear_value_head_dim"
 
 QWEN35_MOE = QWEN3_NEXT.derive(
-    name="qwen35moe",
-    hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    name="qwen35moe", hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     metadata={"rope.dimension_sections": sections, "feed_forward_length": "intermediate_size"},
     defaults={
         "model_type": "qwen3_5_moe_text", "intermediate_size": None, "num_hidden_layers": 40, "num_experts": 256,
@@ -159,8 +156,7 @@ QWEN35_MOE = QWEN3_NEXT.derive(
 )  # fmt: skip
 
 QWEN35 = QWEN35_MOE.derive(
-    name="qwen35",
-    hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    name="qwen35", hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     metadata={
         "expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
         "expert_shared_feed_forward_length": None, "expert_weights_norm": None,

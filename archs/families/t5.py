@@ -4,9 +4,8 @@ Reference: transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer h
 version's decoder output is scaled before the tied head, which llama.cpp drops: `logit_scale` says it.
 """
 
-
 from archs.config import changed, lookup, unless_usual
-from archs.spec import COMMON, Architecture, Block, Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import BASE, Architecture, Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 FAR = 128  # what files without `attention.relative_max_distance` mean
@@ -88,13 +87,11 @@ def multilingual(config: Config) -> Architecture | None:
     return T5.derive(defaults={"model_type": "mt5", **MULTILINGUAL}, variant=None)
 
 
-T5 = Architecture(
-    name="t5",
-    hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
+T5 = BASE.derive(
+    name="t5", hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
     variant=multilingual,
     vocab=("unigram",),
     metadata={
-        **COMMON,
         "context_length": "n_positions",
         "feed_forward_length": "d_ff",
         "block_count": "num_layers",
@@ -127,7 +124,7 @@ T5 = Architecture(
     layers_vary=True,
     prefixes=("", "model", "transformer", "language_model", "text_model"),
     activation="",
-    block=Block(rope="none", activation="relu", output_norm="dec.output_norm"),
+    block={"rope": "none", "activation": "relu", "output_norm": "dec.output_norm"},
 )  # fmt: skip
 
 
@@ -147,4 +144,4 @@ UMT5 = T5.derive(
     prepare=with_head_in_mind,
     config_from_gguf=umt5_config_from_gguf,
     defaults={"model_type": "umt5", **MULTILINGUAL},
-)
+)  # fmt: skip

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archs.families.apertus import APERTUS
 from archs.families.bloom import BLOOM
 from archs.families.llama import LLAMA, MIXTRAL
-from archs.families.stablelm import STABLELM
+from archs.families.llama_like import APERTUS, STABLELM
 from archs.metadata import Metadata
 from archs.plan import Mapped, architecture_metadata, map_tensors, stays_float32, without_prefix
 from archs.registry import by_gguf_name, by_hf_class
