@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
+from quants.arguments import wrong
+
 from . import schema
 from .values import GgufType, Value, ValueType, is_list, value_of
 
@@ -24,7 +26,9 @@ class Metadata(MutableMapping[str, Any]):
         return self._values[key].data
 
     def __setitem__(self, key: str, data: Any) -> None:
-        """Raises OptionError for data that the key's type cannot hold."""
+        """Raises OptionError for data that the key's type cannot hold, and for a key that is no text."""
+        if not isinstance(key, str):
+            raise wrong("a metadata key", key, "a text")
         self._values[key] = data if isinstance(data, Value) else value_of(key, data, self.type_for(key, data))
 
     def __delitem__(self, key: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from numpy.typing import ArrayLike
 from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_count, as_path, wrong
-from quants.errors import OptionError
+from quants.errors import FileError, OptionError
 from quants.spelling import quote
 
-from .files.atomic import check_target
+from .files.atomic import check_target, output_path
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
 from .files.naming import is_remote
@@ -36,11 +37,19 @@ if TYPE_CHECKING:
 
     from .files.checkpoint.folder import Checkpoint
     from .quantization.imatrix import ImportanceMatrix
+    from .quantization.outputs import Run
+    from .quantization.recipes import Recipe
+    from .writing.pipeline import Resumable
     from .writing.report import QuantizeReport
     from .writing.row_blocks import Progress
 
 KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
 CHAT_TEMPLATE = "tokenizer.chat_template"
+NO_MODELS = {  # by general.type: what such a file is, and what to do with it
+    "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
+    "mmproj": ("a tower for pictures or sounds", "such files are used in F16 or BF16, beside a quantized model"),
+    "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
+}
 
 
 class Tensors(UserDict[str, Tensor]):
@@ -69,13 +78,9 @@ class Model:
     """
 
     def __init__(
-        self,
-        metadata: Mapping[str, Any],
-        tensors: Mapping[str, Tensor | ArrayLike],
-        *,
-        origin: Origin | None = None,
-        file: GgufFile | None = None,
-    ) -> None:
+        self, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor | ArrayLike], *,
+        origin: Origin | None = None, file: GgufFile | None = None,
+    ) -> None:  # fmt: skip
         """metadata: plain data or Values. tensors: arrays (floats or signed integers) or Tensors, rows first.
 
         Raises OptionError for what are no mappings, FormatError for arrays that GGUF has no tensors of.
@@ -194,13 +199,10 @@ class Model:
         those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
         Raises OptionError, FormatError, FileError.
         """
-        from .files.atomic import output_path
-        from .quantization.imatrix import ImportanceMatrix, usable_matrix
-        from .quantization.outputs import Run, write_file, write_recipes
-        from .quantization.outtypes import FILE_TYPES, plan_conversion
-        from .quantization.planning import Planner, pairs, without_layers
+        from .quantization.outputs import Run
+        from .quantization.outtypes import FILE_TYPES
+        from .quantization.planning import pairs
         from .quantization.recipes import Options, recipe_named
-        from .writing.pipeline import FilePlan, Item
 
         if self._closed:
             raise OptionError(f"the model of {self.path} is closed: its tensors are gone", "save it before that")
@@ -209,28 +211,17 @@ class Model:
         as_count(reserve, "reserve", 0)
         if isinstance(recipe, Mapping):
             rules, recipe = {**recipe, **(rules or {})}, None
-        read = self.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
-        run = Run(threads, progress=progress, overwrite=overwrite, reads=read)
+        run = Run(threads, progress=progress, overwrite=overwrite, reads=self.origin.reads)
         target = output_path(path, f"{self.path.stem}.gguf")
         outtype = self.origin.outtype if recipe is None else recipe.upper()
         if not rules and (recipe is None or (self.origin.outtype and outtype in FILE_TYPES)):
             if imatrix is not None:
                 raise OptionError(f"imatrix changes nothing in {outtype or 'a copy'}", "name a recipe, such as Q4_K_M")
-            tensors = self.streamed().values()
-            if outtype is None:
-                items = tuple(Item(tensor, tensor.format) for tensor in tensors)
-                file = FilePlan(target, self.metadata, items, self.origin.alignment, reserve, self.origin.magic)
-            else:
-                file = plan_conversion(target, self.metadata, tensors, self.origin, outtype, reserve)
-            check_target(target, read, overwrite)
-            return write_file(file, outtype or "COPY", run)
-        matrix, warnings = usable_matrix(imatrix)
-        planner = Planner(
-            self.metadata, without_layers(self.metadata, self.streamed(), ()), self.origin, matrix,
-            Options(rules=pairs(rules or ())), reserve=reserve, allow_requantize=allow_requantize,
-            rules_alone=recipe is None, warnings=warnings,
+            return write_plain(self, target, outtype, run, reserve)
+        return write_quantized(
+            self, [recipe_named(recipe or "COPY")], [target], run, imatrix, options=Options(rules=pairs(rules or ())),
+            reserve=reserve, allow_requantize=allow_requantize, rules_alone=recipe is None,
         )  # fmt: skip
-        return write_recipes(planner, [recipe_named(recipe or "COPY")], [target], run)
 
     def close(self) -> None:
         """Let go of the files; the tensors are gone then, the metadata stays."""
@@ -250,6 +241,50 @@ class Model:
         what = self.architecture or "no architecture"
         held = f"{len(self.metadata)} keys, {len(self.tensors)} tensors, {self.nbytes:,} bytes"
         return f"<Model {str(self.path)!r}: {what}, {held}>"
+
+
+def write_plain(
+    model: Model, target: Path, outtype: str | None, run: Run, reserve: int = 0, resumable: Resumable | None = None,
+    warnings: Sequence[str] = (),
+) -> QuantizeReport:  # fmt: skip
+    """Write a model's tensors as they are (outtype None), or as a plain conversion to one of FILE_TYPES does."""
+    from .quantization.outputs import write_file
+    from .quantization.outtypes import plan_conversion
+    from .writing.pipeline import FilePlan, Item
+
+    tensors = model.streamed().values()
+    if outtype is None:
+        items = tuple(Item(tensor, tensor.format) for tensor in tensors)
+        file = FilePlan(target, model.metadata, items, model.origin.alignment, reserve, model.origin.magic)
+    else:
+        file = plan_conversion(target, model.metadata, tensors, model.origin, outtype, reserve)
+    check_target(target, run.reads, run.overwrite)
+    return write_file(file, outtype or "COPY", run, resumable, warnings)
+
+
+def write_quantized(
+    model: Model, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run,
+    imatrix: PathLike | ImportanceMatrix | None = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
+    prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False, **planning: Any,
+) -> QuantizeReport:  # fmt: skip
+    """Write a model once for each recipe; the arguments are those of `quantize`, and of a Planner.
+
+    Raises FileError for GGUF files that hold no model.
+    """
+    from .quantization.imatrix import ImportanceMatrix, usable_matrix
+    from .quantization.outputs import write_recipes
+    from .quantization.planning import Planner, without_layers
+
+    kind = model.metadata.get("general.type")
+    if isinstance(kind, str) and kind in NO_MODELS:
+        what, hint = NO_MODELS[kind]
+        raise FileError(f"{model.path} is {what}, not a model", hint)
+    matrix, warnings = usable_matrix(imatrix, include, exclude)
+    layers = without_layers(model.metadata, model.streamed(), prune_layers)
+    planner = Planner(model.metadata, layers, model.origin, matrix, warnings=warnings, **planning)
+    planner.check_overrides(new)
+    read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
+    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors)
 
 
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ def export(
         usage("--split-max-size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     with bytes_progress(f"export {source.name}") as progress:
         found = run(
-            source, output, tensors=tensors, outtype=outtype, max_shard=split_max_size, overwrite=overwrite,
+            source, output, tensors=tensors, outtype=outtype, max_size=split_max_size, overwrite=overwrite,
             threads=threads, progress=progress,
         )  # fmt: skip
     if found.differing:

@@ -92,7 +92,7 @@ def quantize(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
             prune_layers=prune_layers or (), override=once(override_kv or ()), new=new, keep_split=keep_split,
-            split_max_size=split_max_size, split_max_tensors=split_max_tensors, reserve=reserve or 0,
+            max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
             resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
             progress=progress, overwrite=overwrite, reads=[tensor_type_file] if tensor_type_file else (),

@@ -11,12 +11,12 @@ from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, check_target, output_path
+from ..files.atomic import Reads, output_path
 from ..files.checkpoint.folder import Checkpoint
 from ..files.naming import is_remote
-from ..model import open_to_convert
+from ..model import open_to_convert, write_plain
 from ..quantization.outputs import Run, write_file
-from ..quantization.outtypes import FILE_TYPES, plan_conversion
+from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
@@ -49,7 +49,7 @@ def target_path(output: PathLike | None, folder: Path, outtype: str) -> Path:
 
 
 def convert(
-    folder: PathLike,
+    source: PathLike,
     output: PathLike | None = None,
     outtype: str = "auto",
     *,
@@ -69,11 +69,11 @@ def convert(
 ) -> QuantizeReport:
     """Convert a Hugging Face checkpoint to GGUF.
 
-    folder: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
+    source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
     does not tell.
-    lora: write the adapter in this PEFT folder for the base model `folder`, F32 unless outtype says otherwise.
+    lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
@@ -89,24 +89,24 @@ def convert(
         recipe_named(wanted)  # a mistyped one is found before anything is read
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
     merged = ((adapter, "merge_lora") for adapter in adapters)
-    for given, what in ((folder, "the model"), (lora, "lora"), (predictor, "predictor"), *merged):
-        as_path(folder if given is None else given, what)
+    for given, what in ((source, "the model"), (lora, "lora"), (predictor, "predictor"), *merged):
+        as_path(source if given is None else given, what)
     as_count(reserve, "reserve", 0)
-    read = Reads().also([folder, lora, *adapters, predictor, *reads])
+    read = Reads().also([source, lora, *adapters, predictor, *reads])
     run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
-        if is_remote(folder):
-            raise OptionError(f"an adapter needs its base model in a folder, not {folder}", "config.json is enough")
+        if is_remote(source):
+            raise OptionError(f"an adapter needs its base model in a folder, not {source}", "config.json is enough")
         path = target_path(output, Path(lora), "F32" if wanted == "AUTO" else wanted)
-        file, warnings = plan_adapter(folder, lora, path, "F32" if wanted == "AUTO" else wanted)
+        file, warnings = plan_adapter(source, lora, path, "F32" if wanted == "AUTO" else wanted)
         return write_file(replace(file, reserve=reserve), wanted, run, warnings=warnings)
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
     derive = None if predictor is None else _with_predictor(open_predictor(predictor))
     magic = b"GGUF" if predictor is None else MAGIC
-    model = open_to_convert(folder, pre, embed_tokenizer, merge_change(merge_lora), derive, magic)
+    model = open_to_convert(source, pre, embed_tokenizer, merge_change(merge_lora), derive, magic)
     wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
     path = target_path(output, model.path, wanted)
     if model.origin.remote and threads is None:
@@ -118,10 +118,8 @@ def convert(
             model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory,
             progress=progress, overwrite=overwrite, reads=read.paths, **quantizing,
         )  # fmt: skip
-    file = plan_conversion(path, model.metadata, model.tensors.values(), model.origin, wanted, reserve)
     resumable = None
     if resume or model.origin.remote:
         resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume)
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
-    check_target(path, run.reads, overwrite)
-    return write_file(file, wanted, run, resumable, left_behind([path], resume))
+    return write_plain(model, path, wanted, run, reserve, resumable, left_behind([path], resume))

@@ -57,7 +57,7 @@ def export(
     *,
     tensors: str | None = None,
     outtype: str | None = None,
-    max_shard: int | None = None,
+    max_size: int | None = None,
     overwrite: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -66,7 +66,7 @@ def export(
 
     output: a folder for a checkpoint, or a .safetensors or .npy file for tensors. tensors: a regular expression that
     their names must hold. outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32.
-    max_shard: bytes of weights in a file of a folder. overwrite: replace what exists. threads: default all processors.
+    max_size: bytes of weights in a file of a folder. overwrite: replace what exists. threads: default all processors.
     progress(bytes written, of how many, tensor).
     Raises FileError, OptionError, FormatError, ModelError, VocabularyError; see `export_tensors`, `export_checkpoint`.
     """
@@ -76,11 +76,11 @@ def export(
         raise OptionError(f"tensors cannot be exported as {outtype!r}", hint=f"choose one of {', '.join(OUTTYPES)}")
     if tensors is None and not os.fspath(output).endswith((".safetensors", ".npy")):
         return export_checkpoint(
-            source, output, outtype=wanted, max_shard=max_shard or DEFAULT_SHARD, overwrite=overwrite, threads=threads,
+            source, output, outtype=wanted, max_size=max_size or DEFAULT_SHARD, overwrite=overwrite, threads=threads,
             progress=progress,
         )  # fmt: skip
-    if max_shard is not None:
-        raise OptionError("max_shard means nothing for tensors by themselves", "it is for the weights of a checkpoint")
+    if max_size is not None:
+        raise OptionError("max_size means nothing for tensors by themselves", "it is for the weights of a checkpoint")
     return export_tensors(
         source, output, pattern=tensors, outtype=wanted, overwrite=overwrite, threads=threads, progress=progress
     )
@@ -205,14 +205,14 @@ def export_checkpoint(
     folder: PathLike,
     *,
     outtype: str | None = None,
-    max_shard: int = DEFAULT_SHARD,
+    max_size: int = DEFAULT_SHARD,
     overwrite: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Write the Hugging Face folder that a GGUF file could come from: weights, config.json, tokenizer.
 
-    outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32. max_shard: bytes of
+    outtype: F32, F16 or BF16; None keeps floats as they are and decodes block formats to F32. max_size: bytes of
     weights in a file. What is written converts to the same tensors again; `differing` lists metadata that would not.
     Raises FileError, ModelError where the architecture's mapping cannot be undone, VocabularyError.
     """
@@ -228,7 +228,7 @@ def export_checkpoint(
                 file.write(content)
         differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, model.metadata)]
         files, size = _write_weights(
-            made, rebuilt.tensors, outtype, max_shard, threads, progress, overwrite, model.origin.reads
+            made, rebuilt.tensors, outtype, max_size, threads, progress, overwrite, model.origin.reads
         )
     return ExportReport(
         target, (*texts, *files), len(rebuilt.tensors), size, rebuilt.config["architectures"][0], tuple(differing)
@@ -271,12 +271,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _write_weights(
-    folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_shard: int,
+    folder: Path, tensors: Mapping[str, Tensor], outtype: str | None, max_size: int,
     threads: int | None, progress: Progress | None, overwrite: bool, reads: Reads,
 ) -> tuple[list[str], int]:  # fmt: skip
     """One file, or shards with an index. Returns names and bytes."""
     shards = filled(
-        tensors.items(), lambda each: each[1].size * target_format(each[1], outtype, True).block_bytes, max_shard
+        tensors.items(), lambda each: each[1].size * target_format(each[1], outtype, True).block_bytes, max_size
     )
     count = len(shards)
     names = [path.name for path in shard_paths(folder / "model", "model", count, ".safetensors")]

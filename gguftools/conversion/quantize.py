@@ -6,22 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from quants.arguments import PathLike, as_count, as_mapping, as_texts
-from quants.errors import FileError, OptionError
+from quants.errors import OptionError
 
-from ..model import Model, opened
-from ..quantization.imatrix import ImportanceMatrix, usable_matrix
-from ..quantization.outputs import Run, output_paths, write_recipes
-from ..quantization.planning import Planner, Splitting, pairs, without_layers
+from ..model import Model, opened, write_quantized
+from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.outputs import Run, output_paths
+from ..quantization.planning import Splitting, pairs
 from ..quantization.recipes import Options, recipe_named
 from ..writing.pipeline import DEFAULT_MEMORY
 from ..writing.report import QuantizeReport
 from ..writing.row_blocks import Progress
-
-NO_MODELS = {  # by general.type: what such a file is, and what to do with it
-    "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
-    "mmproj": ("a tower for pictures or sounds", "such files are used in F16 or BF16, beside a quantized model"),
-    "adapter": ("an adapter", "`gguftools convert BASE --lora ADAPTER --outtype q8_0` writes a smaller one"),
-}
 
 
 def quantize(
@@ -39,8 +33,8 @@ def quantize(
     override: Mapping[str, Any] | None = None,
     new: bool = False,
     keep_split: bool = False,
-    split_max_size: int | None = None,
-    split_max_tensors: int | None = None,
+    max_size: int | None = None,
+    max_tensors: int | None = None,
     reserve: int = 0,
     allow_requantize: bool = False,
     no_fallback: bool = False,
@@ -64,8 +58,8 @@ def quantize(
     rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that is found in a tensor's name decides.
     options: what else may be added to a recipe. prune_layers: layers to leave out; the rest is renumbered.
     override: metadata to set, plain data or Values; new: also keys that no program is known to read.
-    keep_split: a shard for each of the source's. split_max_size, split_max_tensors: bytes of tensor data, tensors of a
-    shard. reserve: bytes of slack in the header. allow_requantize: also encode again what is quantized.
+    keep_split: a shard for each of the source's. max_size, max_tensors: bytes of tensor data, tensors of a shard.
+    reserve: bytes of slack in the header. allow_requantize: also encode again what is quantized.
     no_fallback: raise FormatError where a tensor cannot have the format of its recipe. check_tensors: look for NaN
     everywhere before anything is written. dry_run: say what would be written; write nothing.
     resume: go on from what an interrupted run left. statistics: measure errors. threads: default all processors.
@@ -75,9 +69,8 @@ def quantize(
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = as_texts(recipes, "recipes")
-    limits = {"memory": (memory, 1), "reserve": (reserve, 0), "split_max_size": (split_max_size, 1),
-              "split_max_tensors": (split_max_tensors, 1)}  # fmt: skip
-    for what, (given, least) in limits.items():
+    counts = (memory, "memory", 1), (reserve, "reserve", 0), (max_size, "max_size", 1), (max_tensors, "max_tensors", 1)
+    for given, what, least in counts:
         as_count(least if given is None else given, what, least)
     chosen = [recipe_named(name) for name in names]
     if len(set(chosen)) < len(chosen):
@@ -86,28 +79,16 @@ def quantize(
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     model = opened(source)
     options = replace(options or Options(), rules=(*pairs(rules), *(options.rules if options else ())))
-    _refuse_other_files(model)
     if resume and not model.is_as_opened:
         problem = f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
         raise OptionError(problem, "leave out resume, or save the model and quantize that file")
     if options != Options() and all(recipe.default is None for recipe in chosen):
         raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
     paths = output_paths(model.path, chosen, output)
-    matrix, warnings = usable_matrix(imatrix, include_weights, exclude_weights)
-    read = model.origin.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix, *reads])
-    planner = Planner(
-        model.metadata, without_layers(model.metadata, model.streamed(), prune_layers), model.origin, matrix, options,
-        as_mapping(override, "override"), Splitting(keep_split, split_max_size, split_max_tensors), reserve,
-        allow_missing_experts, allow_requantize, no_fallback, dry_run, warnings,
+    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
+    return write_quantized(
+        model, chosen, paths, run, imatrix, include_weights, exclude_weights, prune_layers, new, check_tensors,
+        options=options, overrides=as_mapping(override, "override"),
+        splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
+        allow_missing_experts=allow_missing_experts, no_fallback=no_fallback, dry_run=dry_run,
     )  # fmt: skip
-    planner.check_overrides(new)
-    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, read)
-    return write_recipes(planner, chosen, paths, run, check_tensors)
-
-
-def _refuse_other_files(source: Model) -> None:
-    """Raise FileError for GGUF files that hold no model."""
-    kind = source.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS:
-        what, hint = NO_MODELS[kind]
-        raise FileError(f"{source.path} is {what}, not a model", hint)

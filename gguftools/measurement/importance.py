@@ -21,7 +21,7 @@ Progress = Callable[[int, int, float], None]
 
 
 def imatrix(
-    model: PathLike | Model,
+    source: PathLike | Model,
     text: PathLike,
     output: PathLike | None = None,
     *,
@@ -44,16 +44,16 @@ def imatrix(
     from runtime.model import Model as RunningModel
     from runtime.perplexity import windows
 
-    source = opened(model)
-    reads = [*source.files, as_path(text, "the text")]
+    model = opened(source)
+    reads = [*model.files, as_path(text, "the text")]
     target = Path("imatrix.gguf") if output is None else output_path(output)
     if output is not None:
         check_target(target, NOTHING.also(reads), overwrite)
-    tokenizer = source.tokenizer
+    tokenizer = model.tokenizer
     tokens = tokenizer.encode(read_text(text), add_special=True)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     found = Importance()
-    net = RunningModel(source.metadata, source.tensors, threads=threads, observe=found.observe)
+    net = RunningModel(model.metadata, model.tensors, threads=threads, observe=found.observe)
     bos = tokenizer.bos if tokenizer.add_bos else None
     for done, (inputs, _) in enumerate(plan.batches(tokens, bos), 1):
         net.lazy_logits(inputs)

@@ -47,7 +47,7 @@ class PerplexityReport:
 
 
 def perplexity(
-    model: PathLike | Model,
+    source: PathLike | Model,
     text: PathLike,
     *,
     n_ctx: int = 512,
@@ -73,12 +73,12 @@ def perplexity(
     from runtime.perplexity import perplexity as measure
     from runtime.precision import Precision
 
-    source = opened(model)
-    tokenizer = source.tokenizer
+    model = opened(source)
+    tokenizer = model.tokenizer
     tokens = tokenizer.encode(read_text(text), add_special=True)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     precision: Precision = "llama.cpp" if round_activations else "float32"
-    net = RunningModel(source.metadata, source.tensors, threads=threads, precision=precision)
+    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=precision)
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
@@ -103,7 +103,7 @@ def perplexity(
     result = evaluate()
     seconds = time.perf_counter() - start
     return PerplexityReport(
-        file=str(source.path),
+        file=str(model.path),
         perplexity=result.perplexity,
         standard_error=result.standard_error,
         chunks=result.chunks,

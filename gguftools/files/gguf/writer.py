@@ -17,6 +17,7 @@ from archs.metadata import Metadata, Value, ValueType
 from archs.values import ARRAY_TYPES, INTEGERS, numbers
 from quants import Format
 from quants.errors import FileError
+from quants.spelling import quote
 
 from ..atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
 from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
@@ -164,6 +165,7 @@ def encode_header(
             raise FileError(f"metadata key {key!r} cannot be stored as {kind}: {error}") from error
     seen: set[str] = set()
     for tensor, offset in zip(tensors, offsets, strict=True):
+        name = _tensor_name(tensor.name, order)
         if tensor.name in seen:
             raise FileError(f"two tensors are called {tensor.name!r}")
         seen.add(tensor.name)
@@ -172,7 +174,7 @@ def encode_header(
         if tensor.format.ggml_type < 0:
             raise FileError(f"tensor {tensor.name!r} is {tensor.format.name}, a type that GGUF files cannot hold")
         n = len(tensor.shape)
-        pieces.append(_string(tensor.name, order))
+        pieces.append(name)
         pieces.append(struct.pack(f"{order}I{n}QIQ", n, *reversed(tensor.shape), tensor.format.ggml_type, offset))
     return b"".join(pieces)
 
@@ -185,6 +187,17 @@ def _check_key(key: str, value: Value) -> None:
     if known and not known.allows(value):
         types = INTEGERS if known.any_width else (known.type,)
         raise ValueError(f"this key must be {' or '.join(type.name for type in types)}")
+
+
+def _tensor_name(name: str, order: str) -> bytes:
+    """A name as it is stored. Raises FileError for one that a reader would refuse."""
+    try:
+        raw = _string(name, order)
+    except UnicodeEncodeError as error:
+        raise FileError(f"a tensor's name, {quote(name)}, is no UTF-8: {error.reason}") from error
+    if not 0 < len(raw) - 8 <= MAX_NAME_BYTES:
+        raise FileError(f"a tensor's name, {quote(name)}, has {len(raw) - 8} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+    return raw
 
 
 def _string(text: Any, order: str) -> bytes:

@@ -116,7 +116,7 @@ def test_quantized_files_are_decoded(model, tmp_path):
 
 
 def test_shards_with_an_index(model, tmp_path):
-    done = export_checkpoint(model, tmp_path / "back", max_shard=2_000_000)
+    done = export_checkpoint(model, tmp_path / "back", max_size=2_000_000)
     assert len([name for name in done.files if name.endswith(".safetensors")]) > 3
     convert(tmp_path / "back", tmp_path / "second.gguf", "f16")
     assert not diff(model, tmp_path / "second.gguf").different_tensors

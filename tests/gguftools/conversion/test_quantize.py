@@ -290,7 +290,7 @@ def test_pruned_layers_keep_their_importance(tmp_path: Path) -> None:
 
 
 def test_split_outputs_join_to_the_whole(tmp_path: Path) -> None:
-    report = quantize(DENSE, "Q8_0", tmp_path / "x.gguf", split_max_tensors=8)
+    report = quantize(DENSE, "Q8_0", tmp_path / "x.gguf", max_tensors=8)
     assert [p.name for p in report.outputs[0].files] == [f"x-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     shards = [open_gguf(path, join=False) for path in report.outputs[0].files]
     assert [len(s.tensors) for s in shards] == [8, 8, 5]
@@ -305,13 +305,13 @@ def test_split_outputs_join_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_split_by_size(tmp_path: Path) -> None:
-    report = quantize(DENSE, "COPY", tmp_path / "x.gguf", split_max_size=parse_size("300K"))
+    report = quantize(DENSE, "COPY", tmp_path / "x.gguf", max_size=parse_size("300K"))
     assert len(report.outputs[0].files) > 3
     for path in report.outputs[0].files:
         shard = open_gguf(path, join=False)
         assert sum(t.nbytes for t in shard.tensors.values()) <= 300_000
     with pytest.raises(OptionError, match="--keep-split"):
-        quantize(DENSE, "COPY", tmp_path / "x.gguf", split_max_size=1, keep_split=True)
+        quantize(DENSE, "COPY", tmp_path / "x.gguf", max_size=1, keep_split=True)
 
 
 def test_a_rule_that_decides_nothing_is_told(tmp_path: Path) -> None:
