@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gguftools
-from gguftools.conversion.export import export_checkpoint
+from gguftools.conversion.export import export
 from gguftools.files.checkpoint.folder import open_checkpoint
 
 from ..archs import checkpoints
@@ -57,7 +57,7 @@ def exported(
         save_file(change(arrays), folder / "model.safetensors")
     gguftools.convert(folder, work / "file.gguf", "f32")
     shutil.rmtree(work / "back", ignore_errors=True)
-    export_checkpoint(work / "file.gguf", work / "back")
+    export(work / "file.gguf", work / "back")
     config = json.loads((work / "back" / "config.json").read_text(encoding="utf-8"))
     return config, {name: tensor.shape for name, tensor in open_checkpoint(work / "back").tensors.items()}
 

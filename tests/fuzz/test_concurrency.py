@@ -28,7 +28,7 @@ import pytest
 
 from archs.metadata import Metadata
 from gguftools.conversion.endianness import convert_endian
-from gguftools.conversion.export import export_tensors
+from gguftools.conversion.export import export
 from gguftools.conversion.quantize import quantize
 from gguftools.conversion.shards import merge, split
 from gguftools.files.checkpoint.safetensors import open_safetensors
@@ -89,7 +89,7 @@ COMMANDS = [
     Command("merge --free", lambda n: merge(SHARDS[0], OUT, free=True, overwrite=OVERWRITE), target=OUT),
     Command("split", lambda n: split("m.gguf", "s", max_tensors=2, overwrite=OVERWRITE), target=SHARDS[0]),
     Command("convert-endian", lambda n: convert_endian("m.gguf", "big", OUT, overwrite=OVERWRITE), target=OUT),
-    Command("export", lambda n: export_tensors("m.gguf", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
+    Command("export", lambda n: export("m.gguf", OUT, overwrite=OVERWRITE, threads=1), target=OUT),
     Command("hash -o", hash_to_manifest, target=OUT),
     Command("imatrix-info --merge", merge_imatrices, target=OUT),
 ]  # fmt: skip

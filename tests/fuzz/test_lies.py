@@ -31,7 +31,7 @@ import pytest
 import gguftools
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import MODEL
-from gguftools.conversion.export import export_checkpoint
+from gguftools.conversion.export import export
 from gguftools.files.gguf.writer import TensorInfo, plan_file
 from gguftools.inspection import describe
 from gguftools.inspection.audit import audit
@@ -262,7 +262,7 @@ def commands(path: Path, original: Path, folder: Path, draw: random.Random) -> N
     tasks = [
         lambda: gguftools.perplexity(path, text, n_ctx=8, chunks=2, threads=1),
         lambda: imatrix(path, text, folder / "m.gguf", n_ctx=8, chunks=2, threads=1),
-        lambda: export_checkpoint(path, folder / "hf", overwrite=True, threads=1),
+        lambda: export(path, folder / "hf", overwrite=True, threads=1),
         lambda: gguftools.quantize(path, "Q4_K_M", folder / "q.gguf", threads=1),
         lambda: describe.summary(gguftools.open(path)),
         lambda: list(describe.as_text(gguftools.open(path))),

@@ -225,6 +225,7 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.perplexity(file, AUSTEN / "config.json", n_ctx="x"), "n_ctx is 'x'"),
         (lambda file, out: gguftools.load(file, threads="x"), "threads is 'x'; a whole number"),
         (lambda file, out: gguftools.export(file, 3), "the output is 3; a path"),
+        (lambda file, out: gguftools.export(file, out, max_size="1G"), "max_size is '1G'; a whole number"),
         (lambda file, out: gguftools.quantize(file, 3), "recipes is 3; a text, or several,"),
         (lambda file, out: gguftools.quantize(file, "Q8_0", out, memory=-1), "memory is -1; 1 or more is expected"),
         (lambda file, out: gguftools.quantize(file, "Q8_0", out, imatrix=3), "importance matrix is 3; a path"),

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import gguftools
-from gguftools.conversion.export import export_checkpoint
+from gguftools.conversion.export import export
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
 from quants.errors import GgufToolsError
@@ -67,7 +67,7 @@ def examine(name: str, folder: Path, work: Path, truth: list[tuple[dict[str, Any
         found.refused = f"already by convert: {error}"
         return found
     try:
-        done = export_checkpoint(work / "first.gguf", work / "back")
+        done = export(work / "first.gguf", work / "back")
     except GgufToolsError as error:
         found.refused = str(error)
         if "\n" in found.refused:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
-from gguftools.conversion.export import export_checkpoint, export_tensors
+from gguftools.conversion.export import export
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
@@ -58,7 +58,7 @@ def test_there_and_back(entry, shared, build, tmp_path):
     build.build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
     convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre)
-    done = export_checkpoint(tmp_path / "first.gguf", tmp_path / "back")
+    done = export(tmp_path / "first.gguf", tmp_path / "back")
     assert not done.differing
     convert(tmp_path / "back", tmp_path / "second.gguf", pre=pre)
     changed = [tensor.kind for tensor in diff(tmp_path / "first.gguf", tmp_path / "second.gguf").different_tensors]
@@ -84,7 +84,7 @@ def check_values(entry, source, back):
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16"])
 def test_whole_file_comes_back(outtype, tmp_path):
     convert(CHECKPOINT, tmp_path / "first.gguf", outtype)
-    export_checkpoint(tmp_path / "first.gguf", tmp_path / "austen-4m")
+    export(tmp_path / "first.gguf", tmp_path / "austen-4m")
     convert(tmp_path / "austen-4m", tmp_path / "second.gguf", outtype)
     found = diff(tmp_path / "first.gguf", tmp_path / "second.gguf")
     assert not found.different_tensors
@@ -93,7 +93,7 @@ def test_whole_file_comes_back(outtype, tmp_path):
 
 def test_transformers_reads_it(model, tmp_path):
     transformers = pytest.importorskip("transformers")
-    export_checkpoint(model, tmp_path / "back")
+    export(model, tmp_path / "back")
     ours = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     theirs = transformers.AutoTokenizer.from_pretrained(CHECKPOINT)
     text = "It is a truth universally acknowledged,\n that… 123"
@@ -108,7 +108,7 @@ def test_transformers_reads_it(model, tmp_path):
 
 def test_quantized_files_are_decoded(model, tmp_path):
     quantize(model, "Q4_K_M", tmp_path / "q4.gguf")
-    export_checkpoint(tmp_path / "q4.gguf", tmp_path / "back", outtype="BF16")
+    export(tmp_path / "q4.gguf", tmp_path / "back", outtype="BF16")
     back = open_checkpoint(tmp_path / "back").tensors["model.layers.1.mlp.up_proj.weight"]
     assert back.format.name == "BF16"
     values = open_file(tmp_path / "q4.gguf").tensors["blk.1.ffn_up.weight"].float32()
@@ -116,14 +116,14 @@ def test_quantized_files_are_decoded(model, tmp_path):
 
 
 def test_shards_with_an_index(model, tmp_path):
-    done = export_checkpoint(model, tmp_path / "back", max_size=2_000_000)
+    done = export(model, tmp_path / "back", max_size=2_000_000)
     assert len([name for name in done.files if name.endswith(".safetensors")]) > 3
     convert(tmp_path / "back", tmp_path / "second.gguf", "f16")
     assert not diff(model, tmp_path / "second.gguf").different_tensors
 
 
 def test_safetensors(model, tmp_path):
-    done = export_tensors(model, tmp_path / "all.safetensors")
+    done = export(model, tmp_path / "all.safetensors")
     found = load_file(tmp_path / "all.safetensors")
     tensors = open_file(model).tensors
     assert done.tensors == len(found) == len(tensors)
@@ -133,28 +133,28 @@ def test_safetensors(model, tmp_path):
 
 
 def test_some_tensors(model, tmp_path):
-    export_tensors(model, tmp_path / "some.safetensors", pattern=r"blk\.0\.attn_[qk]", outtype="F32")
+    export(model, tmp_path / "some.safetensors", tensors=r"blk\.0\.attn_[qk]", outtype="F32")
     found = load_file(tmp_path / "some.safetensors")
     assert set(found) == {"blk.0.attn_q.weight", "blk.0.attn_k.weight"}
     assert {values.dtype for values in found.values()} == {np.dtype(np.float32)}
     with pytest.raises(OptionError, match="no tensor"):
-        export_tensors(model, tmp_path / "none.safetensors", pattern="nothing")
+        export(model, tmp_path / "none.safetensors", tensors="nothing")
 
 
 def test_npy(model, tmp_path):
     tensors = open_file(model).tensors
-    export_tensors(model, tmp_path / "one.npy", pattern=r"blk\.2\.ffn_down")
+    export(model, tmp_path / "one.npy", tensors=r"blk\.2\.ffn_down")
     assert np.array_equal(np.load(tmp_path / "one.npy"), tensors["blk.2.ffn_down.weight"].float32())
     (tmp_path / "many").mkdir()
-    export_tensors(model, tmp_path / "many", pattern="norm")
+    export(model, tmp_path / "many", tensors="norm")
     assert np.array_equal(np.load(tmp_path / "many/output_norm.weight.npy"), tensors["output_norm.weight"].float32())
     with pytest.raises(OptionError, match="one tensor"):
-        export_tensors(model, tmp_path / "two.npy", pattern="norm")
+        export(model, tmp_path / "two.npy", tensors="norm")
 
 
 def test_blocks_are_decoded(model, tmp_path):
     quantize(model, "Q4_K_M", tmp_path / "q4.gguf")
-    export_tensors(tmp_path / "q4.gguf", tmp_path / "one.npy", pattern=r"blk\.2\.ffn_up")
+    export(tmp_path / "q4.gguf", tmp_path / "one.npy", tensors=r"blk\.2\.ffn_up")
     wanted = open_file(tmp_path / "q4.gguf").tensors["blk.2.ffn_up.weight"].float32()
     assert np.array_equal(np.load(tmp_path / "one.npy"), wanted)
 
@@ -162,12 +162,12 @@ def test_blocks_are_decoded(model, tmp_path):
 def test_nothing_is_overwritten_unasked(model, tmp_path):
     (tmp_path / "x.safetensors").write_text("mine")
     with pytest.raises(FileError, match="exists"):
-        export_tensors(model, tmp_path / "x.safetensors")
-    export_tensors(model, tmp_path / "x.safetensors", overwrite=True)
+        export(model, tmp_path / "x.safetensors")
+    export(model, tmp_path / "x.safetensors", overwrite=True)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.json").write_text("mine")
     with pytest.raises(FileError, match="exists"):
-        export_checkpoint(model, tmp_path / "folder")
+        export(model, tmp_path / "folder")
     assert (tmp_path / "folder" / "config.json").read_text() == "mine"
 
 
@@ -175,17 +175,17 @@ def test_what_cannot_become_a_checkpoint(model, tmp_path):
     unknown = metadata_of({"general.architecture": "none"})
     strange = write_model(tmp_path / "a.gguf", unknown, {"w.weight": np.ones((2, 32))})
     with pytest.raises(ModelError, match="'none'"):
-        export_checkpoint(strange, tmp_path / "a")
+        export(strange, tmp_path / "a")
     more = edited(model, tmp_path / "b.gguf", {}, {"surprise.weight": np.ones((2, 32))})
     with pytest.raises(ModelError, match="surprise"):
-        export_checkpoint(more, tmp_path / "b")
+        export(more, tmp_path / "b")
     less = edited(model, tmp_path / "c.gguf", {}, {"blk.1.attn_k.weight": None})
     with pytest.raises(ModelError):
-        export_checkpoint(less, tmp_path / "c")
+        export(less, tmp_path / "c")
     hostile = edited(model, tmp_path / "d.gguf", {}, {"../up.weight": np.ones((2, 32))})
     (tmp_path / "d").mkdir()
     with pytest.raises(FileError, match="file its name"):
-        export_tensors(hostile, tmp_path / "d")
+        export(hostile, tmp_path / "d", tensors="up")
 
 
 def test_command_line(model, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from archs.metadata import Value, ValueType
 from gguftools.conversion.convert import convert
-from gguftools.conversion.export import export_checkpoint
+from gguftools.conversion.export import export
 from gguftools.inspection.audit import audit
 from gguftools.inspection.compare import diff
 from gguftools.inspection.drafting import can_draft
@@ -59,7 +59,7 @@ def test_any_value_under_any_key(seed, model, tmp_path):
         return  # not even the header can be written
     for look in (
         lambda: validate(odd, data=False), lambda: audit(odd, model), lambda: can_draft(model, odd),
-        lambda: diff(model, odd).as_dict(), lambda: export_checkpoint(odd, tmp_path / "folder"),
+        lambda: diff(model, odd).as_dict(), lambda: export(odd, tmp_path / "folder"),
     ):  # fmt: skip
         with suppress(GgufToolsError):
             look()
