@@ -128,5 +128,6 @@ def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
     if not form:
         known = f"{', '.join(ARRAYS)} and bfloat16"
         raise FormatError(f"{name!r} is an array of {values.dtype}; GGUF has tensors of {known}")
-    raw = np.ascontiguousarray(stored).reshape(-1, stored.shape[-1] if stored.ndim else 1).view(np.uint8)
+    rows, width = math.prod(stored.shape[:-1]), stored.shape[-1] if stored.ndim else 1
+    raw = np.ascontiguousarray(stored).reshape(rows, width).view(np.uint8)
     return Tensor(name, stored.shape, format_named(form), lambda start, stop: raw[start:stop], origin)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from archs.powerinfer import MAGIC
-from quants import Tensor, format_named
-from quants.arguments import PathLike, as_path
+from quants import Tensor, from_array
+from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 
 from ..files.atomic import Reads, check_target, output_path
@@ -84,13 +84,22 @@ def gpu_split(
     Raises FileError, ModelError, OptionError, GgufToolsError where there is no solver.
     """
     counts = read_activations(as_path(activations, "activations"))
+    as_count(vram, "vram", 0)
     path = Path(model) if model is not None else model_beside(Path(activations))
     opened = open_gguf(path)
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
     reads = Reads((Path(activations),), opened.states)
     check_target(target, reads, overwrite)
     placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
-    write_files([placement_file(target, placement, vram)], threads=1, overwrite=overwrite, reads=reads)
+    counted = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
+    metadata = Metadata({"general.architecture": ARCHITECTURE, **counted})
+    tensors = [
+        from_array(f"blk.{i}.{name}", values.astype(np.int32))
+        for i, gpu in enumerate(placement.gpu)
+        for name, values in (("gpu_idx", gpu), ("gpu_bucket", np.flatnonzero(gpu)))
+    ]
+    file = FilePlan(target, metadata, tuple(Item(tensor, tensor.format) for tensor in tensors), magic=MAGIC)
+    write_files([file], threads=1, overwrite=overwrite, reads=reads)
     return PlacementReport(target, path, vram, placement)
 
 
@@ -101,9 +110,8 @@ def read_activations(folder: Path) -> list[Counts]:
         tensors = list(open_torch(path).values())
         if len(tensors) != 1 or len(tensors[0].shape) != 1 or not tensors[0].size:
             raise FileError(f"{path} holds {len(tensors)} tensors; one vector of counts was expected")
-        elements = tensors[0].format.elements
-        stored_as_they_are = tensors[0].format.name != "BF16" and elements is not None
-        values = tensors[0].elements() if stored_as_they_are else tensors[0].float32()
+        is_bits = tensors[0].format.name == "BF16"  # all that numpy knows of it
+        values = tensors[0].float32() if is_bits else tensors[0].elements()
         counts = values.reshape(-1).astype(np.float64)
         if not np.isfinite(counts).all() or counts.min() < 0:
             raise FileError(f"{path} holds counts that are negative or no numbers")
@@ -138,10 +146,7 @@ def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> lis
 
 
 def place(counts: Sequence[Counts], sizes: Sequence[int], vram: int, batch: int = BATCH, least: int = 0) -> Placement:
-    """The neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer.
-
-    Raises OptionError for senseless numbers, GgufToolsError where scipy is missing or finds nothing.
-    """
+    """The neurons that are worth most of `vram` bytes; sizes: bytes of a neuron of each layer. Raises OptionError."""
     if batch < 1 or least < 0 or vram < 0:
         raise OptionError(f"batches of {batch}, at least {least} neurons a layer, {vram} bytes make no sense")
     orders = [np.argsort(-of_layer, kind="stable") for of_layer in counts]
@@ -171,52 +176,26 @@ def _solve(
     """
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import coo_array, hstack, vstack
+        from scipy.sparse import bmat, coo_array, diags
     except ImportError as error:
         raise GgufToolsError(
             "placing neurons needs scipy, which is not installed", hint='install the extra: "gguftools[powerinfer]"'
         ) from error
 
     batches, layers = len(worth), len(sizes)
-    column = np.arange(batches)
-    nbytes = (held * sizes[layer]).astype(np.float64)
-    members = coo_array((np.ones(batches), (layer, column)), shape=(layers, batches))
-    neurons = coo_array((held.astype(np.float64), (layer, column)), shape=(layers, batches))
-    each = np.arange(layers)
-    per_layer = coo_array((np.bincount(layer, minlength=layers).astype(np.float64), (each, each)))
-    least_of = coo_array((np.minimum(least, np.bincount(layer, held, layers)), (each, each)), shape=(layers, layers))
-    matrix = vstack([
-        hstack([coo_array(nbytes[None]), coo_array((1, layers))]),
-        hstack([members, -per_layer]),
-        hstack([-neurons, least_of]),
+    place, shape = (layer, np.arange(batches)), (layers, batches)
+    members, neurons = coo_array((np.ones(batches), place), shape), coo_array((held.astype(np.float64), place), shape)
+    matrix = bmat([
+        [(held * sizes[layer]).astype(np.float64)[None], None],
+        [members, diags(-np.bincount(layer, minlength=layers).astype(np.float64))],
+        [-neurons, diags(np.minimum(least, np.bincount(layer, held, layers)))],
     ])  # fmt: skip
     limits = np.concatenate([[float(vram)], np.zeros(2 * layers)])
-    scale = worth.max() or 1.0
     result = milp(
-        np.concatenate([-worth / scale, np.zeros(layers)]),
-        integrality=np.ones(batches + layers),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix.tocsr(), -np.inf, limits),
+        np.concatenate([-worth / (worth.max() or 1.0), np.zeros(layers)]), integrality=np.ones(batches + layers),
+        bounds=Bounds(0, 1), constraints=LinearConstraint(matrix.tocsr(), -np.inf, limits),
         options={"time_limit": TIME_LIMIT, "mip_rel_gap": 0.0},
-    )
+    )  # fmt: skip
     if result.x is None:
         raise GgufToolsError(f"the solver found no placement: {result.message}")
     return np.asarray(result.x[:batches] > 0.5), result.status == 0
-
-
-def placement_file(path: Path, placement: Placement, vram: int) -> FilePlan:
-    """The file as PowerInfer reads it, its magic included."""
-    counts = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
-    metadata = Metadata({"general.architecture": ARCHITECTURE, **counts})
-    form = format_named("I32")
-    items = []
-    for i, gpu in enumerate(placement.gpu):
-        for name, values in (("gpu_idx", gpu), ("gpu_bucket", np.flatnonzero(gpu))):
-            tensor = _int32(f"blk.{i}.{name}", values)
-            items.append(Item(tensor, form))
-    return FilePlan(path, metadata, tuple(items), magic=MAGIC)
-
-
-def _int32(name: str, values: NDArray[Any]) -> Tensor:
-    raw = np.ascontiguousarray(values, "<i4").view(np.uint8).reshape(1, 4 * len(values))
-    return Tensor(name, (len(values),), format_named("I32"), lambda start, stop: raw[start:stop], "placement")
