@@ -25,6 +25,7 @@ from quants.errors import FileError, OptionError
 from .locks import State, hold, is_named, lock, open_to_lock, state_of
 
 log = logging.getLogger(__name__)
+MORE_SPACE = "free some space, or write elsewhere"
 PROC_FD = "/proc/self/fd/{}"
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
@@ -250,25 +251,24 @@ def sync_folder(folder: Path) -> None:
 def check_space(target: Path, size: int) -> None:
     """Raise FileError if the file system of `target` has fewer than `size` bytes free."""
     try:
-        info = os.statvfs(target.parent)
+        free = free_bytes(target)
     except OSError:
         return
-    free = info.f_bavail * info.f_frsize
     if size > free:
-        raise FileError(
-            f"{target} needs {size:,} bytes, {target.parent} has {free:,} free",
-            hint="free some space, or write elsewhere",
-        )
+        raise FileError(f"{target} needs {size:,} bytes, {target.parent} has {free:,} free", MORE_SPACE)
+
+
+def free_bytes(target: Path) -> int:
+    """Free on the file system of `target`, which need not exist. Raises OSError."""
+    info = os.statvfs(target.parent)
+    return info.f_bavail * info.f_frsize
 
 
 def explain_write_error(error: OSError, target: Path, size: int) -> FileError:
     """The FileError for a failed write to `target`, which needed `size` bytes in all."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        info = os.statvfs(target.parent)
-        return FileError(
-            f"no space left for {target}: it needs {size:,} bytes, {info.f_bavail * info.f_frsize:,} are free",
-            hint="free some space, or write elsewhere",
-        )
+        free = free_bytes(target)
+        return FileError(f"no space left for {target}: it needs {size:,} bytes, {free:,} are free", MORE_SPACE)
     return FileError(f"{target} cannot be written: {error.strerror or error}")
 
 

@@ -1,8 +1,6 @@
 """Outputs of a run: where they go, whether there is room, and their writing and report."""
 
-import os
 import re
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,10 +9,10 @@ from pathlib import Path
 from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 
-from ..files.atomic import NOTHING, Reads, check_space, check_target, output_path
+from ..files.atomic import NOTHING, Reads, check_space, check_target, free_bytes, output_path
 from ..files.gguf.shards import SHARD_NAME
 from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
-from ..writing.report import OutputReport, QuantizeReport, tensor_report
+from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import fingerprint, left_behind, partial_path, stored_bytes
 from ..writing.row_blocks import Progress
 from .planning import Planned, Planner
@@ -55,20 +53,13 @@ def write_recipes(
     warnings = planner.warnings
     warnings += left_behind([file.path for p in planned for file in p.files], run.resume)
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run)
-    tensors = planner.layers.tensors
-    source_bytes = sum(tensor.nbytes for tensor in tensors.values())
     if planner.dry_run:
-        return _report(planned, None, source_bytes, free, warnings)
+        return _report(planned, None, free, warnings)
     _check_room(planned, free)
     if check_tensors:
-        scan(tensors.values(), threads=run.threads, progress=run.progress)
-    outcome = write_files(
-        [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
-        statistics=run.statistics, progress=run.progress, executor=run.executor,
-        resumable=Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume),
-        overwrite=run.overwrite, reads=run.reads,
-    )  # fmt: skip
-    return _report(planned, outcome, source_bytes, free, warnings)
+        scan(planner.layers.tensors.values(), threads=run.threads, progress=run.progress)
+    resumable = Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume)
+    return _write(planned, run, resumable, free, warnings)
 
 
 def write_file(
@@ -77,17 +68,18 @@ def write_file(
     """Write one planned file; `name`, such as "BF16", is what its report calls it. Raises FileError, FormatError."""
     if resumable is None:
         check_space(file.path, file.layout.total)
-    free = shutil.disk_usage(file.path.resolve().parent).free
+    return _write([Planned(name, (file,))], run, resumable, free_bytes(file.path), list(warnings))
+
+
+def _write(
+    planned: Sequence[Planned], run: Run, resumable: Resumable | None, free: int, warnings: list[str]
+) -> QuantizeReport:
     outcome = write_files(
-        [file], threads=run.threads, memory=run.memory, progress=run.progress, resumable=resumable,
+        [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
+        statistics=run.statistics, progress=run.progress, executor=run.executor, resumable=resumable,
         overwrite=run.overwrite, reads=run.reads,
     )  # fmt: skip
-    tensors = tuple(tensor_report(item, written=w) for item, w in zip(file.items, outcome.files[0], strict=True))
-    output = OutputReport(name, file.path, (file.path,), file.layout.total, tensors)
-    return QuantizeReport(
-        (output,), False, outcome.source_bytes, free, outcome.resumed_bytes, outcome.seconds, outcome.compile_seconds,
-        warnings=list(warnings),
-    )  # fmt: skip
+    return _report(planned, outcome, free, warnings)
 
 
 def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | None) -> list[Path]:
@@ -113,23 +105,19 @@ def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool) -> 
             raise OptionError(f"two recipes would be written to {file.path}")
         seen.add(file.path.resolve())
         check_target(file.path, reads, overwrite)
-    info = os.statvfs(planned[0].files[0].path.parent)
-    return info.f_bavail * info.f_frsize
+    return free_bytes(planned[0].files[0].path)
 
 
 def _check_room(planned: Sequence[Planned], free: int) -> None:
     """Raise FileError where the disk hasn't the room; what an earlier run began is written over."""
-    partial = [partial_path(file.path) for p in planned for file in p.files]
-    begun = sum(map(stored_bytes, partial))
+    begun = sum(stored_bytes(partial_path(file.path)) for p in planned for file in p.files)
     needed = sum(p.nbytes for p in planned)
     if needed > free + begun:
         folder = planned[0].files[0].path.parent
         raise FileError(f"{folder} has {free:,} bytes free; {needed:,} are needed", "free some, or write elsewhere")
 
 
-def _report(
-    planned: Sequence[Planned], outcome: WriteResult | None, source_bytes: int, free: int, warnings: list[str]
-) -> QuantizeReport:
+def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, warnings: list[str]) -> QuantizeReport:
     outputs = []
     written = iter(outcome.files) if outcome else None
     for p in planned:
@@ -137,15 +125,18 @@ def _report(
         for file in p.files:
             figures = next(written) if written else [None] * len(file.items)
             for item, done in zip(file.items, figures, strict=True):
-                choice = p.choices[item.tensor.name]
-                tensors.append(tensor_report(item, choice.fallback, choice.rule, done))
+                tensor, choice = item.tensor, p.choices.get(item.tensor.name)
+                tensors.append(TensorReport(
+                    tensor.name, tensor.shape, tensor.format.name, item.format.name, item.nbytes,
+                    *((choice.fallback, choice.rule) if choice else (None, None)),
+                    *((done.rmse, done.max_error, done.seconds) if done else ()),
+                ))  # fmt: skip
         paths = tuple(file.path for file in p.files)
-        outputs.append(OutputReport(p.recipe.name, paths[0], paths, p.nbytes, tuple(tensors)))
+        outputs.append(OutputReport(p.name, paths[0], paths, p.nbytes, tuple(tensors)))
+    source_bytes = sum(item.tensor.nbytes for file in planned[0].files for item in file.items)
     without = tuple(dict.fromkeys(name for p in planned for name in p.without_importance))
+    run = outcome or WriteResult([])
     return QuantizeReport(
-        tuple(outputs), outcome is None, source_bytes, free,
-        resumed_bytes=outcome.resumed_bytes if outcome else 0,
-        seconds=outcome.seconds if outcome else 0.0,
-        compile_seconds=outcome.compile_seconds if outcome else 0.0,
-        without_importance=without, warnings=warnings,
+        tuple(outputs), outcome is None, source_bytes, free, run.resumed_bytes, run.seconds, run.compile_seconds,
+        without, warnings,
     )  # fmt: skip

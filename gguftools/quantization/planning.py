@@ -40,9 +40,9 @@ PROVENANCE_BYTES = 127  # longest string of provenance that the reference writes
 class Planned:
     """One recipe's output before it is written: its files, and what was chosen for each tensor."""
 
-    recipe: Recipe
+    name: str
     files: tuple[FilePlan, ...]
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
     without_importance: tuple[str, ...] = ()
 
     @property
@@ -118,7 +118,7 @@ class Planner:
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
         groups = shard(items, self.origin, self.layers, self.splitting)
         files = _files(path, self.metadata(recipe), groups, self.origin, self.reserve)
-        return Planned(recipe, files, {choice.name: choice for choice in choices}, lacking)
+        return Planned(recipe.name, files, {choice.name: choice for choice in choices}, lacking)
 
     @cached_property
     def facts(self) -> ModelFacts:

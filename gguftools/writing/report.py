@@ -1,11 +1,9 @@
 """What quantizing did, or would do: files, their tensors, and what each lost."""
 
-from collections.abc import Iterable
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from .pipeline import Item, TensorStats
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 
@@ -78,7 +76,7 @@ class OutputReport:
     @property
     def bits_per_weight(self) -> float:
         """Of tensor data, all tensors counted."""
-        values = sum(_size(tensor.shape) for tensor in self.tensors)
+        values = sum(math.prod(tensor.shape) for tensor in self.tensors)
         return 8 * sum(tensor.nbytes for tensor in self.tensors) / values if values else 0.0
 
     @property
@@ -137,21 +135,3 @@ class QuantizeReport:
             "without_importance": list(self.without_importance), "warnings": self.warnings,
             **({"check": self.check.as_dict()} if self.check else {}),
         }  # fmt: skip
-
-
-def tensor_report(
-    item: Item, fallback: str | None = None, rule: str | None = None, written: TensorStats | None = None
-) -> TensorReport:
-    return TensorReport(
-        item.tensor.name, item.tensor.shape, item.tensor.format.name, item.format.name, item.nbytes, fallback, rule,
-        rmse=written.rmse if written else None,
-        max_error=written.max_error if written else None,
-        seconds=written.seconds if written else None,
-    )  # fmt: skip
-
-
-def _size(shape: Iterable[int]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
