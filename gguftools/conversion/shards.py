@@ -12,23 +12,11 @@ from typing import Any
 from quants.arguments import PathLike, as_count
 from quants.errors import FileError, OptionError
 
-from ..files.atomic import (
-    Reads,
-    Unnamed,
-    check_space,
-    check_target,
-    claim,
-    explain_write_error,
-    explained,
-    open_own,
-    output_path,
-    publish,
-    remove_own,
-    write_at,
-)
+from ..files import atomic
+from ..files.atomic import Reads, Unfinished, check_space, check_target, explained, output_path, unfinished
 from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
 from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
-from ..files.gguf.writer import Layout, TensorInfo, create_ggufs, plan_file, tensor_infos
+from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
 from ..files.positioned import CopyProgress, Move, copy_ranges
 from ..model import Model, stored_file
@@ -37,6 +25,7 @@ from ..writing.row_blocks import Progress
 Output = tuple[Path, Layout, list[tuple[Path, list[Move]]]]  # a file, and what of which others is copied into it
 
 DEFAULT_TENSORS = 128
+MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
 
 
@@ -212,7 +201,7 @@ def merge(
     """
     path = stored_file(source)
     target = output_path(path.parent if output is None else output, f"{set_name(path)}.gguf")
-    if os.path.lexists(_Freeing.state_path(target)):
+    if os.path.lexists(target.with_name(target.name + STATE)):
         if not free:
             raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
         resumed = _resume(path, target, overwrite, dry_run, progress)
@@ -220,7 +209,6 @@ def merge(
             return resumed
     opened = _open_set(path)
     layout = _plan_whole(opened)
-    shards = [Shard(part.path, len(part.tensors), part.file_size) for part in opened.parts]
     reads = Reads(states=opened.states)
     check_target(target, reads, overwrite)
     if free and not dry_run:
@@ -230,7 +218,11 @@ def merge(
         last = opened.parts[-1]
         sources = [(part.path, _moves(part, layout, offsets, part is last)[0]) for part in opened.parts]
         _write([(target, layout, sources)], reads, overwrite, progress)
-    return ShardsReport(target, layout.total, shards, dry_run)
+    return ShardsReport(target, layout.total, _shards(opened.parts), dry_run)
+
+
+def _shards(parts: Sequence[GgufFile]) -> list[Shard]:
+    return [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
 
 
 def _open_set(path: Path) -> GgufFile:
@@ -251,9 +243,9 @@ def _free(
     opened: GgufFile, layout: Layout, target: Path, reads: Reads, overwrite: bool, progress: Progress | None
 ) -> None:
     """Begin a merge that deletes shards, and do it."""
-    partial, state = _Freeing.partial_path(target), _Freeing.state_path(target)
+    partial = target.with_name(target.name + MERGING)
     check_target(partial, reads)
-    check_target(state, reads)
+    check_target(target.with_name(target.name + STATE), reads)
     check_space(partial, len(layout.header) + max(part.file_size for part in opened.parts))
     head = {
         "shards": [[part.path.name, *_fingerprint(part)] for part in opened.parts],
@@ -261,48 +253,38 @@ def _free(
     }
     with ExitStack() as stack:
         stack.enter_context(held(opened.parts[0].path))
-        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
-        log, lines = claim(state, head, "shards", target)
-        stack.callback(os.close, log)
-        if lines:
+        file = stack.enter_context(unfinished(target, MERGING, STATE, head, "shards", layout.total, overwrite))
+        if file.lines:
             raise FileError(f"another run is merging into {target}", hint="run the same command again to go on with it")
-        fd = -1
         try:
             reads.check_unchanged()
+            file.open()
             with explained(target, layout.total):
-                fd = open_own(partial, False, ())
-                stack.callback(os.close, fd)
-                os.ftruncate(fd, layout.total)
-                write_at(fd, memoryview(layout.header), 0)
-                os.fsync(fd)
+                OpenGguf(file.fd, layout, target).lay_out()
+                os.fsync(file.fd)
         except BaseException:
-            if fd >= 0:
-                remove_own(fd, partial)
-            remove_own(log, state)
+            file.abandon()
             raise
-        _Freeing(target, fd, log, replaced, head, []).run(opened.parts, progress)
+        _free_parts(file, opened.parts[-1].path.name, [], opened.parts, progress)
 
 
-def _resume(
-    path: Path, target: Path, overwrite: bool, dry_run: bool, progress: Progress | None
-) -> ShardsReport | None:
+def _resume(path: Path, target: Path, overwrite: bool, dry_run: bool, progress: Progress | None) -> ShardsReport | None:
     """Go on with an interrupted merge; None where it can begin anew, because nothing was deleted yet."""
-    unfinished, state = _Freeing.partial_path(target), _Freeing.state_path(target)
     with ExitStack() as stack:
-        log, lines = claim(state, {}, "shards", target)
-        stack.callback(os.close, log)
-        if not lines:  # it ended while we looked
-            remove_own(log, state)
+        write = overwrite and not dry_run
+        file = stack.enter_context(unfinished(target, MERGING, STATE, {}, "shards", 0, write))
+        if not file.lines:  # it ended while we looked
+            file.end()
             return None
         try:
-            head, merged = json.loads(lines[0]), [json.loads(line) for line in lines[1:] if line.endswith('"')]
+            head, merged = json.loads(file.lines[0]), [json.loads(line) for line in file.lines[1:] if line[-1:] == '"']
             expected = {str(name): (size, digest) for name, size, digest in head["shards"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{state} is not the list of an interrupted merge: {error}") from error
+            raise FileError(f"{file.journal} is not the list of an interrupted merge: {error}") from error
+        whole_bytes = head["whole"][0]
         if not merged and not dry_run:
-            os.close(open_own(unfinished, True, (0, head["whole"][0])))
-            unfinished.unlink()
-            remove_own(log, state)
+            file.open(0, whole_bytes)
+            file.abandon()
             return None
         left = [path.with_name(name) for name in expected if name not in merged]
         if path.name not in expected:
@@ -319,25 +301,24 @@ def _resume(
                     f"the shard {part.path} is not the one that was there when merging into {target} began",
                     hint="put that one back, and run the same command again",
                 )
-        report = [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
+        report = ShardsReport(target, whole_bytes, _shards(parts), dry_run)
         if dry_run:
-            return ShardsReport(target, head["whole"][0], report, dry_run)
-        if not left and _is_whole(target, head) and (not unfinished.exists() or unfinished.samefile(target)):
-            unfinished.unlink(missing_ok=True)
-            remove_own(log, state)
-            return ShardsReport(target, head["whole"][0], report, dry_run)
-        if not unfinished.exists():
-            raise FileError(f"{unfinished} is gone, which had the tensors of {len(merged)} deleted shards")
+            return report
+        if not left and _is_whole(target, head) and (not file.path.exists() or file.path.samefile(target)):
+            file.path.unlink(missing_ok=True)
+            file.end()
+            return report
+        if not file.path.exists():
+            raise FileError(f"{file.path} is gone, which had the tensors of {len(merged)} deleted shards")
         check_target(target, Reads(tuple(left)), overwrite)
-        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
-        fd = open_own(unfinished, True, (head["whole"][0],))
-        stack.callback(os.close, fd)
-        run = _Freeing(target, fd, log, replaced, head, merged)
-        run.check_header()
-        for name in merged:
-            run.remove_merged(path.with_name(name))
-        run.run(parts, progress)
-        return ShardsReport(target, head["whole"][0], report, dry_run)
+        file.open(whole_bytes)
+        if not _is_whole(file.path, head):
+            raise FileError(f"{file.path} is not what the merge into {target} left", hint="fetch the shards again")
+        for shard in map(path.with_name, merged):  # a run may have been interrupted before it deleted the last of them
+            if shard.is_file() and _fingerprint(open_gguf(shard, join=False)) == expected[shard.name]:
+                shard.unlink()
+        _free_parts(file, head["shards"][-1][0], merged, parts, progress)
+        return report
 
 
 def _fingerprint(part: GgufFile) -> tuple[int, str]:
@@ -353,81 +334,41 @@ def _is_whole(target: Path, head: Mapping[str, Any]) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class _Freeing:
-    """A merge that deletes shards as it goes: the unfinished output has a name of its own; a list says what is done.
+def _free_parts(
+    file: Unfinished, last: str, merged: list[str], parts: Sequence[GgufFile], progress: Progress | None
+) -> None:
+    """Merge and delete the shards that are left, the first last; then give the output its name.
 
     The list's first line has sizes and digests of the shards' headers and the output's; then there is a line for each
     shard that is merged. It is locked from start to end, and so is the first shard. A shard is in the list before it is
     deleted, and its bytes are safe before it is in the list. The shard with the metadata goes last.
-    fd, log: the unfinished file and the list. replaced: the file that the target is now, open and locked.
+    last: the name of the set's last shard.
     """
-
-    target: Path
-    fd: int
-    log: int
-    replaced: int | None
-    head: Mapping[str, Any]
-    merged: list[str]
-
-    @staticmethod
-    def partial_path(target: Path) -> Path:
-        return target.with_name(f"{target.name}.merging")
-
-    @staticmethod
-    def state_path(target: Path) -> Path:
-        return target.with_name(f"{target.name}.merging.json")
-
-    def check_header(self) -> None:
-        """Raise FileError where the unfinished file is not the one that was begun."""
-        partial = self.partial_path(self.target)
-        if not _is_whole(partial, self.head):
-            raise FileError(f"{partial} is not what the merge into {self.target} left", hint="fetch the shards again")
-
-    def run(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
-        """Merge and delete the shards that are left, the first last; then give the output its name."""
-        partial, state = self.partial_path(self.target), self.state_path(self.target)
-        try:
-            self._merge_parts(parts, progress)
-            publish(Unnamed(self.fd, partial, self.target, self.replaced))
-            remove_own(self.log, state)
-        except BaseException as error:
-            if not self.merged:
-                remove_own(self.fd, partial)
-                remove_own(self.log, state)
-            if isinstance(error, OSError):
-                told = explain_write_error(error, self.target, max((part.file_size for part in parts), default=0))
-                raise FileError(str(told), hint=FREE_HINT if self.merged else told.hint) from error
-            raise
-
-    def _merge_parts(self, parts: Sequence[GgufFile], progress: Progress | None) -> None:
-        partial, last = self.partial_path(self.target), self.head["shards"][-1][0]
-        whole = open_gguf(partial)
-        header = map_file(partial, "GGUF file")[: whole.data_offset].tobytes()
+    try:
+        whole = open_gguf(file.path)
+        header = map_file(file.path, "GGUF file")[: whole.data_offset].tobytes()
         offsets, infos = list(whole.offsets.values()), tuple(tensor_infos(whole))
         layout = Layout(header, offsets, whole.file_size, infos, whole.alignment)
         total, done = sum(part.file_size for part in parts), 0
         for part in reversed(parts):
             moves, _ = _moves(part, layout, whole.offsets, part.path.name == last)
             with nullcontext() if part is parts[0] else held(part.path):  # the first is held all the time
-                copy_ranges(part.path, self.fd, moves, _going_on(progress, done, total, part.path.name))
-                os.fsync(self.fd)
+                copy_ranges(part.path, file.fd, moves, _going_on(progress, done, total, part.path.name))
+                os.fsync(file.fd)
                 if state_of(part.path) != part.state:
                     raise FileError(f"{part.path} was changed while it was read", hint=FREE_HINT)
-                if not is_named(self.fd, partial):
-                    raise FileError(f"{partial} was replaced by another program; the shards left were not deleted")
-                self._note(part.path.name)
+                if not is_named(file.fd, file.path):
+                    raise FileError(f"{file.path} was replaced by another program; the shards left were not deleted")
+                file.note(part.path.name)
+                os.fsync(file.log)
+                merged.append(part.path.name)
                 part.path.unlink()
             done += part.file_size
-
-    def _note(self, name: str) -> None:
-        os.lseek(self.log, 0, os.SEEK_END)
-        os.write(self.log, json.dumps(name).encode() + b"\n")
-        os.fsync(self.log)
-        self.merged.append(name)
-
-    def remove_merged(self, path: Path) -> None:
-        """Delete a shard that was merged before a run was interrupted, unless another file has its name now."""
-        expected = {name: (size, digest) for name, size, digest in self.head["shards"]}
-        if path.is_file() and _fingerprint(open_gguf(path, join=False)) == expected[path.name]:
-            path.unlink()
+        file.publish()
+    except BaseException as error:
+        if not merged:
+            file.abandon()
+        if isinstance(error, OSError):
+            told = atomic.explain_write_error(error, file.target, max((part.file_size for part in parts), default=0))
+            raise FileError(str(told), hint=FREE_HINT if merged else told.hint) from error
+        raise

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import IO, Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from .locks import State, hold, is_named, lock, open_to_lock, state_of
+from .locks import State, held, hold, is_named, lock, open_to_lock, state_of
 
 log = logging.getLogger(__name__)
 MORE_SPACE = "free some space, or write elsewhere"
@@ -123,10 +123,11 @@ class Unnamed:
     reads: Reads = NOTHING
 
 
-def create_unnamed(
+@contextmanager
+def new_file(
     target: Path, size: int = 0, *, reads: Reads = NOTHING, overwrite: bool = False, held: int | None = None
-) -> Unnamed:
-    """Open a new file in the folder of `target`, to be `publish`ed under that name or discarded.
+) -> Iterator[Unnamed]:
+    """A new file in the folder of `target`, which the block `publish`es under that name, or else is gone.
 
     A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name.
     size: bytes that will be written. held: the target, where the caller has it open and locked.
@@ -141,8 +142,12 @@ def create_unnamed(
         if replaced is not None:
             os.close(replaced)
         raise FileError(f"{target} cannot be written: {error.strerror}") from error
-    lock(fd)  # so that who finds it under its name before all is done waits
-    return Unnamed(fd, path, target, replaced, reads)
+    file = Unnamed(fd, path, target, replaced, reads)
+    try:
+        lock(fd)  # so that who finds it under its name before all is done waits
+        yield file
+    finally:
+        discard(file)
 
 
 def _open_unnamed(target: Path) -> tuple[int, Path | None]:
@@ -294,18 +299,16 @@ def atomic_output(
 ) -> Iterator[IO[Any]]:
     """Write a file that appears under `path` when the block ends, and not at all if it raises.
 
-    mode: "wb", or "w" for UTF-8 text. Raises an error as `create_unnamed` does, and where a write fails.
+    mode: "wb", or "w" for UTF-8 text. Raises an error as `new_file` does, and where a write fails.
     """
-    unnamed = create_unnamed(Path(path), reads=reads, overwrite=overwrite)
-    try:
-        raw = os.fdopen(unnamed.fd, "wb", closefd=False)
-        with raw if "b" in mode else TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
-            yield file
-        publish(unnamed)
-    except OSError as error:
-        raise explain_write_error(error, path, os.fstat(unnamed.fd).st_size) from error
-    finally:
-        discard(unnamed)
+    with new_file(path, reads=reads, overwrite=overwrite) as unnamed:
+        try:
+            raw = os.fdopen(unnamed.fd, "wb", closefd=False)
+            with raw if "b" in mode else TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
+                yield file
+            publish(unnamed)
+        except OSError as error:
+            raise explain_write_error(error, path, os.fstat(unnamed.fd).st_size) from error
 
 
 def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[int, list[str]]:
@@ -345,6 +348,86 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
         return fd, lines
 
 
+@dataclass
+class Unfinished:
+    """A file that is written in several sittings, and the list of what is done of it; see `unfinished`.
+
+    size: bytes it will have. log, lines: the open list, locked, and what it had in it: nothing where this run begins.
+    replaced: what the target is now, open and locked, or None. fd: the file, -1 before `open`.
+    """
+
+    target: Path
+    path: Path
+    journal: Path
+    size: int
+    log: int
+    lines: list[str]
+    replaced: int | None
+    fd: int = -1
+
+    def open(self, *sizes: int) -> None:
+        """Open the file that an earlier run left, which then has one of these sizes, or make it. Raises FileError."""
+        try:
+            with explained(self.target, self.size):
+                self.fd = _open_own(self.path, bool(self.lines), sizes)
+                end = os.lseek(self.log, 0, os.SEEK_END)
+                if end and os.pread(self.log, 1, end - 1) != b"\n":
+                    os.write(self.log, b"\n")  # ends a line that was cut off
+        except BaseException:
+            if not self.lines:
+                self.abandon()
+            raise
+
+    def restart(self, head: Mapping[str, Any]) -> None:
+        """Forget what is done."""
+        os.ftruncate(self.fd, 0)  # first: what the list still has is then found nowhere
+        line = json.dumps(head).encode() + b"\n"
+        write_at(self.log, memoryview(line), 0)
+        os.ftruncate(self.log, len(line))
+        os.lseek(self.log, 0, os.SEEK_END)
+
+    def note(self, entry: Any) -> None:
+        """Add a line to the list."""
+        os.write(self.log, json.dumps(entry).encode() + b"\n")
+
+    def publish(self) -> None:
+        """Give the file its final name. Raises FileError, OSError."""
+        publish(Unnamed(self.fd, self.path, self.target, self.replaced))
+        self.end()
+
+    def abandon(self) -> None:
+        """Remove what is there of the file."""
+        remove_own(self.fd, self.path)
+        self.end()
+
+    def end(self) -> None:
+        """Remove the list."""
+        remove_own(self.log, self.journal)
+
+
+@contextmanager
+def unfinished(
+    target: Path, suffix: str, list_suffix: str, head: Mapping[str, Any], key: str, size: int, overwrite: bool
+) -> Iterator[Unfinished]:
+    """Begin, or take up, a file that a killed run leaves half done for the next, under a name of its own until then.
+
+    suffix, list_suffix: what these names have behind the target's. head, key: see `claim`. size: bytes of the file.
+    Raises FileError where another run is at work on it, or the list is a stranger's.
+    """
+    path, journal = target.with_name(target.name + suffix), target.with_name(target.name + list_suffix)
+    with ExitStack() as stack:
+        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
+        with explained(target, size):
+            log, lines = claim(journal, head, key, target)
+        stack.callback(os.close, log)
+        file = Unfinished(target, path, journal, size, log, lines, replaced)
+        try:
+            yield file
+        finally:
+            if file.fd >= 0:
+                os.close(file.fd)
+
+
 def is_list(path: Path, key: str) -> bool:
     """Whether a file is a list that a run of ours left; see `claim`."""
     try:
@@ -362,11 +445,7 @@ def _has_key(line: str, key: str) -> bool:
     return isinstance(found, dict) and key in found
 
 
-def open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
-    """Open, or make, the unfinished file that a list of ours, which the caller has claimed, goes with.
-
-    is_ours: whether there may be one; it then has one of these sizes. Raises FileError for a stranger's file, OSError.
-    """
+def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
     if os.path.lexists(path):
         info = path.lstat()
         if not is_ours or not stat.S_ISREG(info.st_mode) or info.st_size not in sizes:

@@ -46,10 +46,10 @@ def is_named(fd: int, path: Path) -> bool:
         return False
 
 
-def lock(fd: int) -> bool:
+def lock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file against all others who would; False if one of them has it. Closing it unlocks it."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in BUSY
     return True
@@ -110,9 +110,6 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in BUSY
+        return not lock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
-    return False

@@ -22,24 +22,11 @@ from numpy.typing import NDArray
 
 from quants.errors import FileError, GgufToolsError
 
-from ..files.atomic import (
-    NOTHING,
-    Reads,
-    Unnamed,
-    check_space,
-    check_target,
-    claim,
-    explain_write_error,
-    explained,
-    is_list,
-    open_own,
-    publish,
-    remove_own,
-    write_at,
-)
+from ..files.atomic import NOTHING, Reads, Unfinished, check_space, check_target, explained, is_list, unfinished
 from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
-from ..files.locks import held, is_held
+from ..files.locks import is_held
 
+PARTIAL, JOURNAL = ".partial", ".journal"
 READ_BACK = 1 << 24  # bytes verified at a time
 
 
@@ -57,17 +44,17 @@ def fingerprint(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> 
 
 
 def partial_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial")
+    return path.with_name(path.name + PARTIAL)
 
 
 def journal_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.partial.journal")
+    return path.with_name(path.name + PARTIAL + JOURNAL)
 
 
 def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
     """What to say of interrupted runs' unfinished files in the folders of `targets`, which are about to be written."""
     found, own = [], {journal_path(target) for target in targets}
-    for journal in sorted({path for each in own for path in each.parent.glob("*.partial.journal")}):
+    for journal in sorted({path for each in own for path in each.parent.glob(f"*{PARTIAL}{JOURNAL}")}):
         partial = journal.with_suffix("")
         if not partial.is_file() or is_held(journal) or not is_list(journal, "gguftools"):
             continue
@@ -79,15 +66,12 @@ def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
 
 
 class PartialGguf(OpenGguf):
-    """A GGUF file that knows which rows it has already.
+    """A GGUF file that knows which rows it has already. file: it and its list, both open and this run's own."""
 
-    fd, journal: the unfinished file and its journal, both open and this run's own.
-    """
-
-    def __init__(self, fd: int, layout: Layout, target: Path, journal: int) -> None:
-        super().__init__(fd, layout, target)
+    def __init__(self, layout: Layout, file: Unfinished) -> None:
+        super().__init__(file.fd, layout, file.target)
         self._ranges: dict[tuple[int, int, int], Figures] = {}
-        self._journal = journal
+        self._file = file
         self._lock = threading.Lock()
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
@@ -98,22 +82,9 @@ class PartialGguf(OpenGguf):
         raw = np.ascontiguousarray(raw)
         super().write(index, first_row, raw, figures)
         with explained(self._target, self._layout.total):
-            self._note(index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), figures)
-
-    def _note(self, index: int, start: int, stop: int, crc: int, figures: Figures) -> None:
-        line = json.dumps([index, start, stop, crc, *figures]) + "\n"
-        with self._lock:
-            os.write(self._journal, line.encode())
-
-    def start(self, contents: dict[str, Any]) -> None:
-        """Start from nothing."""
-        os.ftruncate(self._fd, 0)  # first: what the journal still lists is then found nowhere
-        head = json.dumps(contents).encode() + b"\n"
-        write_at(self._journal, memoryview(head), 0)
-        os.ftruncate(self._journal, len(head))
-        os.lseek(self._journal, 0, os.SEEK_END)
-        os.ftruncate(self._fd, self._layout.total)
-        write_at(self._fd, memoryview(self._layout.header), 0)
+            entry = [index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), *figures]
+            with self._lock:
+                self._file.note(entry)
 
     def resume(self, lines: Sequence[Any]) -> None:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""
@@ -121,11 +92,6 @@ class PartialGguf(OpenGguf):
             if self._crc(index, start, stop) == crc:
                 self._ranges[index, start, stop] = Figures(*numbers)
                 self._written[index] += stop - start
-        os.ftruncate(self._fd, self._layout.total)
-        write_at(self._fd, memoryview(self._layout.header), 0)
-        size = os.lseek(self._journal, 0, os.SEEK_END)
-        if size and os.pread(self._journal, 1, size - 1) != b"\n":
-            os.write(self._journal, b"\n")  # ends a line that was cut off
 
     def _crc(self, index: int, start: int, stop: int) -> int:
         position, end = self._layout.row_offset(index, start), self._layout.row_offset(index, stop)
@@ -152,49 +118,31 @@ def resumable_gguf(
     file that no run of ours left has the name of an unfinished one; and where `files.atomic.check_target` does.
     """
     check_target(target, reads, overwrite)
-    partial, journal = partial_path(target), journal_path(target)
-    contents = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
-    with ExitStack() as stack:
-        reads.check_target(partial)
-        reads.check_target(journal)
-        replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
-        with explained(target, layout.total):
-            log, lines = claim(journal, contents, "gguftools", target)
-        stack.callback(os.close, log)
-        earlier = _earlier(lines, layout, contents, target) if resume and lines else None
-        check_space(target, layout.total - stored_bytes(partial))
-        try:
-            with explained(target, layout.total):
-                fd = open_own(partial, bool(lines), (0, _bytes(lines)))
-        except FileError:
-            if not lines:
-                remove_own(log, journal)
-            raise
-        stack.callback(os.close, fd)
-        output = PartialGguf(fd, layout, target, log)
+    reads.check_target(partial_path(target))
+    reads.check_target(journal_path(target))
+    head = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
+    key, size = "gguftools", layout.total
+    check_space(target, size - stored_bytes(partial_path(target)))
+    with unfinished(target, PARTIAL, PARTIAL + JOURNAL, head, key, size, overwrite) as file, ExitStack() as stack:
+        earlier = _earlier(file.lines, layout, head, target) if resume and file.lines else None
+        file.open(0, json.loads(file.lines[0]).get("bytes") if file.lines else 0)
+        output = PartialGguf(layout, file)
         stack.callback(output.close)
         try:
-            if earlier is None:
-                output.start(contents)
-            else:
-                output.resume(earlier)
-            yield output
-            output.close()
-            output.check_complete()
-            publish(Unnamed(fd, partial, target, replaced))
-            remove_own(log, journal)
-        except OSError as error:
-            raise explain_write_error(error, target, layout.total) from error
+            with explained(target, size):
+                if earlier is None:
+                    file.restart(head)
+                else:
+                    output.resume(earlier)
+                output.lay_out()
+                yield output
+                output.close()
+                output.check_complete()
+                file.publish()
         except GgufToolsError as error:
             if not isinstance(error.__cause__, OSError):  # nothing that another try with this source could mend
-                remove_own(fd, partial)
-                remove_own(log, journal)
+                file.abandon()
             raise
-
-
-def _bytes(lines: Sequence[str]) -> Any:
-    """The size of the file that a journal is of."""
-    return json.loads(lines[0]).get("bytes") if lines else None
 
 
 def stored_bytes(path: Path) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from quants.errors import FileError
 
-from ..atomic import atomic_output, explain_write_error, sync_folder, write_at
+from ..atomic import atomic_output, explained, sync_folder, write_at
 from ..locks import held, is_named
 
 MAGIC = b"GGUFEDIT"
@@ -102,13 +102,11 @@ def recover(path: Path, roll_back: bool = False) -> str:
 
 def _apply(path: Path, fd: int, offset: int, data: bytes) -> None:
     before = os.fstat(fd)
-    try:
+    with explained(path, len(data)):
         write_at(fd, memoryview(data), offset)
         if os.fstat(fd).st_mtime_ns <= before.st_mtime_ns:  # clocks tick slowly, and readers go by it
             os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
         os.fsync(fd)
-    except OSError as error:
-        raise explain_write_error(error, path, len(data)) from error
     beside = journal_path(path)
     beside.unlink()
     sync_folder(beside.parent)

@@ -19,7 +19,7 @@ from quants import Format
 from quants.errors import FileError
 from quants.spelling import quote
 
-from ..atomic import NOTHING, Reads, Unnamed, create_unnamed, discard, explain_write_error, explained, publish, write_at
+from ..atomic import NOTHING, Reads, explained, new_file, publish, write_at
 from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
 from .reader import (
     DEFAULT_ALIGNMENT,
@@ -258,6 +258,11 @@ class OpenGguf:
         self._state = threading.Condition()
         self._output = PositionedOutput(fd)
 
+    def lay_out(self) -> None:
+        """Write the header, and make room for all rows: padding between tensors is what nobody writes."""
+        os.ftruncate(self._fd, self._layout.total)
+        write_at(self._fd, memoryview(self._layout.header), 0)
+
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
         """The figures of rows start … stop of tensor `index` if an earlier run wrote exactly them."""
         return None
@@ -277,10 +282,9 @@ class OpenGguf:
                 raise FileError(f"writing {self._target} was abandoned")
             self._busy += 1
         try:
-            data = np.ascontiguousarray(raw).reshape(-1)
-            self._output.write(data.data, self._layout.row_offset(index, first_row))
-        except OSError as error:
-            raise explain_write_error(error, self._target, self._layout.total) from error
+            with explained(self._target, self._layout.total):
+                data = np.ascontiguousarray(raw).reshape(-1)
+                self._output.write(data.data, self._layout.row_offset(index, first_row))
         finally:
             with self._state:
                 self._busy -= 1
@@ -318,29 +322,20 @@ def create_ggufs(
     Raises an error at once where a file may not be written (see `files.atomic`), or has too little room.
     """
     with ExitStack() as stack:
-        files = [stack.enter_context(_open_new(path, layout, overwrite, reads, mode, held)) for path, layout in plans]
-        outputs = [output for output, _ in files]
+        files, outputs = [], []
+        for path, layout in plans:
+            file = stack.enter_context(new_file(path, layout.total, reads=reads, overwrite=overwrite, held=held))
+            output = OpenGguf(file.fd, layout, path)
+            stack.callback(output.close)
+            with explained(path, layout.total):
+                if mode is not None:
+                    os.fchmod(file.fd, mode)
+                output.lay_out()
+            files.append(file)
+            outputs.append(output)
         yield outputs
         for output in outputs:
             output.close()
             output.check_complete()
         with explained(plans[0][0], sum(layout.total for _, layout in plans)):
-            publish(*(unnamed for _, unnamed in files))
-
-
-@contextmanager
-def _open_new(
-    path: Path, layout: Layout, overwrite: bool, reads: Reads, mode: int | None, held: int | None
-) -> Iterator[tuple[OpenGguf, Unnamed]]:
-    unnamed = create_unnamed(path, layout.total, reads=reads, overwrite=overwrite, held=held)
-    output = OpenGguf(unnamed.fd, layout, path)
-    try:
-        with explained(path, layout.total):
-            if mode is not None:
-                os.fchmod(unnamed.fd, mode)
-            os.ftruncate(unnamed.fd, layout.total)  # padding between tensors is what nobody writes
-            write_at(unnamed.fd, memoryview(layout.header), 0)
-        yield output, unnamed
-    finally:
-        output.close()
-        discard(unnamed)
+            publish(*files)

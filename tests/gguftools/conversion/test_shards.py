@@ -302,6 +302,21 @@ def test_interrupted_freeing_merge_is_noticed(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "out.gguf"]
 
 
+def test_a_line_of_the_list_that_was_cut_off_is_ended(tmp_path, monkeypatch):
+    whole = make(tmp_path / "m.gguf")
+    split(whole, tmp_path / "s", max_tensors=4)
+    first, out = tmp_path / "s-00001-of-00003.gguf", tmp_path / "out.gguf"
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(shards, "copy_ranges", _failing(shards.copy_ranges, 1, OSError(5, "I/O error")))
+            with pytest.raises(FileError, match="I/O error"):
+                merge(first, out, free=True)
+        with (tmp_path / "out.gguf.merging.json").open("a") as file:
+            file.write('"s-000')
+    merge(first, out, free=True)
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_command_line(tmp_path):
     path = make(tmp_path / "m.gguf")
     done = run_gguftools("split", path, "--max-size", "2K", "--json", cwd=tmp_path)
