@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,15 +79,17 @@ def row_reader(
 
     read(begin, end): bytes of the file; where it gives views, rows are views.
     """
+    return partial(_read_rows, read, begin, shape, form, byte_order)  # made for a hundred thousand tensors at once
 
-    def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
-        rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
-        start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
-        stop = max(start, stop)
-        raw = read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
-        return raw if byte_order == "little" else form.swap_byte_order(raw)
 
-    return read_rows
+def _read_rows(
+    read: ReadBytes, begin: int, shape: tuple[int, ...], form: Format, byte_order: str, start: int, stop: int
+) -> NDArray[np.uint8]:
+    rows, row_bytes = math.prod(shape[:-1]), form.row_bytes(shape[-1] if shape else 1)
+    start, stop, _ = slice(start, stop).indices(rows)  # never bytes of the next tensor
+    stop = max(start, stop)
+    raw = read(begin + start * row_bytes, begin + stop * row_bytes).reshape(stop - start, row_bytes)
+    return raw if byte_order == "little" else form.swap_byte_order(raw)
 
 
 class PositionedOutput:
