@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..inspection.digests import CheckReport
     from ..metadata.edit import EditReport
     from ..quantization.imatrix import ImportanceMatrix
-    from ..writing.report import LogitCheck, OutputReport, QuantizeReport
+    from ..writing.report import LogitReport, OutputReport, QuantizeReport
 
 
 def print_line(text: str = "", keep: str = "") -> None:
@@ -142,7 +142,7 @@ def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) ->
         _print_check(report.check)
 
 
-def _print_check(check: LogitCheck) -> None:
+def _print_check(check: LogitReport) -> None:
     """How far logits are from transformers', and whether that is what it should be."""
     verdict = f"at most {check.tolerance:g} was expected" if check.exact else "weights were rounded, so it is no error"
     if check.exact and check.passed:

@@ -1,7 +1,5 @@
 """The architectures that are converted and run."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

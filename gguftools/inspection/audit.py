@@ -1,7 +1,5 @@
 """What a file could do to whoever loads it: templates that run, text that deceives, tensors out of line."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,7 @@ from ..model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
 from .audits.templates import audit_templates
-from .audits.tensors import audit_errors, audit_statistics, measure
+from .audits.tensors import audit_errors, audit_statistics
 from .audits.texts import audit_metadata, audit_names, audit_tokens
 from .compare import diff
 
@@ -123,7 +121,7 @@ def _difference(source: str, found: str) -> tuple[int, str]:
 def _audit_tensors(
     model: Model, against: PathLike | Model | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from audit_statistics(measure(model.streamed(), threads, progress))
+    yield from audit_statistics(model.streamed(), threads, progress)
     if against is None:
         return
     compared = diff(against, model, threads=threads, progress=progress)

@@ -3,13 +3,11 @@
 Either side may be a GGUF file, a split set, or a Hugging Face folder, which counts as the GGUF file it would become.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +18,7 @@ from quants.arguments import PathLike
 from ..files.gguf.writer import RESERVE_KEY
 from ..metadata.difference import KeyDifference, compare_metadata
 from ..model import Model, opened
-from ..writing.row_blocks import Progress, over_rows
+from ..writing.row_blocks import Progress, by_tensor
 
 # What a conversion or quantization says of itself: no difference between a checkpoint and a file made from it.
 OF_THE_OUTPUT = ("general.file_type", "general.quantization_version", "quantize.", RESERVE_KEY)
@@ -123,63 +121,52 @@ def diff(
 def _compare_tensors(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], threads: int | None, progress: Progress | None
 ) -> Iterator[TensorDifference]:
-    measured = {name: _Sums() for name in a if name in b and a[name].shape == b[name].shape}
+    pairs = [a[name] for name in a if name in b and a[name].shape == b[name].shape]
 
-    def look(tensor: Tensor, start: int, stop: int) -> _Sums:
+    def look(tensor: Tensor, start: int, stop: int) -> _Part:
         return _compare_rows(tensor, b[tensor.name], start, stop)
 
-    for tensor, _, part in over_rows([a[name] for name in measured], look, threads=threads, progress=progress):
-        measured[tensor.name].add(part)
-    for name, total in measured.items():
-        if not total.same:  # rows that are the same were not decoded, but count for what errors are relative to
-            total.power += sum(_power(a[name].float32(*rows)) for rows in total.same_rows)
+    parts = by_tensor(pairs, look, threads=threads, progress=progress)
     for name in dict.fromkeys((*a, *b)):
-        left, right, sums = a.get(name), b.get(name), measured.get(name)
+        left, right, found = a.get(name), b.get(name), parts.get(name)
         form, other = (None if tensor is None else tensor.format.name for tensor in (left, right))
-        if sums is None:
+        if left is None or found is None:
             kind = "added" if left is None else "removed" if right is None else "shape"
         elif form == other:
-            kind = "same" if sums.same else "bytes"
+            kind = "same" if all(part.same for part in found) else "bytes"
         else:
-            kind = "rounded" if sums.rounded else "type"
+            kind = "rounded" if all(part.rounded for part in found) else "type"
         shape, other_shape = (None if tensor is None else tensor.shape for tensor in (left, right))
-        yield TensorDifference(name, kind, form, other, shape, other_shape, None if sums is None else sums.figures())
+        figures = None if left is None or found is None else _figures(left, found)
+        yield TensorDifference(name, kind, form, other, shape, other_shape, figures)
 
 
-@dataclass
-class _Sums:
-    """Of what blocks of rows of a pair showed."""
+class _Part(NamedTuple):
+    """What rows of a pair showed; those that are the same were not decoded, and so have no figures."""
 
-    values: int = 0
+    rows: tuple[int, int]
+    same: bool = True
+    rounded: bool = True
     squares: float = 0.0
     power: float = 0.0
     largest: float = 0.0
     row: int = 0
-    same: bool = True
-    rounded: bool = True
-    same_rows: list[tuple[int, int]] = field(default_factory=list)
-
-    def add(self, part: _Sums) -> None:
-        self.values += part.values
-        self.squares += part.squares
-        self.power += part.power
-        self.same &= part.same
-        self.same_rows += part.same_rows
-        self.rounded &= part.rounded
-        if part.largest > self.largest or math.isnan(part.largest):
-            self.largest, self.row = part.largest, part.row
-
-    def figures(self) -> Figures:
-        rmse = math.sqrt(self.squares / self.values) if self.values else 0.0
-        scale = math.sqrt(self.power / self.values) if self.values else 0.0
-        relative = rmse / scale if scale else 0.0 if rmse == 0 else math.inf
-        return Figures(rmse, self.largest, relative, self.row)
 
 
-def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Sums:
+def _figures(a: Tensor, parts: list[_Part]) -> Figures:
+    if all(part.same for part in parts):
+        return Figures(0.0, 0.0, 0.0, 0)
+    # Rows that are the same count for what errors are relative to.
+    power = sum(_power(a.float32(*part.rows)) if part.same else part.power for part in parts)
+    rmse, scale = (math.sqrt(total / max(1, a.size)) for total in (sum(part.squares for part in parts), power))
+    worst = max(parts, key=lambda part: (math.isnan(part.largest), part.largest))
+    return Figures(rmse, worst.largest, rmse / scale if scale else 0.0 if rmse == 0 else math.inf, worst.row)
+
+
+def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Part:
     raw_a, raw_b = np.ascontiguousarray(a.raw(start, stop)), np.ascontiguousarray(b.raw(start, stop))
     if a.format.name == b.format.name and np.array_equal(raw_a, raw_b):
-        return _Sums(values=(stop - start) * a.width, same_rows=[(start, stop)])
+        return _Part((start, stop))
     left = a.format.decode(raw_a)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = b.format.name in ROUNDING_FORMATS and np.array_equal(b.format.encode(left), raw_b)
@@ -187,10 +174,9 @@ def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Sums:
         error = np.abs(y - x)
     error[np.isnan(x) & np.isnan(y)] = 0.0
     at = int(np.argmax(error)) if error.size else 0
-    return _Sums(
-        values=x.size, squares=float(np.vdot(error, error)), power=_power(x),
-        largest=float(error.reshape(-1)[at]) if error.size else 0.0, row=start + at // max(1, a.width),
-        same=False, rounded=rounded,
+    return _Part(
+        (start, stop), same=False, rounded=rounded, squares=float(np.vdot(error, error)), power=_power(x),
+        largest=float(error.max(initial=0.0)), row=start + at // max(1, a.width),
     )  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """What a GGUF file is, in words and numbers: for `show`, and for whoever compares files as text."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What hashing finds. Beside `hashing`, whose function `hash` would take the place of Python's in these classes."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

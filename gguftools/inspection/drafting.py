@@ -4,8 +4,6 @@ The rules are those of llama.cpp: one kind of vocabulary, the same tokens put ar
 and the same text for every id from 5 on (the first few are special tokens that tuned models rename).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path

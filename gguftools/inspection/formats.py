@@ -1,7 +1,5 @@
 """The formats that weights are stored in."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ A line is `ALGORITHM  HEX  FILE:TENSOR`, or `ALGORITHM  HEX  FILE` for all tenso
 padding are not part of it, so that renaming a model changes nothing.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Whether a GGUF file is sound: structure, keys and tensors that its architecture needs, vocabulary, every block."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -85,7 +83,7 @@ def validate(
         found += [Problem(NOTE, name, told_why) for name in unknown]
         bad = find_bad_blocks(tensors.values(), threads=threads, progress=progress)
         severity = WARNING if model.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
-        found += [Problem(severity, each.tensor, each.message) for each in bad]
+        found += [Problem(severity, name, message) for name, message in bad.items()]
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
     size = model.nbytes if data else 0

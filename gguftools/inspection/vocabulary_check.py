@@ -1,7 +1,5 @@
 """Whether the vocabulary of a file is consistent: lists of one length, ids in range, bytes, merges, the embedding."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

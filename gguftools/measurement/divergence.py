@@ -1,36 +1,29 @@
 """How far a GGUF file's predictions on a text are from those of another, usually the one it was quantized from."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quants.arguments import PathLike
 from quants.errors import OptionError
+from runtime.divergence import Divergence
+from runtime.divergence import divergence as measure
 
 from ..model import Model, opened
-from .perplexity import read_text
-
-if TYPE_CHECKING:
-    from runtime.divergence import Divergence
-
-Progress = Callable[[int, int, float], None]
+from .perplexity import Progress, tokens_of
 
 
 @dataclass(frozen=True)
-class DivergenceReport:
-    """What was measured of which file against which base; the figures are those of `runtime.divergence.Divergence`."""
+class DivergenceReport(Divergence):
+    """What was measured of which file against which base."""
 
     base: str
     file: str
     n_ctx: int
-    figures: Divergence
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: the files and every figure, without those of single predictions."""
-        figures = {key: value for key, value in vars(self.figures).items() if key != "predictions"}
-        return {"base": self.base, "file": self.file, "n_ctx": self.n_ctx, **figures}
+        first = {"base": self.base, "file": self.file, "n_ctx": self.n_ctx}
+        return first | {key: value for key, value in vars(self).items() if key != "predictions"}
 
 
 def divergence(
@@ -54,21 +47,18 @@ def divergence(
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text or for models whose vocabularies
     differ.
     """
-    from runtime.divergence import divergence as measure
     from runtime.model import Model as RunningModel
     from runtime.precision import Precision
 
     files = [opened(each) for each in (model, base)]
-    written = read_text(text)
-    tokens, of_base = (file.tokenizer.encode(written) for file in files)
+    (tokens, bos), (of_base, _) = (tokens_of(file, text) for file in files)
     if tokens != of_base:
         both = f"{files[0].path} and {files[1].path}"
         raise OptionError(f"{both} make different tokens of the text; their vocabularies have to be equal")
     precision: Precision = "llama.cpp" if round_activations else "float32"
     models = [RunningModel(file.metadata, file.tensors, threads=threads, precision=precision) for file in files]
-    tokenizer = files[0].tokenizer
     figures = measure(
-        tokens, models[1].lazy_logits, models[0].lazy_logits, n_ctx, bos=tokenizer.bos if tokenizer.add_bos else None,
-        chunks=chunks, stride=stride, progress=progress, threads=models[0].threads,
+        tokens, models[1].lazy_logits, models[0].lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride,
+        progress=progress, threads=models[0].threads,
     )  # fmt: skip
-    return DivergenceReport(str(files[1].path), str(files[0].path), n_ctx, figures)
+    return DivergenceReport(**vars(figures), base=str(files[1].path), file=str(files[0].path), n_ctx=n_ctx)

@@ -1,8 +1,5 @@
 """Measure an importance matrix: which columns of each weight meet large inputs while the model reads a text."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +10,9 @@ from quants.errors import ModelError
 from ..files.atomic import NOTHING, check_target, output_path
 from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
-from .perplexity import read_text
+from .perplexity import Progress, tokens_of
 
 MOST = 3e38  # what float32 holds
-
-Progress = Callable[[int, int, float], None]
 
 
 def imatrix(
@@ -49,24 +44,20 @@ def imatrix(
     target = Path("imatrix.gguf") if output is None else output_path(output)
     if output is not None:
         check_target(target, NOTHING.also(reads), overwrite)
-    tokenizer = model.tokenizer
-    tokens = tokenizer.encode(read_text(text), add_special=True)
+    tokens, bos = tokens_of(model, text)
     plan = windows(len(tokens), n_ctx, chunks=chunks)
     found = Importance()
     net = RunningModel(model.metadata, model.tensors, threads=threads, observe=found.observe)
-    bos = tokenizer.bos if tokenizer.add_bos else None
     for done, (inputs, _) in enumerate(plan.batches(tokens, bos), 1):
         net.lazy_logits(inputs)
         if progress:
             progress(done, len(plan.starts), 0.0)
-    kept = (name for name in found.sums if with_output or name not in ("output.weight", "token_embd.weight"))
+    entries = {}
     for name, sums in found.sums.items():
         if not np.all(sums.squares < MOST):
             raise ModelError(f"the inputs of {name!r} are too large to be squared", "keys or weights are wrong")
-    entries = {
-        name: Entry(found.sums[name].squares.astype(np.float32), found.sums[name].counts.astype(np.float32))
-        for name in kept
-    }
+        if with_output or name not in ("output.weight", "token_embd.weight"):
+            entries[name] = Entry(sums.squares.astype(np.float32), sums.counts.astype(np.float32))
     matrix = ImportanceMatrix(target, entries, (Path(text).name,), len(plan.starts), n_ctx)
     if output is not None:
         write_imatrix(matrix, target, overwrite, reads)

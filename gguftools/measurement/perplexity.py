@@ -1,7 +1,5 @@
 """Perplexity of a GGUF file on a text, with what it cost to measure."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -74,8 +72,7 @@ def perplexity(
     from runtime.precision import Precision
 
     model = opened(source)
-    tokenizer = model.tokenizer
-    tokens = tokenizer.encode(read_text(text), add_special=True)
+    tokens, bos = tokens_of(model, text)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
     precision: Precision = "llama.cpp" if round_activations else "float32"
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=precision)
@@ -86,15 +83,9 @@ def perplexity(
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
+        batch = max(1, TOKENS_AT_ONCE // n_ctx)
         return measure(
-            tokens,
-            net.lazy_logits,
-            n_ctx,
-            bos=tokenizer.bos if tokenizer.add_bos else None,
-            chunks=chunks,
-            stride=stride,
-            batch=max(1, TOKENS_AT_ONCE // n_ctx),
-            progress=progress,
+            tokens, net.lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress
         )
 
     dense = evaluate().perplexity if sparse and compare else None
@@ -103,17 +94,9 @@ def perplexity(
     result = evaluate()
     seconds = time.perf_counter() - start
     return PerplexityReport(
-        file=str(model.path),
-        perplexity=result.perplexity,
-        standard_error=result.standard_error,
-        chunks=result.chunks,
-        tokens=result.tokens,
-        n_ctx=n_ctx,
-        tokens_per_second=result.tokens / seconds,
-        compile_seconds=compile_seconds,
-        skipped=None if sparsity is None else sparsity.skipped,
-        dense_perplexity=dense,
-    )
+        str(model.path), result.perplexity, result.standard_error, result.chunks, result.tokens, n_ctx,
+        result.tokens / seconds, compile_seconds, None if sparsity is None else sparsity.skipped, dense,
+    )  # fmt: skip
 
 
 def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
@@ -131,6 +114,15 @@ def _warm_up(net: Any, tokens: list[int]) -> float:
     few = tokens[:16]
     net.lazy_logits(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))
     return time.perf_counter() - start
+
+
+def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:
+    """A file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
+
+    Raises as `read_text` does, and VocabularyError.
+    """
+    tokenizer = model.tokenizer
+    return tokenizer.encode(read_text(text)), tokenizer.bos if tokenizer.add_bos else None
 
 
 def read_text(text: PathLike) -> str:

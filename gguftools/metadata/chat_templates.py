@@ -1,7 +1,5 @@
 """Chat templates tried out: sample conversations are rendered as transformers does it, in a process of its own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What keys may be called, and what they may hold: for edits, for overrides, and for readers of strangers' files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache

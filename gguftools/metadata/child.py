@@ -1,7 +1,5 @@
 """Work on what strangers wrote, in a process of its own that `gguftools.metadata.sandbox` bounds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

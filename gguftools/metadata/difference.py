@@ -1,7 +1,5 @@
 """What differs between the metadata of two models, or of one before and after an edit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Editing the metadata of GGUF files: what is asked for is checked as a whole, then written in one step."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What can be done to metadata: small operations, each of which checks and applies itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol

@@ -4,8 +4,6 @@ A template is a program of a stranger, and one operation of it can ask for any t
 within the same process could stop it. This module is what that process runs, so it imports jinja2 and nothing large.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

@@ -1,7 +1,5 @@
 """Values as people write and read them: from a command line, in one line and in full."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

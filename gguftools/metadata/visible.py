@@ -1,7 +1,5 @@
 """Text that a stranger wrote, made safe to show. Imports nothing: every start of the command line needs it."""
 
-from __future__ import annotations
-
 import re
 
 # What terminals obey, what turns text around, and what nobody sees: control characters (C0, DEL, C1), formats of bidi

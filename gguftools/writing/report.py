@@ -9,7 +9,7 @@ TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 impleme
 
 
 @dataclass(frozen=True)
-class LogitCheck:
+class LogitReport:
     """How far a file's logits are from the original's.
 
     difference: the largest over all prompts and positions, in units of the standard deviation of the original's logits
@@ -119,7 +119,7 @@ class QuantizeReport:
     compile_seconds: float = 0.0
     without_importance: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
-    check: LogitCheck | None = None
+    check: LogitReport | None = None
 
     @property
     def fits(self) -> bool:

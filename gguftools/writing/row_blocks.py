@@ -56,6 +56,21 @@ def over_rows(
         yield tensor, start, result
 
 
+def by_tensor(
+    tensors: Iterable[Tensor],
+    look: Callable[[Tensor, int, int], T],
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, list[T]]:
+    """The results of `over_rows` by the tensor's name, for each tensor those of its blocks."""
+    tensors = list(tensors)
+    found: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
+    for tensor, _, result in over_rows(tensors, look, threads=threads, progress=progress):
+        found[tensor.name].append(result)
+    return found
+
+
 def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, int]]:
     """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given."""
     rows = tensor.rows

@@ -1,7 +1,5 @@
 """What a rule has found."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

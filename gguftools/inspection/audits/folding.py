@@ -3,8 +3,6 @@
 Disguises are undone here: concatenation, joins, replacements, reversals, formats, repetition, characters by number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

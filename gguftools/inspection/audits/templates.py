@@ -5,8 +5,6 @@ the sandbox (walks to Python's internals, calls, loops that never end), and prom
 all those that appear only for certain words, dates or users.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Metadata that deceives: odd characters in tokens, keys and names; links and paths; codes that terminals obey."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections import Counter

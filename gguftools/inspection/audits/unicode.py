@@ -1,7 +1,5 @@
 """Characters that a reader does not see, or takes for others."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -3,8 +3,6 @@
 What only a conversation decides counts as a message's length, or as the messages of a short chat.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

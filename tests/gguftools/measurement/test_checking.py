@@ -17,7 +17,7 @@ from gguftools.console.ui import print_report
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.measurement.checking import check_output, require_checkable
-from gguftools.writing.report import LogitCheck
+from gguftools.writing.report import LogitReport
 from quants.errors import ModelError, OptionError
 
 from ...conftest import ROOT
@@ -66,7 +66,7 @@ def test_what_cannot_be_compared(torch_found):
 )
 def test_verdict(difference, exact, passed, said, tmp_path, capsys):
     report = convert(MODEL, tmp_path / "out.gguf")
-    report = replace(report, check=LogitCheck(2, 64, difference, exact))
+    report = replace(report, check=LogitReport(2, 64, difference, exact))
     assert report.check.passed is passed
     print_report(report, False)
     assert said in capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_verdict(difference, exact, passed, said, tmp_path, capsys):
 
 @pytest.mark.parametrize(("exact", "exit_code"), [(True, 1), (False, 0)])
 def test_exit_code(torch_found, monkeypatch, tmp_path, exact, exit_code):
-    monkeypatch.setattr("gguftools.measurement.checking.check_output", lambda *_: LogitCheck(1, 32, 0.1, exact))
+    monkeypatch.setattr("gguftools.measurement.checking.check_output", lambda *_: LogitReport(1, 32, 0.1, exact))
     code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 1)
     assert code == exit_code
     assert "within 0.1 std of transformers' on 1 random prompt: " in said

@@ -26,12 +26,12 @@ def files(tmp_path_factory):
 
 def test_fewer_bits_diverge_further(files):
     fine, coarse = (divergence(files[name], files["F16"], TEXT, n_ctx=128, chunks=4) for name in ("Q8_0", "Q4_0"))
-    assert 0 < 20 * fine.figures.kl_mean < coarse.figures.kl_mean
-    assert fine.figures.same_top > coarse.figures.same_top
-    assert coarse.figures.perplexity == pytest.approx(perplexity(files["Q4_0"], TEXT, n_ctx=128, chunks=4).perplexity)
+    assert 0 < 20 * fine.kl_mean < coarse.kl_mean
+    assert fine.same_top > coarse.same_top
+    assert coarse.perplexity == pytest.approx(perplexity(files["Q4_0"], TEXT, n_ctx=128, chunks=4).perplexity)
     plain = coarse.as_dict()
     assert (plain["base"], plain["file"], plain["n_ctx"]) == (str(files["F16"]), str(files["Q4_0"]), 128)
-    assert json.loads(json.dumps(plain))["kl_mean"] == coarse.figures.kl_mean
+    assert json.loads(json.dumps(plain))["kl_mean"] == coarse.kl_mean
 
 
 def test_vocabularies_have_to_be_equal(files, tmp_path):
