@@ -1,10 +1,7 @@
 """Vocabularies: the tokenizer of a Hugging Face folder as GGUF metadata."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +21,31 @@ from .special import write_special
 from .tokens import NAMED_TYPES, missing_bytes, plain_text
 from .wordpiece import write_normalizer, write_wordpiece
 
-__all__ = ["vocabulary"]
-
 MODEL_TYPES = {"plain_bpe": "BPE", "bpe": "BPE", "wordpiece": "WordPiece"}  # in tokenizer.json; others: SentencePiece
 Extra = Mapping[str, bool | int | str]
 
 
 def vocabulary(
-    folder: Path,
-    kinds: Sequence[str],
-    config: Mapping[str, Any],
-    rows: int,
-    pre: str | None = None,
-    generation_config: Mapping[str, Any] | None = None,
-    *,
-    extra: Extra | None = None,
-    user_defined: Iterable[str] = (),
-    embed: bool = False,
-) -> Metadata:
+    folder: Path, kinds: Sequence[str], config: Mapping[str, Any], rows: int, pre: str | None = None,
+    generation_config: Mapping[str, Any] | None = None, *, extra: Extra | None = None,
+    user_defined: Iterable[str] = (), embed: bool = False,
+) -> Metadata:  # fmt: skip
     """The `tokenizer.*` keys of a folder's vocabulary.
 
-    kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram", "fairseq", "bpe", "plain_bpe",
-    "wordpiece". One that takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as
-    llama.cpp's Llama family does; "unigram" is SentencePiece as llama.cpp writes it for T5, "fairseq" the same with
-    XLM-RoBERTa's ids; "plain_bpe" is BPE of plain text with byte tokens.
+    kinds: what the architecture allows, tried in this order: "sentencepiece", "unigram" (as llama.cpp writes it for
+    T5), "fairseq" (the same with XLM-RoBERTa's ids), "bpe", "plain_bpe" (of plain text with byte tokens), "wordpiece".
+    One that takes SentencePiece before BPE also takes `add_prefix_space` from tokenizer_config.json, as llama.cpp's
+    Llama family does.
     config: config.json. rows: of the embedding; rows past the vocabulary become `[PAD{id}]`, unused.
     pre: the pre-tokenizer's GGUF name; None: found from the structure of tokenizer.json.
-    extra: what an architecture sets by itself, without "tokenizer.ggml.": a flag, an id, or a token's text for its id
-    (`{"eot_token_id": "<|user|>"}`); what the folder says wins, and a text that is no token is left out.
+    extra: the architecture's `vocab_keys`; what the folder says wins, and a text that is no token is left out.
     user_defined: of "plain_bpe", tokens that whoever reads a text wants to see.
     embed: keep the whole of tokenizer.json in `tokenizer.huggingface.json`.
 
     Raises VocabularyError where there is no tokenizer of these kinds, it does not fit the embedding, its pre-tokenizer
     has no name, or its files are not what such files are.
     """
-    with _understood(folder):
+    try:
         files, kind = _files(folder, kinds)
         if pre is not None and pre_tokenizer(pre).name != "default" and kind not in ("wordpiece", "bpe"):
             raise VocabularyError(f"the vocabulary in {folder} is {kind}: it has no pre-tokenizer", "leave out --pre")
@@ -87,14 +74,7 @@ def vocabulary(
             metadata[Keys.Tokenizer.HF_JSON] = json.dumps(files.tokenizer, ensure_ascii=False)
         _check_unicode(metadata, folder)
         return metadata
-
-
-@contextmanager
-def _understood(folder: Path) -> Iterator[None]:
-    """Whatever reading raises on files of another structure, as an error of ours."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:  # files of another structure
         raise VocabularyError(
             f"the tokenizer files in {folder} have a structure that such files do not have: "
             f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "),
@@ -164,19 +144,18 @@ def _write_rest(metadata: Metadata, files: TokenizerFiles, config: Mapping[str, 
 
 
 def _write_lost_tokens(metadata: Metadata, files: TokenizerFiles) -> None:
-    """Write the added tokens that GGUF's own keys cannot describe, in the form of tokenizer.json's `added_tokens`.
-
-    Those are tokens that take the space beside them with them or stand as words only, and those whose row in the token
-    list has another type or text.
+    """Write the added tokens that GGUF's own keys cannot describe, in the form of tokenizer.json's `added_tokens`:
+    those that take the space beside them with them or stand as words only, or whose row has another type or text.
     """
     tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
     added = {row: AddedToken(piece) for row, piece in user_defined_pieces(files).items()} | files.added
-    lost = []
-    for row, token in sorted(added.items()):
-        if row >= len(tokens):
-            continue
-        known = tokens[row] == plain_text(token) and types[row] in NAMED_TYPES
-        if not known or token.lstrip or token.rstrip or token.single_word:
-            lost.append({"id": row, **vars(token)})
+    lost = [
+        {"id": row, **vars(token)}
+        for row, token in sorted(added.items())
+        if row < len(tokens) and (
+            tokens[row] != plain_text(token) or types[row] not in NAMED_TYPES
+            or token.lstrip or token.rstrip or token.single_word
+        )
+    ]  # fmt: skip
     if lost:
         metadata[ADDED_TOKENS] = json.dumps(lost, ensure_ascii=False)

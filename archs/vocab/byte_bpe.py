@@ -1,7 +1,5 @@
 """Byte-level BPE: tokens in GPT-2's byte characters, merges, and the name of the pre-tokenizer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 

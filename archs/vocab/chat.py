@@ -1,7 +1,5 @@
 """Chat templates: one, or several with names, from tokenizer_config.json or the files beside it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

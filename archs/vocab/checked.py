@@ -1,23 +1,19 @@
 """The files of a tokenizer read by type, and what makes a vocabulary none: refused before anything is made of it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from quants.errors import VocabularyError
 
 from ..typed_json import Either, Fields, Flag, Kind, ListOf, MapOf, Text, Whole, read_fields, shown
 
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "cls")
+FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 MOST_ID = 2**31 - 1
 FLAG, TEXT, ID = Flag(), Text(), Whole(0, MOST_ID)
 
-_TOKEN: dict[str, Kind] = {
-    "id": ID, "content": TEXT, **dict.fromkeys(("special", "lstrip", "rstrip", "single_word", "normalized"), FLAG),
-}  # fmt: skip
-TOKEN = Fields(_TOKEN)
+TOKEN = Fields({"id": ID, "content": TEXT, **dict.fromkeys(FLAGS, FLAG)})
 NAMED = Either((TEXT, TOKEN))  # a token by its text, or with all that is said of it
 BLOCK = Fields({"type": TEXT})
 CONFIG: dict[str, Kind] = {
@@ -73,7 +69,7 @@ def check_model(model: Mapping[str, Any], file: str) -> None:
         _check_scored(vocabulary, file)
     elif vocabulary is not None or model.get("type"):
         raise VocabularyError(f'{file}: "model.vocab" is {shown(vocabulary)}; tokens with their ids were expected')
-    if vocabulary is not None and not any(_texts(vocabulary)):
+    if vocabulary is not None and not any(entry if isinstance(entry, str) else entry[0] for entry in vocabulary):
         raise VocabularyError(f"{file} has an empty vocabulary", hint="fetch it again")
     if model.get("type") == "BPE":
         _check_merges(model.get("merges"), vocabulary if isinstance(vocabulary, dict) else {}, file)
@@ -81,9 +77,7 @@ def check_model(model: Mapping[str, Any], file: str) -> None:
 
 def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) -> dict[str, int]:
     """Tokens and their ids, such as added_tokens.json. unique: no two have one. Raises VocabularyError."""
-    wrong = next((text for text, number in vocabulary.items() if type(number) is not int), None)
-    if wrong is None:
-        wrong = next((text for text, number in vocabulary.items() if not 0 <= number <= MOST_ID), None)
+    wrong = next((text for text, id in vocabulary.items() if type(id) is not int or not 0 <= id <= MOST_ID), None)
     if wrong is not None:
         raise VocabularyError(
             f"{file}: token {shown(wrong)} has the id {shown(vocabulary[wrong])}; a whole number from 0 to {MOST_ID} "
@@ -93,10 +87,6 @@ def check_ids(vocabulary: Mapping[str, Any], file: str, unique: bool = False) ->
         text, number = next((text, number) for text, number in vocabulary.items() if owners[number] != text)
         raise VocabularyError(f"{file}: tokens {shown(text)} and {shown(owners[number])} have one id, {number}")
     return dict(vocabulary)
-
-
-def _texts(vocabulary: Iterable[Any]) -> Iterable[Any]:
-    return vocabulary if isinstance(vocabulary, dict) else (entry[0] for entry in vocabulary)
 
 
 def _check_scored(vocabulary: list[Any], file: str) -> None:

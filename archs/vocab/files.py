@@ -5,8 +5,6 @@ tekken.json or a tiktoken file is read as if it had one; any other slow tokenize
 imported only then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +14,8 @@ from typing import Any
 from quants.errors import VocabularyError
 
 from ..small_files import read_json_object, read_text
-from .checked import ROLES, check_ids, check_model, read_tokenizer, read_tokenizer_config
+from .blocks import around, byte_level
+from .checked import FLAGS, ROLES, check_ids, check_model, read_tokenizer, read_tokenizer_config
 from .ranks import from_ranked_files
 from .slow import tokenizer_by_transformers
 
@@ -33,15 +32,14 @@ class AddedToken:
     normalized: bool = False
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> AddedToken:
-        flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
-        return AddedToken(entry["content"], *(bool(entry.get(flag, False)) for flag in flags))
+    def of(entry: Mapping[str, Any]) -> "AddedToken":
+        return AddedToken(entry["content"], *(bool(entry.get(flag)) for flag in FLAGS))
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """tokenizer: content of tokenizer.json, or its equal; config: of tokenizer_config.json; special_map: of
-    special_tokens_map.json; added_json: of added_tokens.json (token → id). Empty where a file is absent.
+    """tokenizer: tokenizer.json, or its equal; config: tokenizer_config.json; special_map: special_tokens_map.json;
+    added_json: added_tokens.json (token → id). Empty where a file is absent.
     """
 
     folder: Path
@@ -51,7 +49,7 @@ class TokenizerFiles:
     added_json: Mapping[str, int]
 
     @staticmethod
-    def read(folder: Path) -> TokenizerFiles:
+    def read(folder: Path) -> "TokenizerFiles":
         """Read a folder's files. Raises FileError for a file that is not JSON, VocabularyError for other content."""
         readers: dict[Path, Callable[[Any, str], dict[str, Any]]] = {
             folder / "tokenizer.json": read_tokenizer, folder / "tokenizer_config.json": read_tokenizer_config,
@@ -64,15 +62,14 @@ class TokenizerFiles:
             check_model(files.tokenizer.get("model", {}), f"the tokenizer of {folder}")
         return files
 
-    def converted(self) -> TokenizerFiles:
+    def converted(self) -> "TokenizerFiles":
         """The same with a tokenizer.json made by transformers. Raises VocabularyError where it cannot."""
         return replace(self, tokenizer=read_tokenizer(tokenizer_by_transformers(self.folder), str(self.folder)))
 
     @property
     def model_type(self) -> str | None:
         """Of tokenizer.json: "BPE", "Unigram", "WordPiece"."""
-        found: str | None = self.tokenizer.get("model", {}).get("type")
-        return found
+        return self.tokenizer.get("model", {}).get("type")  # type: ignore[no-any-return]
 
     def role(self, role: str) -> str | None:
         """The text of the token that plays a role ("bos", "eos", …)."""
@@ -100,11 +97,8 @@ class TokenizerFiles:
         vocabulary = self.tokenizer.get("model", {}).get("vocab", {})
         if isinstance(vocabulary, Mapping):
             known = {token.content for token in tokens.values()}
-            tokens |= {
-                vocabulary[text]: AddedToken(text, special=True)
-                for text in self.special_texts()
-                if text in vocabulary and text not in known
-            }
+            new = [text for text in self.special_texts() if text in vocabulary and text not in known]
+            tokens |= {vocabulary[text]: AddedToken(text, special=True) for text in new}
         return tokens
 
     def special_texts(self) -> Iterator[str]:
@@ -119,54 +113,33 @@ class TokenizerFiles:
 def _from_plain_files(files: TokenizerFiles) -> dict[str, Any]:
     """The tokenizer.json that plain files amount to; empty where there are none."""
     kind = str(files.config.get("tokenizer_class", "")).removesuffix("Fast")
-    folder = files.folder
+    folder, normalizer = files.folder, None
     if kind in ("", "GPT2Tokenizer") and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        prefix = bool(files.config.get("add_prefix_space", False))
-        byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
-        vocabulary = read_json_object(folder / "vocab.json")
-        model = {"type": "BPE", "vocab": vocabulary, "merges": _merges(folder / "merges.txt")}
-        return _tokenizer_json(files, model, None, byte_level, byte_level)
-    if ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):
+        model = {"type": "BPE", "vocab": read_json_object(folder / "vocab.json"), "merges": _merges(folder)}
+        cutting = closing = byte_level(bool(files.config.get("add_prefix_space", False)))
+    elif ranked := from_ranked_files(folder, read_json_object(folder / "tekken.json", optional=True), files.config):
         return ranked
-    if kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
+    elif kind in ("", "BertTokenizer", "DistilBertTokenizer") and (folder / "vocab.txt").is_file():
         words = read_text(folder / "vocab.txt").removesuffix("\n").split("\n")
         model = {"type": "WordPiece", "vocab": {word.rstrip("\r"): i for i, word in enumerate(words)}}
-        normalizer = {
-            "type": "BertNormalizer",
-            "lowercase": files.config.get("do_lower_case", True),
-            "strip_accents": files.config.get("strip_accents"),
-        }
-        first, text, last = _special(files.role("cls") or "[CLS]"), _text("A"), _special(files.role("sep") or "[SEP]")
-        template = {
-            "type": "TemplateProcessing",
-            "single": [first, text, last],
-            "pair": [first, text, last, _text("B"), last],
-        }
-        return _tokenizer_json(files, model, normalizer, {"type": "BertPreTokenizer"}, template)
-    return {}
+        lowercase, accents = files.config.get("do_lower_case", True), files.config.get("strip_accents")
+        normalizer = {"type": "BertNormalizer", "lowercase": lowercase, "strip_accents": accents}
+        last = files.role("sep") or "[SEP]"
+        single = around(files.role("cls") or "[CLS]", "A", last)
+        cutting = {"type": "BertPreTokenizer"}
+        closing = {"type": "TemplateProcessing", "single": single, "pair": [*single, *around(None, "B", last)]}
+    else:
+        return {}
+    return {
+        "model": model, "normalizer": normalizer, "pre_tokenizer": cutting, "post_processor": closing,
+        "added_tokens": [
+            {"id": id, **vars(token)} for id, token in replace(files, tokenizer={"model": model}).added.items()
+        ],
+    }  # fmt: skip
 
 
-def _merges(path: Path) -> list[str]:
-    lines = read_text(path).split("\n")
+def _merges(folder: Path) -> list[str]:
+    lines = read_text(path := folder / "merges.txt").split("\n")
     if lines == [""]:
         raise VocabularyError(f"{path} is empty", hint="fetch it again")
     return [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
-
-
-def _special(token: str) -> dict[str, Any]:
-    return {"SpecialToken": {"id": token, "type_id": 0}}
-
-
-def _text(name: str) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": 0}}
-
-
-def _tokenizer_json(files: TokenizerFiles, model: Any, normalizer: Any, cutting: Any, closing: Any) -> dict[str, Any]:
-    specials = replace(files, tokenizer={"model": model}).added
-    return {
-        "model": model,
-        "normalizer": normalizer,
-        "pre_tokenizer": cutting,
-        "post_processor": closing,
-        "added_tokens": [{"id": number, **vars(token)} for number, token in specials.items()],
-    }

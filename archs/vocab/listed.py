@@ -1,7 +1,5 @@
 """The token list of a GGUF file: what every kind of vocabulary is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +20,7 @@ from .files import AddedToken
 
 @dataclass(frozen=True)
 class TokenList:
-    """The token list of a file.
-
-    metadata: all keys of the file; arrays may be lazy sequences or numpy arrays.
-    """
+    """The token list of a file. metadata: all its keys; arrays may be lazy sequences or numpy arrays."""
 
     metadata: Mapping[str, Any]
 
@@ -40,11 +35,9 @@ class TokenList:
     @cached_property
     def types(self) -> NDArray[np.int32]:
         """gguf.TokenType of each token; all NORMAL where the file does not say."""
-        found = self.metadata.get(Keys.Tokenizer.TOKEN_TYPE)
-        types = np.full(len(self.texts), TokenType.NORMAL, np.int32) if found is None else np.asarray(found, np.int32)
-        if len(types) != len(self.texts):
-            raise VocabularyError(f"the file has {len(self.texts)} tokens, but types for {len(types)}")
-        return types
+        if Keys.Tokenizer.TOKEN_TYPE not in self.metadata:
+            return np.full(self.size, TokenType.NORMAL, np.int32)
+        return self._of_each(Keys.Tokenizer.TOKEN_TYPE, "types", np.int32)
 
     @cached_property
     def added(self) -> dict[int, AddedToken]:
@@ -60,10 +53,7 @@ class TokenList:
 
     @cached_property
     def scores(self) -> NDArray[np.float32]:
-        scores = np.asarray(self._array(Keys.Tokenizer.SCORES), np.float32)
-        if len(scores) != len(self.texts):
-            raise VocabularyError(f"the file has {len(self.texts)} tokens, but scores for {len(scores)}")
-        return scores
+        return self._of_each(Keys.Tokenizer.SCORES, "scores", np.float32)
 
     def as_bytes(self, number: int, spelled: Callable[[str], bytes]) -> bytes:
         """What a token stands for; spelled: the bytes of a normal token's text."""
@@ -75,8 +65,13 @@ class TokenList:
     def _array(self, key: str) -> Sequence[Any]:
         if key not in self.metadata:
             raise VocabularyError(f"the file's vocabulary lacks {key}")
-        array: Sequence[Any] = self.metadata[key]
-        return array
+        return self.metadata[key]  # type: ignore[no-any-return]
+
+    def _of_each(self, key: str, what: str, dtype: Any) -> NDArray[Any]:
+        numbers = np.asarray(self._array(key), dtype)
+        if len(numbers) != self.size:
+            raise VocabularyError(f"the file has {self.size} tokens, but {what} for {len(numbers)}")
+        return numbers
 
     def merges(self) -> Sequence[Any]:
         return self._array(Keys.Tokenizer.MERGES)

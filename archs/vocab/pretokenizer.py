@@ -4,18 +4,18 @@ Names and their meaning are data: `pretokenizers.json`. Structures are compared 
 ways to write one regular expression are one. Where several names mean the same, the first in the file is written.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from quants.errors import VocabularyError
 from quants.spelling import did_you_mean
+
+from .blocks import Block, parts
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LINES = r"[^\n]+|[\n]+"  # how escaped (SentencePiece-like) BPE is cut: byte fallback, no byte characters
@@ -44,7 +44,7 @@ class PreTokenizer:
     """
 
     name: str
-    steps: tuple[str | Mapping[str, Any], ...]
+    steps: tuple[str | Block, ...]
     ignore_merges: bool = False
     normalizer: str | None = None
     add_bos: bool = False
@@ -52,7 +52,7 @@ class PreTokenizer:
     raw: bool = False
     escaped: bool = False
     bare: bool = False
-    also: tuple[tuple[str | Mapping[str, Any], ...], ...] = ()
+    also: tuple[tuple[str | Block, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ class Structure:
     prefix_space: bool = False
 
 
-@lru_cache(maxsize=1)
+@cache
 def table() -> dict[str, PreTokenizer]:
     """Every name that GGUF knows, in order of preference."""
     data = json.loads((Path(__file__).parent / "pretokenizers.json").read_text(encoding="utf-8"))
-    return {name: _entry(data, name, **entry) for name, entry in data["names"].items()}
 
+    def entry(name: str, splits: str, **flags: Any) -> PreTokenizer:
+        also = tuple(tuple(steps) for steps in data["also"].get(splits, ()))
+        return PreTokenizer(name, tuple(data["splits"][splits]), also=also, **flags)
 
-def _entry(data: Mapping[str, Any], name: str, splits: str, **flags: Any) -> PreTokenizer:
-    also = tuple(tuple(steps) for steps in data["also"].get(splits, ()))
-    return PreTokenizer(name, tuple(data["splits"][splits]), also=also, **flags)
+    return {name: entry(name, **fields) for name, fields in data["names"].items()}
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:
@@ -99,22 +99,17 @@ def byte_characters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def structure(tokenizer: Mapping[str, Any]) -> Structure:
+def structure(tokenizer: Block) -> Structure:
     """What tokenizer.json says about cutting text (its parsed content)."""
-    processors = parts(tokenizer.get("post_processor"), "processors")
-    blocks = parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    processors, blocks = parts(tokenizer, "post_processor"), parts(tokenizer, "pre_tokenizer")
     model = tokenizer.get("model", {})
     escaped = bool(model.get("byte_fallback")) and not any(block["type"] == "ByteLevel" for block in blocks)
-    leading = [
-        p["single"][0]
-        for p in processors
-        if p["type"] == "TemplateProcessing" and len(p.get("single", ())) > 1 and "SpecialToken" in p["single"][0]
-    ]
+    templates = (p.get("single", ()) for p in processors if p["type"] == "TemplateProcessing")
     return Structure(
         splits=(LINES,) if escaped else tuple(regex for block in blocks for regex in _regexes(block)),
         ignore_merges=bool(model.get("ignore_merges")),
-        normalizer=None if escaped else _normalizer(tokenizer.get("normalizer")),
-        add_bos=bool(leading),
+        normalizer=None if escaped else _normalizer(tokenizer),
+        add_bos=any(len(template) > 1 and "SpecialToken" in template[0] for template in templates),
         add_sep=any(p["type"] == "RobertaProcessing" for p in processors),
         bare=not processors,
         prefix_space=any(block.get("add_prefix_space") for block in blocks if block["type"] == "ByteLevel"),
@@ -150,14 +145,7 @@ def canonical(regex: str) -> str:
     return regex.removesuffix(r"|\s+") if regex.endswith(r"|\s+(?!\S)|\s+") else regex
 
 
-def parts(block: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
-    """The parts of a block that may be a sequence."""
-    if not block:
-        return []
-    return [part for inner in block[key] for part in parts(inner, key)] if block["type"] == "Sequence" else [block]
-
-
-def _regexes(block: Mapping[str, Any]) -> list[str]:
+def _regexes(block: Block) -> list[str]:
     """A pre-tokenizer block as regular expressions; as its own JSON where it is none."""
     match block:
         case {"type": "ByteLevel"}:
@@ -175,16 +163,16 @@ def _regexes(block: Mapping[str, Any]) -> list[str]:
     return [json.dumps(block, ensure_ascii=False)]
 
 
-def _normalizer(block: Mapping[str, Any] | None) -> str | None:
-    found = parts(block, "normalizers")
-    if not found:
-        return None
-    if len(found) == 1 and found[0]["type"] in ("NFC", "NFD", "NFKC", "NFKD"):
-        return str(found[0]["type"])
-    return json.dumps(block, ensure_ascii=False)
+def _normalizer(tokenizer: Block) -> str | None:
+    match parts(tokenizer, "normalizer"):
+        case []:
+            return None
+        case [{"type": "NFC" | "NFD" | "NFKC" | "NFKD" as form}]:
+            return str(form)
+    return json.dumps(tokenizer["normalizer"], ensure_ascii=False)
 
 
-def _canonical_steps(steps: Iterable[str | Mapping[str, Any]]) -> tuple[str, ...]:
+def _canonical_steps(steps: Iterable[str | Block]) -> tuple[str, ...]:
     return tuple(regex for step in steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step)))
 
 

@@ -4,11 +4,9 @@ Two neighbouring strings merge where the joined string has a rank, the lowest fi
 that is left when it is put together by lower ranks alone. A word that has a rank is taken whole: `ignore_merges`.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from quants.errors import VocabularyError
 
 from ..small_files import read_vocabulary
 from ..typed_json import Fields, Flag, Kind, ListOf, Text, Whole, read_fields
+from .blocks import around, byte_level, split
 from .pretokenizer import byte_characters, pre_tokenizer
 
 # A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
@@ -26,13 +25,12 @@ TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
 )  # fmt: skip
 
 LONGEST = 512  # bytes of a word
-_SPECIAL = Fields({"rank": Whole(), "token_str": Text(), "is_control": Flag()})
 TEKKEN: dict[str, Kind] = {
-    "config": Fields(
-        {"default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text()}
-    ),
-    "special_tokens": ListOf(_SPECIAL),
-}
+    "config": Fields({
+        "default_num_special_tokens": Whole(0, 1 << 20), "default_vocab_size": Whole(), "pattern": Text(),
+    }),
+    "special_tokens": ListOf(Fields({"rank": Whole(), "token_str": Text(), "is_control": Flag()})),
+}  # fmt: skip
 
 
 def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,12 +44,10 @@ def from_ranked_files(folder: Path, tekken: Mapping[str, Any], config: Mapping[s
     for path in [*sorted(folder.glob("*.tiktoken")), folder / "tokenizer.model"]:
         if path.is_file() and (ranks := _read_tiktoken(path)):
             name = PRE_TOKENIZERS.get(str(config.get("tokenizer_class", "")))
-            steps = pre_tokenizer(name).steps if name else ()
-            added = [
-                {"id": int(number), **token} for number, token in (config.get("added_tokens_decoder") or {}).items()
-            ]
-            normalizer = {"type": "NFC"} if name == "qwen2" else None
-            return _tokenizer_json(ranks, 0, [str(step) for step in steps], added, normalizer)
+            steps = map(str, pre_tokenizer(name).steps if name else ())
+            added = [{"id": int(id), **token} for id, token in (config.get("added_tokens_decoder") or {}).items()]
+            found = _tokenizer_json(ranks, 0, steps, added)
+            return found | {"normalizer": {"type": "NFC"}} if name == "qwen2" else found
     return {}
 
 
@@ -59,19 +55,16 @@ def _from_tekken(tekken: Mapping[str, Any]) -> dict[str, Any]:
     tekken = read_fields(tekken, TEKKEN, "tekken.json", VocabularyError)
     settings = tekken["config"]
     count = settings["default_num_special_tokens"]
-    listed = tekken.get("special_tokens") or [
-        {"rank": rank, "token_str": text} for rank, text in enumerate(TEKKEN_SPECIAL[:count])
-    ]
-    names = {entry["rank"]: entry["token_str"] for entry in listed}
-    control = {entry["rank"]: bool(entry.get("is_control", True)) for entry in listed}
+    usual = [{"rank": rank, "token_str": text} for rank, text in enumerate(TEKKEN_SPECIAL)]
+    listed = {entry["rank"]: entry for entry in tekken.get("special_tokens") or usual}
+    entries = [listed.get(rank, {"token_str": f"<SPECIAL_{rank}>"}) for rank in range(count)]
     added = [
-        {"id": rank, "content": names.get(rank, f"<SPECIAL_{rank}>"), "special": control.get(rank, True)}
-        for rank in range(count)
+        {"id": rank, "content": entry["token_str"], "special": bool(entry.get("is_control", True))}
+        for rank, entry in enumerate(entries)
     ]
     kept = tekken["vocab"][: settings["default_vocab_size"] - count]
     ranks = {base64.b64decode(entry["token_bytes"]): int(entry["rank"]) for entry in kept}
-    begins = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    template = {"type": "TemplateProcessing", "single": [begins, {"Sequence": {"id": "A", "type_id": 0}}]}
+    template = {"type": "TemplateProcessing", "single": around("<s>", "A", None)}
     return _tokenizer_json(ranks, count, [settings["pattern"]], added) | {"post_processor": template}
 
 
@@ -89,9 +82,7 @@ def _read_tiktoken(path: Path) -> dict[bytes, int]:
     return ranks
 
 
-def _tokenizer_json(
-    ranks: Mapping[bytes, int], offset: int, splits: list[str], added: list[Any], normalizer: Any = None
-) -> dict[str, Any]:
+def _tokenizer_json(ranks: Mapping[bytes, int], offset: int, splits: Iterable[str], added: list[Any]) -> dict[str, Any]:
     """offset: the id of rank 0."""
     if (longest := max(map(len, ranks), default=0)) > LONGEST:
         raise VocabularyError(f"the tokenizer has a word of {longest} bytes; at most {LONGEST} were expected")
@@ -99,7 +90,6 @@ def _tokenizer_json(
     texts = {word: "".join(character[byte] for byte in word) for word in ranks}
     ordered = sorted((rank, word) for word, rank in ranks.items() if len(word) > 1)
     pairs = [pair for rank, word in ordered if len(pair := _parts_below(ranks, word, rank)) == 2]
-    blocks = [{"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated"} for regex in splits]
     return {
         "model": {
             "type": "BPE",
@@ -107,11 +97,8 @@ def _tokenizer_json(
             "merges": [[texts[left], texts[right]] for left, right in pairs],
             "ignore_merges": True,
         },
-        "normalizer": normalizer,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [*blocks, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}],
-        },
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*map(split, splits), byte_level(use_regex=False)]},
         "post_processor": None,
         "added_tokens": added,
     }

@@ -5,8 +5,6 @@ transformers reads for most model types), its unigram spiece.model, WordPiece vo
 Beside each stands tokenizer_config.json with special tokens, added tokens and chat templates.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -17,18 +15,18 @@ from gguf.constants import Keys, TokenType
 
 from quants.errors import VocabularyError
 
+from ..schema import SPECIAL_TOKENS
 from ..small_files import parse_json
+from .blocks import around, byte_level, split
+from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
 from .pretokenizer import GPT2, PreTokenizer, pre_tokenizer
-from .special import ADD_KEYS, ID_KEYS
+from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import words
 
-KNOWN_TYPES = frozenset(TokenType)
-SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
 CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
-
 
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
@@ -47,18 +45,18 @@ class _Vocabulary(TokenList):
         return {
             row: AddedToken(self.texts[row], special=each == TokenType.CONTROL)
             for row, each in enumerate(self.types.tolist())
-            if each in SPECIAL and (self.kind in ("gpt2", "bert") or self.scores[row] == ADDED_SCORE)
+            if each in (TokenType.CONTROL, TokenType.USER_DEFINED)
+            and (self.kind in ("gpt2", "bert") or self.scores[row] == ADDED_SCORE)
         } | self.added
 
     def text(self, role: str) -> str | None:
-        number = self.id(ID_KEYS[role])
-        if number is None:
+        if (number := self.id(SPECIAL_TOKENS[role])) is None:
             return None
         return self.found_first[number].content if number in self.found_first else self.texts[number]
 
     def is_special(self, role: str) -> bool:
         """Whether the token of a role is one that no text makes: others are named by config.json, by their number."""
-        number = self.id(ID_KEYS[role])
+        number = self.id(SPECIAL_TOKENS[role])
         return number is not None and (number in self.found_first or self.types[number] in NAMED_TYPES)
 
     def is_piece(self, row: int) -> bool:
@@ -68,10 +66,15 @@ class _Vocabulary(TokenList):
 
 def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     """File name → content. Raises VocabularyError for a vocabulary that is missing or of a kind we cannot write."""
-    kind = metadata.get(Keys.Tokenizer.MODEL)
+    kind, found = metadata.get(Keys.Tokenizer.MODEL), _Vocabulary(metadata)
     if kind not in CLASSES or Keys.Tokenizer.LIST not in metadata:
         raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
-    found = _checked(metadata)
+    if kind == "gpt2":
+        found.merges()  # whatever else the file has
+    types, known = metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()), frozenset(TokenType)
+    if (odd := next((row for row, each in enumerate(types) if int(each) not in known), None)) is not None:
+        first, last = min(known), max(known)
+        raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
     files = {"tokenizer_config.json": _json(_config(found))}
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):
         return files | {"tokenizer.json": as_text(whole).encode()}
@@ -83,7 +86,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"vocab.txt": "".join(f"{word}\n" for word in listed).encode()}
     if kind == "t5":
         return files | {"spiece.model": _sentencepiece(found, unigram=True)}
-    files |= {"tokenizer.model": _sentencepiece(found, unigram=False)}
+    files["tokenizer.model"] = _sentencepiece(found, unigram=False)
     if metadata.get(Keys.Tokenizer.ADD_BOS, True) and Keys.Tokenizer.ADD_SEP not in metadata:
         return files  # a conversion writes that key where there is a tokenizer.json with a token in front
     return files | {"tokenizer.json": _json(_sentencepiece_bpe(found))}
@@ -93,7 +96,7 @@ def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
     """`eos_token_id`: all control tokens that end a text, as far as a file tells, the first of them being `eos` where
     no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones are known of some vocabularies.
     """
-    eos = metadata.get(ID_KEYS["eos"])
+    eos = metadata.get(SPECIAL_TOKENS["eos"])
     if eos is None or Keys.Tokenizer.LIST not in metadata:
         return None if eos is None else int(eos)
     texts, types = list(metadata[Keys.Tokenizer.LIST]), metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
@@ -110,22 +113,10 @@ def _json(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=2, default=as_text).encode()
 
 
-def _checked(metadata: Mapping[str, Any]) -> _Vocabulary:
-    found = _Vocabulary(metadata)
-    if found.kind == "gpt2" and Keys.Tokenizer.MERGES not in found.metadata:
-        raise VocabularyError(f"the vocabulary lacks {Keys.Tokenizer.MERGES}")
-    types = [int(each) for each in found.metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())]
-    odd = next((row for row, each in enumerate(types) if each not in KNOWN_TYPES), None)
-    if odd is not None:
-        first, last = min(TokenType), max(TokenType)
-        raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
-    return found
-
-
 def _config(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer_config.json."""
     metadata = found.metadata
-    config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ID_KEYS if found.is_special(role)}
+    config: dict[str, Any] = {f"{role}_token": found.text(role) for role in ROLES if found.is_special(role)}
     for role, key in ADD_KEYS.items():
         if key in metadata:
             config[f"add_{role}_token"] = bool(metadata[key])
@@ -145,13 +136,8 @@ def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None
     """The one template, or all of them with their names."""
     main, start = metadata.get(Keys.Tokenizer.CHAT_TEMPLATE), f"{Keys.Tokenizer.CHAT_TEMPLATE}."
     named = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
-    if not named:
-        return main
-    all_of_them = ({} if main is None else {"default": main}) | named
-    return [{"name": name, "template": text} for name, text in all_of_them.items()]
-
-
-# Byte-level BPE
+    with_main = named if main is None else {"default": main} | named
+    return [{"name": name, "template": text} for name, text in with_main.items()] if named else main
 
 
 def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
@@ -159,22 +145,21 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     kind = pre_tokenizer(found.metadata.get(Keys.Tokenizer.PRE) or "default")
     if kind.raw:
         raise VocabularyError(f"a vocabulary with the pre-tokenizer {kind.name!r} cannot become a tokenizer.json")
-    merges = [as_text(merge) for merge in found.metadata[Keys.Tokenizer.MERGES]]
     adds = [found.flag(key, default) for key, default in (
         (Keys.Tokenizer.ADD_BOS, kind.add_bos), (Keys.Tokenizer.ADD_EOS, False), (Keys.Tokenizer.ADD_SEP, kind.add_sep)
     )]  # fmt: skip
     return _tokenizer_json(
-        found, {TokenType.NORMAL}, merges,
+        found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
         normalizer=_normalizer(found, kind), pre_tokenizer=_cutting(found, kind),
-        post_processor=_around(found, *adds) or (None if kind.bare else _byte_level(False, True)),
-        decoder=_byte_level(False, True),
+        post_processor=_closing(found, *adds) or (None if kind.bare else byte_level()),
+        decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
     )  # fmt: skip
 
 
 def _tokenizer_json(
-    found: _Vocabulary, kinds: Collection[int], merges: Sequence[Any], *, normalizer: Any, pre_tokenizer: Any,
-    post_processor: Any, decoder: Any, ignore_merges: bool = False, unknown: str | None = None,
+    found: _Vocabulary, kinds: Collection[int], merges: Sequence[Any], ignore_merges: bool = False,
+    unknown: str | None = None, **blocks: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """A tokenizer.json with BPE. kinds: types of the rows that are in its vocabulary, beside the added tokens, whose
     numbers are kept only there.
@@ -183,13 +168,12 @@ def _tokenizer_json(
     rows = {text: row for row, text in enumerate(found.texts) if found.types[row] in kinds and row not in added}
     return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(found.found_first.items())],
-        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": decoder,
+        "added_tokens": [{"id": row, **vars(token)} for row, token in sorted(added.items())], **blocks,
         "model": {
             "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
             "end_of_word_suffix": None, "fuse_unk": unknown is not None, "byte_fallback": unknown is not None,
             "ignore_merges": ignore_merges,
-            "vocab": rows | {token.content: row for row, token in found.found_first.items()}, "merges": merges,
+            "vocab": rows | {token.content: row for row, token in added.items()}, "merges": merges,
         },
     }  # fmt: skip
 
@@ -209,47 +193,29 @@ def _cutting(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any]:
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, False)
     *first, last = kind.steps or ("",)
     if last == GPT2 and not first:
-        return _byte_level(prefix, True)
-    steps = [dict(step) if isinstance(step, Mapping) else _split(step) for step in kind.steps]
+        return byte_level(prefix, True)
+    steps = [dict(step) if isinstance(step, Mapping) else split(step) for step in kind.steps]
     for step in steps:
         if step["type"] == "ByteLevel":  # a step among others: bytes become characters there, and only once
             step["add_prefix_space"] = prefix
-            return {"type": "Sequence", "pretokenizers": steps}
-    return {"type": "Sequence", "pretokenizers": [*steps, _byte_level(prefix, False)]}
+            break
+    else:
+        steps.append(byte_level(prefix, False))
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
-def _split(regex: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-
-
-def _byte_level(prefix: bool, use_regex: bool) -> dict[str, Any]:
-    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": use_regex}
-
-
-def _around(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
+def _closing(found: _Vocabulary, bos: bool, eos: bool, sep: bool = False) -> dict[str, Any] | None:
     """The post-processor: which tokens go around a text."""
     first, last = found.text("bos") if bos else None, found.text("eos") if eos else None
     if first and last and sep:
-        begin, end = [first, found.metadata[ID_KEYS["bos"]]], [last, found.metadata[ID_KEYS["eos"]]]
+        begin, end = [first, found.metadata[SPECIAL_TOKENS["bos"]]], [last, found.metadata[SPECIAL_TOKENS["eos"]]]
         return {"type": "RobertaProcessing", "sep": end, "cls": begin, "trim_offsets": True, "add_prefix_space": False}
     if not first and not last:
         return None
-    special = {text: {"id": text, "ids": [found.metadata[ID_KEYS[role]]], "tokens": [text]}
+    special = {text: {"id": text, "ids": [found.metadata[SPECIAL_TOKENS[role]]], "tokens": [text]}
                for role, text in (("bos", first), ("eos", last)) if text}  # fmt: skip
-    template = _template(first, last)
-    return {"type": "TemplateProcessing", **template, "special_tokens": special}
-
-
-def _template(first: str | None, last: str | None) -> dict[str, Any]:
-    def around(name: str, type_id: int) -> list[dict[str, Any]]:
-        parts = [{"SpecialToken": {"id": first, "type_id": type_id}}] if first else []
-        parts.append({"Sequence": {"id": name, "type_id": type_id}})
-        return parts + ([{"SpecialToken": {"id": last, "type_id": type_id}}] if last else [])
-
-    return {"single": around("A", 0), "pair": around("A", 0) + around("B", 1)}
-
-
-# The others
+    single, second = around(first, "A", last), around(first, "B", last, 1)
+    return {"type": "TemplateProcessing", "single": single, "pair": single + second, "special_tokens": special}
 
 
 def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
@@ -266,7 +232,7 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     return _tokenizer_json(
         found, {kind for kind in TokenType if kind != TokenType.UNUSED}, _merges(found),
         normalizer=None if prefix else spaces, pre_tokenizer=first if prefix else None,
-        post_processor=_around(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
+        post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
     )  # fmt: skip
 
@@ -275,12 +241,9 @@ def _merges(found: _Vocabulary) -> list[list[str]]:
     """Every way to make a piece of two others, those of the best pieces first."""
     rows = [row for row, kind in enumerate(found.types) if kind == TokenType.NORMAL]
     scores = {found.texts[row]: float(found.scores[row]) for row in rows}
-    found_merges = [
-        (-score, text[:cut], text[cut:])
-        for text, score in scores.items() for cut in range(1, len(text))
-        if text[:cut] in scores and text[cut:] in scores
-    ]  # fmt: skip
-    return [[left, right] for _, left, right in sorted(found_merges, key=lambda each: each[0])]
+    best_first = sorted(scores, key=lambda text: -scores[text])
+    pairs = ((text[:cut], text[cut:]) for text in best_first for cut in range(1, len(text)))
+    return [[left, right] for left, right in pairs if left in scores and right in scores]
 
 
 def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
@@ -300,7 +263,7 @@ def _sentencepiece(found: _Vocabulary, unigram: bool) -> bytes:
     trainer.byte_fallback = any(kind == TokenType.BYTE for kind in found.types)
     trainer.vocab_size = count
     for role in ("bos", "eos", "unk", "pad"):
-        number = found.metadata.get(ID_KEYS[role])
+        number = found.metadata.get(SPECIAL_TOKENS[role])
         setattr(trainer, f"{role}_id", -1 if number is None or number >= count else number)
     charsmap = found.metadata.get(Keys.Tokenizer.PRECOMPILED_CHARSMAP)
     spec.name = "identity" if charsmap is None else "nmt_nfkc"

@@ -5,11 +5,8 @@ A BPE model becomes GGUF's "llama" (pieces with scores), a unigram model "t5" (w
 Reference: sentencepiece's `sentencepiece_model.proto`.
 """
 
-from __future__ import annotations
-
 import base64
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,8 @@ from quants.errors import VocabularyError
 
 from ..metadata import Metadata
 from ..small_files import check_not_pointer, read_vocabulary
+from .blocks import Block, parts
 from .files import TokenizerFiles
-from .pretokenizer import parts
 from .tokens import ADDED_SCORE, BYTE, Tokens
 
 MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
@@ -118,7 +115,7 @@ def _write_unigram_json(metadata: Metadata, files: TokenizerFiles, rows: int) ->
     if model.get("unk_id") is not None:
         tokens.put(model["unk_id"], model["vocab"][model["unk_id"]][0], TokenType.UNKNOWN)
     tokens.write(metadata, "t5", "default", scores=True)
-    normalizers = parts(files.tokenizer.get("normalizer"), "normalizers")
+    normalizers = parts(files.tokenizer, "normalizer")
     charsmap = next((n["precompiled_charsmap"] for n in normalizers if n["type"] == "Precompiled"), None)
     removes = any(n["type"] in ("Strip", "Replace") for n in normalizers)
     _write_normalizer(metadata, _has_prefix(files), removes, base64.b64decode(charsmap or ""))
@@ -144,18 +141,17 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
     metadata[Keys.Tokenizer.ADD_PREFIX] = bool(prefix)
     metadata[Keys.Tokenizer.REMOVE_EXTRA_WS] = bool(remove_spaces)
     if charsmap:
-        values = np.frombuffer(charsmap, np.uint8)
-        metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = values
+        metadata[Keys.Tokenizer.PRECOMPILED_CHARSMAP] = np.frombuffer(charsmap, np.uint8)
 
 
 def _has_prefix(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json puts a space before the text."""
-    normalizers = parts(files.tokenizer.get("normalizer"), "normalizers")
-    blocks = parts(files.tokenizer.get("pre_tokenizer"), "pretokenizers")
+    normalizers = parts(files.tokenizer, "normalizer")
+    blocks = parts(files.tokenizer, "pre_tokenizer")
     return any(n["type"] == "Prepend" for n in normalizers) or any(_prepends(block) for block in blocks)
 
 
-def _prepends(block: Mapping[str, Any]) -> bool:
+def _prepends(block: Block) -> bool:
     default = "always" if block.get("add_prefix_space", True) else "never"  # files older than prepend_scheme
     return bool(block["type"] == "Metaspace" and block.get("prepend_scheme", default) != "never")
 
@@ -164,7 +160,7 @@ def _rebuilt_bpe(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
     if files.model_type != "BPE" or not files.tokenizer["model"].get("byte_fallback"):
         return False
-    blocks = parts(files.tokenizer.get("pre_tokenizer"), "pretokenizers")
+    blocks = parts(files.tokenizer, "pre_tokenizer")
     return not any(block["type"] == "ByteLevel" for block in blocks)
 
 

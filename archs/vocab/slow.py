@@ -2,8 +2,6 @@
 whatever a folder's files say, and would keep what they import.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -5,8 +5,6 @@ tokens; config.json fills what is missing. What is put around a text comes from 
 which `add_bos_token` and its like in tokenizer_config.json have the last word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,15 +13,11 @@ from gguf.constants import Keys
 from quants.errors import VocabularyError
 
 from ..metadata import Metadata
+from ..schema import SPECIAL_TOKENS
+from .blocks import Block, parts, token_of
 from .checked import ROLES
 from .files import TokenizerFiles
-from .pretokenizer import parts
 
-ID_KEYS = {
-    "bos": Keys.Tokenizer.BOS_ID, "eos": Keys.Tokenizer.EOS_ID, "unk": Keys.Tokenizer.UNK_ID,
-    "sep": Keys.Tokenizer.SEP_ID, "pad": Keys.Tokenizer.PAD_ID, "mask": Keys.Tokenizer.MASK_ID,
-    "cls": "tokenizer.ggml.cls_token_id",
-}  # fmt: skip
 ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
 
 
@@ -49,7 +43,7 @@ def write_special(
             _fill(ids, role, tokens.index(texts[role]), rows)
     for role, number in ids.items():
         if role != "cls":  # a classifier's first token is its BOS
-            metadata[Keys.Tokenizer.EOT_ID if role == "eot" else ID_KEYS[role]] = number
+            metadata[SPECIAL_TOKENS[role]] = number
     for role, flag in adds.items():
         metadata[ADD_KEYS[role]] = flag
 
@@ -61,7 +55,7 @@ def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
         for role, stand_in in (("bos", "cls"), ("eos", "sep")):
             if role not in texts and stand_in in texts:
                 texts[role] = texts[stand_in]
-        for processor in parts(files.tokenizer.get("post_processor"), "processors"):
+        for processor in parts(files.tokenizer, "post_processor"):
             match processor["type"]:
                 case "ByteLevel":
                     adds |= {"bos": False, "eos": False}
@@ -78,12 +72,12 @@ def _special(files: TokenizerFiles) -> tuple[dict[str, str], dict[str, bool]]:
     return texts, adds
 
 
-def _template(texts: dict[str, str], adds: dict[str, bool], processor: Mapping[str, Any]) -> None:
+def _template(texts: dict[str, str], adds: dict[str, bool], processor: Block) -> None:
     """A list of special tokens and texts, for one text and for a pair."""
     single, pair = processor.get("single", []), processor.get("pair", [])
     first = last = None
     if len(single) > 1:
-        first, last = _token(single[0]), _token(single[-1])
+        first, last = token_of(single[0]), token_of(single[-1])
     if first:
         texts.setdefault("bos", first)
         adds["bos"] = first in (texts["bos"], texts.get("cls"))
@@ -100,23 +94,14 @@ def _template(texts: dict[str, str], adds: dict[str, bool], processor: Mapping[s
             texts.setdefault("sep", texts["eos"])
 
 
-def _between(pair: list[Mapping[str, Any]], first: str | None, last: str | None) -> list[str | None] | None:
+def _between(pair: list[Block], first: str | None, last: str | None) -> list[str | None] | None:
     """What stands between the two texts of a pair; None where nothing does."""
-    start = 1 if first and pair and _token(pair[0]) == first else 0
-    stop = len(pair) - 1 if last and pair and _token(pair[-1]) == last else len(pair)
+    start = 1 if first and pair and token_of(pair[0]) == first else 0
+    stop = len(pair) - 1 if last and pair and token_of(pair[-1]) == last else len(pair)
     body = pair[start:stop]
-    if len(body) < 3 or _text(body[0]) != "A" or _text(body[-1]) != "B":
+    if len(body) < 3 or [part.get("Sequence", {}).get("id") for part in (body[0], body[-1])] != ["A", "B"]:
         return None
-    return [_token(part) for part in body[1:-1]]
-
-
-def _token(part: Mapping[str, Any]) -> str | None:
-    name = part.get("SpecialToken", {}).get("id")
-    return None if name is None else str(name)
-
-
-def _text(part: Mapping[str, Any]) -> str:
-    return str(part.get("Sequence", {}).get("id", ""))
+    return [token_of(part) for part in body[1:-1]]
 
 
 def _fill(ids: dict[str, int], role: str, number: Any, rows: int) -> None:

@@ -1,7 +1,5 @@
 """The token list of a vocabulary under construction: text, type and score of every row of the embedding."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ class Tokens:
     scores: list[float]
 
     @staticmethod
-    def unused(rows: int, files: TokenizerFiles | None = None, last: int = -1) -> Tokens:
+    def unused(rows: int, files: TokenizerFiles | None = None, last: int = -1) -> "Tokens":
         """Rows that no token of the vocabulary claims yet.
 
         Raises VocabularyError where the embedding has no row for the last token of tokenizer.json.
@@ -55,10 +53,8 @@ class Tokens:
             metadata[Keys.Tokenizer.PRE] = pre
         metadata[Keys.Tokenizer.LIST] = self.texts
         if scores:
-            values = np.array(self.scores, np.float32)
-            metadata[Keys.Tokenizer.SCORES] = values
-        types = np.array(self.types, np.int32)
-        metadata[Keys.Tokenizer.TOKEN_TYPE] = types
+            metadata[Keys.Tokenizer.SCORES] = np.array(self.scores, np.float32)
+        metadata[Keys.Tokenizer.TOKEN_TYPE] = np.array(self.types, np.int32)
 
 
 def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:

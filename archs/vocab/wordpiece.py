@@ -1,7 +1,5 @@
 """WordPiece (BERT): words begin with U+2581, continuations have no mark; the other way round than in vocab.txt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from archs.export import ExportPlan, plan_export
 from archs.metadata import Metadata
+from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
+from archs.vocab.checked import ROLES
 from archs.vocab.restore import ends, restored_files
-from archs.vocab.special import ID_KEYS
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
@@ -193,8 +194,8 @@ def _write_checkpoint(model: Model, target: Path, max_size: int, writing: _Writi
 
 def _config(rebuilt: ExportPlan, metadata: Metadata, writing: _Writing) -> dict[str, Any]:
     config = dict(rebuilt.config)
-    for role, key in ID_KEYS.items():
-        number = metadata.get(key)
+    for role in ROLES:
+        number = metadata.get(SPECIAL_TOKENS[role])
         if number is not None and f"{role}_token_id" not in config:
             config[f"{role}_token_id"] = ends(metadata) if role == "eos" else int(number)
     sizes: Counter[str] = Counter()
