@@ -10,7 +10,7 @@ from quants.errors import ModelError
 
 from .experts import GATING
 from .schema import F32, find
-from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Norm, Positions, Rope, Scoring
+from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Positions, Rope, Scoring
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Keys:
     def of_layer(self, key: str, layer: int, default: Any = None) -> Any:
         """A value that may differ by layer: an array has one for each."""
         value = self.get(key, default)
-        return value[layer] if isinstance(value, (list, tuple, np.ndarray)) or hasattr(value, "__len__") else value
+        return value[layer] if hasattr(value, "__len__") else value
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,23 @@ class Hyper:
 
 
 def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
-    """Raises ModelError where a key that the architecture needs is missing."""
+    """Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows."""
     keys, block = Keys(architecture.name, metadata), architecture.block
     width, heads = int(keys.need("embedding_length")), keys.get("attention.head_count", 0)
     most_heads = int(np.max(heads)) if np.size(heads) else 0
     usual = width // most_heads if most_heads else 0
+    # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
+    own, other = (f"attention.layer_norm_{each}epsilon" for each in ("rms_", "")[:: 1 if block.norm == "rms" else -1])
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
     logit_scale = float(keys.get("logit_scale", 1.0))
-    parallel = keys.get(block.parallel, True) if isinstance(block.parallel, str) else block.parallel
-    activation = _activation(keys, block.activation)
+    activation = ACTIVATIONS[named] if (named := keys.get("hidden_activation")) else block.activation
+    trained = ("alpha_n", "alpha_p", "beta", "eps") if activation == "xielu" else ()
+    xielu = [Keys("xielu", metadata).need(key) for key in trained]
+    scorings: dict[int, Any] = {number: name for name, number in GATING.items()}
     numbers = Hyper(
         width=width,
         context=int(keys.get("context_length", 0)),
-        eps=_eps(keys, block.norm),
+        eps=float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own)),
         rope="halves" if keys.get("rope.dimension_sections") is not None else block.rope,
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
@@ -135,17 +139,17 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         logit_scale=1 / logit_scale if block.logit_scale == "divide" else logit_scale,
         activation=activation,
         activation_limit=float(keys.get("swiglu_limit", 7.0)),
-        parallel=bool(parallel),
+        parallel=bool(keys.get(block.parallel, True)) if isinstance(block.parallel, str) else block.parallel,
         alibi=_alibi(keys, block.alibi),
-        xielu=_xielu(metadata) if activation == "xielu" else (),
+        xielu=tuple(tuple(map(float, of_layer)) for of_layer in zip(*xielu, strict=True)),
         experts_used=int(keys.get("expert_used_count", 0)),
         experts_scale=float(keys.get("expert_weights_scale", 1.0)) or 1.0,
         normalize_experts=bool(keys.get("expert_weights_norm", block.normalize_experts)),
-        scoring=_scoring(keys, block.scoring),
+        scoring=scorings.get(keys.get("expert_gating_func", 0), block.scoring),
         expert_groups=int(keys.get("expert_group_count", 1)),
         expert_groups_used=int(keys.get("expert_group_used_count", 1)),
         router_jitter=float(keys.get("expert_router_jitter", 0.01)),
-        layers=tuple(_layer(architecture, keys, i, usual) for i in range(_count(keys))),
+        layers=tuple(_layer(keys, block, i, usual) for i in range(_count(keys))),
     )
     return block.numbers(keys, numbers) if block.numbers else numbers
 
@@ -163,33 +167,35 @@ def _count(keys: Keys) -> int:
     return int(keys.need("block_count")) - int(keys.get("nextn_predict_layers", 0))
 
 
-def _layer(architecture: Architecture, keys: Keys, i: int, usual_width: int) -> LayerHyper:
-    block = architecture.block
-    windowed = _windowed(keys, block, i)
+def _layer(keys: Keys, block: Block, i: int, usual_width: int) -> LayerHyper:
+    windowed, window = _windowed(keys, block, i), int(keys.get("attention.sliding_window", 0))
     local_base = keys.get("rope.freq_base_swa") if windowed else None
-    rotates = block.rope != "none" and not _alibi(keys, block.alibi) and _has_rope(keys, block, i, windowed)
     heads = int(keys.of_layer("attention.head_count", i, 0))
+    # an array of 1 for layers with rope; ours is named as in SmolLM3's config
+    rotating = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
+    rotates = windowed or block.rope_layers == "all" or not window if rotating is None else bool(rotating[i])
+    whole_width = int(keys.get("attention.key_length", usual_width))
+    sparsity = keys.of_layer("activation_sparsity_scale", i)
 
     def width(key: str, default: int) -> int:
         local = keys.get(f"{key}_swa") if windowed else None
         return int(keys.get(key, default) if local is None else local)
 
     key_width = width("attention.key_length", usual_width)
-    whole_width = int(keys.get("attention.key_length", usual_width))
-    usual_scale = whole_width**-0.5 if whole_width else 1.0
     return LayerHyper(
         heads=heads,
         kv_heads=int(keys.of_layer("attention.head_count_kv", i, heads)),
-        window=_window(keys, block.causal) if windowed else None,
-        rotates=rotates,
+        # the windows of encoders count both sides and not the token itself
+        window=(window if block.causal else window // 2 + 1) if windowed else None,
+        rotates=block.rope != "none" and not _alibi(keys, block.alibi) and rotates,
         rope_base=float(local_base or keys.get("rope.freq_base", 10_000.0)),
         rope_scaled=local_base is None,
         key_width=key_width,
         value_width=width("attention.value_length", key_width),
         rope_width=width("rope.dimension_count", key_width),
-        attention_scale=float(keys.of_layer("attention.scale", i, usual_scale)),
+        attention_scale=float(keys.of_layer("attention.scale", i, whole_width**-0.5 if whole_width else 1.0)),
         kv_source_layer=_kv_source_layer(keys, block, i),
-        sparsity=_finite(keys.of_layer("activation_sparsity_scale", i)),
+        sparsity=float(sparsity) if sparsity is not None and sparsity > -np.inf else None,
     )
 
 
@@ -207,68 +213,18 @@ def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
     return found
 
 
-def _window(keys: Keys, causal: bool) -> int:
-    """The distance at which keys are hidden; the windows of encoders count both sides and not the token itself."""
-    size = int(keys.need("attention.sliding_window"))
-    return size if causal else size // 2 + 1
-
-
 def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     if not keys.get("attention.sliding_window"):
         return False
     pattern = keys.get("attention.sliding_window_pattern", block.window_period)
-    if hasattr(pattern, "__len__"):
-        return bool(pattern[layer])
-    every = int(pattern)
-    return every == 0 or not block.sees_all(every, layer)
-
-
-def _has_rope(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
-    # an array of 1 for layers with rope; ours is named as in SmolLM3's config
-    said = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
-    if said is not None:
-        return bool(said[layer])
-    return windowed or block.rope_layers == "all" or not keys.get("attention.sliding_window")
+    return bool(pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.sees_all(pattern, layer))
 
 
 def _alibi(keys: Keys, alibi: bool | str) -> float:
     """The largest distance penalty's exponent; 0 without ALiBi."""
-    if isinstance(alibi, str):
-        return float(keys.get(alibi, 0.0))
-    return float(keys.get("attention.max_alibi_bias", 8.0)) if alibi else 0.0
-
-
-def _eps(keys: Keys, norm: Norm) -> float:
-    """The norms' epsilon; Phi-3.5-MoE keeps that of layer norms under the key of RMS norms."""
-    own, other = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")[:: 1 if norm == "rms" else -1]
-    return float(keys.need(other if keys.get(own) is None and keys.get(other) is not None else own))
-
-
-def _xielu(metadata: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
-    arrays = [Keys("xielu", metadata).need(key) for key in ("alpha_n", "alpha_p", "beta", "eps")]
-    return tuple(tuple(float(x) for x in of_layer) for of_layer in zip(*arrays, strict=True))
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and value > -np.inf else None
+    key, usual = (alibi, 0.0) if isinstance(alibi, str) else ("attention.max_alibi_bias", 8.0)
+    return float(keys.get(key, usual)) if alibi else 0.0
 
 
 def _positive(value: Any) -> float | None:
     return float(value) if value else None
-
-
-def _activation(keys: Keys, default: Activation) -> Activation:
-    name = keys.get("hidden_activation")
-    if name is not None and name not in ACTIVATIONS:
-        raise ModelError(f"'{keys.architecture}.hidden_activation' is {name!r}; known are {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name] if name else default
-
-
-def _scoring(keys: Keys, default: Scoring) -> Scoring:
-    number = keys.get("expert_gating_func")
-    if number in (None, 0):
-        return default
-    names: dict[int, Scoring] = {value: name for name, value in GATING.items()}  # type: ignore[misc]
-    if number not in names:
-        raise ModelError(f"'{keys.architecture}.expert_gating_func' is {number}; known are {sorted(names)}")
-    return names[number]

@@ -128,12 +128,14 @@ def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
     return replace(tensors[0], read=read)
 
 
-def computed(tensor: Tensor, function: Callable[[Floats], Floats]) -> Tensor:
-    """A function of each value, in float32."""
-    return replace(
-        tensor, format=format_named("F32"),
-        read=lambda a, b: np.ascontiguousarray(function(tensor.float32(a, b)), "<f4").view(np.uint8),
-    )  # fmt: skip
+def computed(tensor: Tensor, function: Callable[..., Floats], *of_rows: Floats) -> Tensor:
+    """A function of the values of some rows, in float32. of_rows: what it is given beside them, by the same rows."""
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        values = function(tensor.float32(start, stop), *(each[start:stop] for each in of_rows))
+        return np.ascontiguousarray(values, "<f4").view(np.uint8)
+
+    return replace(tensor, format=format_named("F32"), read=read)
 
 
 def as_float32(tensor: Tensor) -> Tensor:
@@ -141,9 +143,20 @@ def as_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.format.name == "F32" else computed(tensor, lambda x: x)
 
 
+def zeros(like: Tensor, rows: int) -> Tensor:
+    """So many rows of zeros."""
+    empty = np.zeros((rows, like.row_bytes), np.uint8)
+    return replace(like, shape=(rows, *like.shape[1:]), read=lambda a, b: empty[a:b])
+
+
 # Words for family files: each is, or makes, a Transform; most of them have an inverse.
 
 Rows = Callable[[int, tuple[int, ...], Config], tuple[Index, tuple[int, ...]]]
+Order = Callable[[int, Config], Index]
+
+
+def unchanged(tensor: Tensor, config: Config) -> Tensor:
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -156,54 +169,43 @@ class Invertible:
     """
 
     forward: Transform
-    invert: Transform
+    invert: Transform = unchanged
     rows: Rows | None = None
-    invert_whole: Transform = lambda tensor, config: tensor
+    invert_whole: Transform = unchanged
 
     def __call__(self, tensor: Tensor, config: Config) -> Tensor:
         return self.forward(tensor, config)
 
 
-def _unchanged(tensor: Tensor, config: Config) -> Tensor:
-    return tensor
-
-
-Order = Callable[[int, Config], Index]
-
-
 def reordered(order: Order) -> Invertible:
     """Rows (of a vector: values) in another order, which their number and the config give."""
+
+    def index(tensor: Tensor, config: Config) -> Index:
+        try:
+            return order(tensor.shape[0], config)
+        except FormatError as error:
+            raise FormatError(f"{tensor.origin or tensor.name} has {error}") from None
+
     return Invertible(
-        lambda tensor, config: take(tensor, _ordered(order, tensor, config)),
-        lambda tensor, config: take(tensor, np.argsort(_ordered(order, tensor, config))),
+        lambda tensor, config: take(tensor, index(tensor, config)),
+        lambda tensor, config: take(tensor, np.argsort(index(tensor, config))),
     )
 
 
 def share(order: Order) -> Invertible:
-    """Some of a tensor's rows, in an order that the number of all of them and the config give; other shares have the
-    rest.
-    """
-    return Invertible(
-        lambda tensor, config: take(tensor, _ordered(order, tensor, config)), _unchanged,
-        lambda total, shape, config: (order(total, config), (total, *shape[1:])),
-    )  # fmt: skip
+    """Some rows, in an order that the number of all of them and the config give; other shares have the rest."""
+    forward = reordered(order).forward
+    return Invertible(forward, rows=lambda total, shape, config: (order(total, config), (total, *shape[1:])))
 
 
-def _ordered(order: Order, tensor: Tensor, config: Config) -> Index:
-    try:
-        return order(tensor.shape[0], config)
-    except FormatError as error:
-        raise FormatError(f"{tensor.origin or tensor.name} has {error}") from None
+def _picked(tensor: Tensor, index: Index, shape: tuple[int, ...]) -> Tensor:
+    """Rows of the matrices that a tensor consists of, counted through all of them, in a shape of their own."""
+    return replace(take(reshape(tensor, (tensor.rows, tensor.width)), index.reshape(-1)), shape=shape)
 
 
-def zeros(like: Tensor, rows: int) -> Tensor:
-    """So many rows of zeros."""
-    empty = np.zeros((rows, like.row_bytes), np.uint8)
-    return replace(like, shape=(rows, *like.shape[1:]), read=lambda a, b: empty[a:b])
-
-
-def _solved(values: Floats, guess: Floats, forward: Callable[[Floats], Floats]) -> Floats:
+def _solved(values: Floats, guess: NDArray[Any], forward: Callable[[Floats], Floats]) -> Floats:
     """Of the numbers next to `guess`, those that `forward` turns into `values` exactly; `guess` where none does."""
+    guess = np.asarray(guess, np.float32)
     found: Floats = guess.copy()
     wrong = forward(found) != values
     for direction in (np.float32(-np.inf), np.float32(np.inf)):
@@ -262,11 +264,8 @@ def _negative_exp(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _log_of_negative(tensor: Tensor, config: Config) -> Tensor:
-    def logarithm(x: Floats) -> Floats:
-        return _solved(x, np.log(-x.astype(np.float64)).astype(np.float32), lambda y: -_exp(y))
-
     flat = reshape(tensor, tensor.shape[:1]) if tensor.shape[1:] == (1,) else tensor
-    return computed(flat, logarithm)
+    return computed(flat, lambda x: _solved(x, np.log(-x.astype(np.float64)), lambda y: -_exp(y)))
 
 
 def _exp(x: Floats) -> Floats:
@@ -308,57 +307,43 @@ channels_and_taps = Invertible(
 
 def in_groups(groups: str) -> Transform:
     """A vector as a matrix with a row for each group; groups: the config key that counts them."""
-
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        count = int(config[groups])
-        return reshape(tensor, (count, tensor.shape[0] // count))
-
-    return Invertible(transform, lambda tensor, config: reshape(tensor, (tensor.size,)))
+    return Invertible(
+        lambda tensor, config: reshape(tensor, (int(config[groups]), tensor.shape[0] // int(config[groups]))),
+        lambda tensor, config: reshape(tensor, (tensor.size,)),
+    )
 
 
 def scaled(*keys: str) -> Transform:
     """Multiplied with config values, one after the other, each product rounded to float32."""
 
-    def product(config: Config, x: Floats) -> Floats:
-        for key in keys:
-            x = x * np.float32(required(config, key))
-        return x
+    def product(x: Floats, config: Config) -> Floats:
+        return reduce(lambda y, key: y * np.float32(required(config, key)), keys, x)
 
-    def quotient(config: Config, x: Floats) -> Floats:
-        exact = x.astype(np.float64)
-        for key in reversed(keys):
-            exact = exact / float(np.float32(required(config, key)))
-        return _solved(x, exact.astype(np.float32), lambda y: product(config, y))
+    def quotient(x: Floats, config: Config) -> Floats:
+        exact = reduce(lambda y, key: y / float(np.float32(required(config, key))), keys[::-1], x.astype(np.float64))
+        return _solved(x, exact, lambda y: product(y, config))
 
     return Invertible(
-        lambda tensor, config: computed(tensor, lambda x: product(config, x)),
-        lambda tensor, config: computed(tensor, lambda x: quotient(config, x)),
+        lambda tensor, config: computed(tensor, lambda x: product(x, config)),
+        lambda tensor, config: computed(tensor, lambda x: quotient(x, config)),
     )
 
 
 def scaled_rows(factors: Callable[[Config], Floats]) -> Transform:
     """Each row (of a vector: value) multiplied with its own factor, in float32."""
 
-    def by_rows(tensor: Tensor, function: Callable[[Floats, Floats], Floats], config: Config) -> Tensor:
-        numbers = factors(config)
-        if len(numbers) != tensor.shape[0]:
-            raise FormatError(
-                f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means {len(numbers)}"
-            )
-        each = numbers[:, None] if len(tensor.shape) > 1 else numbers[None]
+    def by_rows(function: Callable[[Floats, Floats], Floats]) -> Transform:
+        def transform(tensor: Tensor, config: Config) -> Tensor:
+            numbers, rows = factors(config), tensor.shape[0]
+            if len(numbers) != rows:
+                name = tensor.origin or tensor.name
+                raise FormatError(f"{name} has {rows} rows; config.json means {len(numbers)}")
+            return computed(tensor, function, numbers[:, None] if len(tensor.shape) > 1 else numbers[None])
 
-        def read(start: int, stop: int) -> NDArray[np.uint8]:
-            values = function(tensor.float32(start, stop), each[start:stop])
-            return np.ascontiguousarray(values, "<f4").view(np.uint8)
-
-        return replace(tensor, format=format_named("F32"), read=read)
-
-    def divide(x: Floats, factor: Floats) -> Floats:
-        return _solved(x, np.asarray(x.astype(np.float64) / factor, np.float32), lambda y: y * factor)
+        return transform
 
     return Invertible(
-        lambda tensor, config: by_rows(tensor, lambda x, factor: x * factor, config),
-        lambda tensor, config: by_rows(tensor, divide, config),
+        by_rows(np.multiply), by_rows(lambda x, factor: _solved(x, x.astype(np.float64) / factor, lambda y: y * factor))
     )
 
 
@@ -377,25 +362,22 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 def part(number: int, parts: int) -> Transform:
     """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
 
+    def index(experts: int, rows: int) -> Index:
+        size = rows // parts
+        return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
+
     def transform(tensor: Tensor, config: Config) -> Tensor:
         if len(tensor.shape) < 3:
-            size = tensor.shape[0] // parts
-            return take(tensor, np.arange(number * size, (number + 1) * size))
+            return take(tensor, index(1, tensor.shape[0]))
         experts, rows, width = tensor.shape
-        flat = take(reshape(tensor, (experts * rows, width)), _part_rows(experts, rows, number, parts))
-        return replace(flat, shape=(experts, rows // parts, width))
+        return _picked(tensor, index(experts, rows), (experts, rows // parts, width))
 
     def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
         if len(shape) < 3:
-            return _part_rows(1, total, number, parts), (total, *shape[1:])
-        return _part_rows(shape[0], total // shape[0], number, parts), (shape[0], total // shape[0], shape[2])
+            return index(1, total), (total, *shape[1:])
+        return index(shape[0], total // shape[0]), (shape[0], total // shape[0], shape[2])
 
-    return Invertible(transform, _unchanged, taken)
-
-
-def _part_rows(experts: int, rows: int, number: int, parts: int) -> Index:
-    size = rows // parts
-    return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
+    return Invertible(transform, rows=taken)
 
 
 def every_second(first: int) -> Transform:
@@ -405,17 +387,16 @@ def every_second(first: int) -> Transform:
         if len(tensor.shape) == 2:
             return transposed(take(transposed(tensor), np.arange(first, tensor.shape[1], 2)))
         experts, rows, width = tensor.shape
-        flat = take(reshape(tensor, (experts * rows, width)), np.arange(first, experts * rows, 2))
-        return replace(flat, shape=(experts, rows // 2, width))
-
-    def invert(tensor: Tensor, config: Config) -> Tensor:
-        return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
+        return _picked(tensor, np.arange(first, experts * rows, 2), (experts, rows // 2, width))
 
     def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
         return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
 
-    return Invertible(transform, invert, taken)
+    def flat(tensor: Tensor, config: Config) -> Tensor:
+        return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
+
+    return Invertible(transform, flat, taken)
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
@@ -431,12 +412,11 @@ def head_rows(heads: str, start: str, stop: str) -> Transform:
     def transform(tensor: Tensor, config: Config) -> Tensor:
         rows, width = tensor.shape
         index = picked(rows, config)
-        return replace(take(tensor, index.reshape(-1)), shape=(*index.shape, width))
+        return _picked(tensor, index, (*index.shape, width))
 
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
-        return picked(total, config).reshape(-1), (total, shape[-1])
-
-    return Invertible(transform, _unchanged, taken)
+    return Invertible(
+        transform, rows=lambda total, shape, config: (picked(total, config).reshape(-1), (total, shape[-1]))
+    )
 
 
 def chain(*transforms: Transform) -> Transform:
@@ -462,7 +442,7 @@ def unit_rows_if(condition: Callable[[Config], bool]) -> Transform:
 
     def normalize(x: Floats) -> Floats:
         lengths = np.linalg.norm(x, axis=1, keepdims=True).astype(np.float32)
-        scaled: Floats = x / np.maximum(lengths, np.float32(1e-12))
-        return scaled
+        normal: Floats = x / np.maximum(lengths, np.float32(1e-12))
+        return normal
 
-    return Invertible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor, _unchanged)
+    return Invertible(lambda tensor, config: computed(tensor, normalize) if condition(config) else tensor)

@@ -13,12 +13,12 @@ from quants.errors import ModelError
 
 from ..plan import full_key, layer_count, maps_of
 from ..spec import Architecture, Config, PerLayerScalars, TensorMap
-from ..transforms import Invertible, as_float32, concatenated, reshape, take
+from ..transforms import Invertible, as_float32, concatenated, reshape, take, unchanged
 
 SUFFIX = re.compile(r"\.(weight|bias)$")
 LAYER_NUMBER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 OUTSIDE = {"output", "output_norm_head", "cls"}  # GGUF names of what stands outside of the base model
-UNCHANGED = Invertible(lambda tensor, config: tensor, lambda tensor, config: tensor)
+UNCHANGED = Invertible(unchanged)
 
 
 def export_tensors(
