@@ -8,6 +8,7 @@ import fnmatch
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,7 @@ import numpy as np
 
 from .values import FLOATS, INTEGERS, GgufType, Value, ValueType, array_of
 
-U32, I32, F32, BOOL, STRING = (
-    ValueType.UINT32, ValueType.INT32, ValueType.FLOAT32, ValueType.BOOL, ValueType.STRING
-)  # fmt: skip
+U32, I32, F32, BOOL, STRING = (ValueType[each] for each in ("UINT32", "INT32", "FLOAT32", "BOOL", "STRING"))
 INTEGER_ARRAYS = (U32, I32)  # llama.cpp reads lists of integers of either type
 MOST = {U32: (1 << 32) - 1, I32: (1 << 31) - 1}
 ITEMS = {F32: "f", BOOL: "b"}  # numpy's kinds of the items of arrays, where they are no integers
@@ -63,22 +62,18 @@ class Key:
 
     def allows(self, value: Value) -> bool:
         """Whether the value has the very type that programs read the key as."""
-        if self.any_width:
-            return self.is_like(value)
-        if value.type is not ValueType.ARRAY:
-            return not self.array and value.type is self.type
-        if not self.array and not self.per_layer:
-            return False
-        both = self.type in INTEGER_ARRAYS and value.element in INTEGER_ARRAYS
-        return value.element is self.type or both or (self.flags and value.element is BOOL)
+        stored, is_list = value.element or value.type, value.type is ValueType.ARRAY
+        either = is_list and (stored is BOOL or (self.type in INTEGER_ARRAYS and stored in INTEGER_ARRAYS))
+        return self.is_like(value) and (self.any_width or stored is self.type or either)
 
     def is_like(self, value: Value) -> bool:
         """Whether the value is of the key's sort: integers of any width are integers, floats of any width floats."""
         if value.type is not ValueType.ARRAY:
-            return not self.array and _alike(self.type, value.type)
-        if not self.array and not self.per_layer:
-            return False
-        return _alike(self.type, value.element) or (self.flags and value.element is BOOL)
+            return not self.array and self._alike(value.type)
+        return (self.array or self.per_layer) and (self._alike(value.element) or (self.flags and value.element is BOOL))
+
+    def _alike(self, stored: ValueType | None) -> bool:
+        return self.type is stored or any(self.type in same and stored in same for same in (INTEGERS, FLOATS))
 
     def wrong(self, data: Any) -> str | None:
         """What is wrong with plain data that the key holds: "is 0; 1 or more is expected". None: nothing.
@@ -89,18 +84,14 @@ class Key:
             return self._wrong_items(data) if self.array or self.per_layer else f"is a list; {self} is expected"
         if self.array or not self._is_sort(data):
             return f"is {data!r}; {'a list' if self.array else self} is expected"
-        if isinstance(data, (str, bytes)):
-            return self._wrong_choice(data)
-        data = data.item() if isinstance(data, np.generic) else data
-        if isinstance(data, float) and (math.isnan(data) or (math.isinf(data) and not self.infinite)):
-            return f"is {data}; a finite number is expected"
-        if self.least is not None and data < self.least:
-            return f"is {data}; {'more than 0' if self.least == TINY else f'{self.least} or more'} is expected"
-        if data > MOST.get(self.type, math.inf):
-            return f"is {data}; at most {MOST[self.type]} is expected"
-        return self._wrong_choice(data)
-
-    def _wrong_choice(self, data: object) -> str | None:
+        if not isinstance(data, str):
+            data = data.item() if isinstance(data, np.generic) else data
+            if isinstance(data, float) and (math.isnan(data) or (math.isinf(data) and not self.infinite)):
+                return f"is {data}; a finite number is expected"
+            if self.least is not None and data < self.least:
+                return f"is {data}; {'more than 0' if self.least == TINY else f'{self.least} or more'} is expected"
+            if data > MOST.get(self.type, math.inf):
+                return f"is {data}; at most {MOST[self.type]} is expected"
         known = ", ".join(map(str, self.choices))
         return f"is {data!r}; known are {known}" if self.choices and data not in self.choices else None
 
@@ -133,20 +124,13 @@ class Key:
         return f"a list of {each.partition(' ')[2]}s" if self.array else each
 
 
-def _alike(a: ValueType, b: ValueType | None) -> bool:
-    return a is b or (a in INTEGERS and b in INTEGERS) or (a in FLOATS and b in FLOATS)
+def _key(type: str, choices: Sequence[str | int] = (), known: Sequence[str | int] = (), **fields: Any) -> Key:
+    array, _, item = type.rpartition("/")
+    return Key(ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), **fields)
 
 
-def _read() -> dict[str, Key]:
-    found = {}
-    for name, fields in json.loads(Path(__file__).with_suffix(".json").read_bytes()).items():
-        array, _, item = fields.pop("type").rpartition("/")
-        lists = {each: tuple(fields[each]) for each in ("choices", "known") if each in fields}
-        found[name] = Key(ValueType[item], array=bool(array), **{**fields, **lists})
-    return found
-
-
-KEYS = _read()
+TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+KEYS = {name: _key(**fields) for name, fields in TABLE.items()}
 OF_MODELS = {name.removeprefix("NAME."): key for name, key in KEYS.items() if name.startswith("NAME.")}
 MODEL = {name: key for name, key in OF_MODELS.items() if not key.unread}
 PATTERNS = [(re.compile(fnmatch.translate(name)), key) for name, key in KEYS.items() if "*" in name]

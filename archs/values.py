@@ -1,6 +1,6 @@
 """Values as GGUF files store them: their types, what plain data fits one, and when two are the same."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,11 @@ UNSIGNED = (ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT6
 INTEGERS = (*UNSIGNED, ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64)
 FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
 INTEGER_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)  # the first that fits
+SORTS: dict[ValueType, tuple[tuple[Any, ...], str]] = {  # what may be stored as a type, and what it is called
+    ValueType.STRING: ((str, bytes), "a string"), ValueType.BOOL: ((bool, np.bool_), "true or false"),
+    **dict.fromkeys(INTEGERS, ((int, np.integer), "an integer")),
+    **dict.fromkeys(FLOATS, ((int, float, np.integer, np.floating), "a number")),
+}  # fmt: skip
 MAX_ARRAY_DEPTH = 4
 
 __all__ = ["GgufType", "Value", "ValueType", "array_of", "is_list", "numbers", "type_of", "value_of"]
@@ -68,17 +73,18 @@ class Value:
         """Of nested arrays, that of the first items."""
         if self.type is not ValueType.ARRAY:
             return GgufType(self.type)
-        if self.element is ValueType.ARRAY and len(self.data):
-            return GgufType(ValueType.ARRAY, self.data[0].gguf_type)
-        nested, empty = self.element is ValueType.ARRAY, GgufType(ValueType.STRING)
-        return array_of(array_of(empty) if nested else GgufType(self.element) if self.element is not None else empty)
+        if self.element is not ValueType.ARRAY:
+            return array_of(GgufType(ValueType.STRING if self.element is None else self.element))
+        return array_of(self.data[0].gguf_type if len(self.data) else array_of(GgufType(ValueType.STRING)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value):
             return NotImplemented
         a, b = self.data, other.data
-        if a is b or (self.type, self.element) != (other.type, other.element):
-            return (self.type, self.element) == (other.type, other.element)
+        if (self.type, self.element) != (other.type, other.element):
+            return False
+        if a is b:
+            return True
         if self.type is not ValueType.ARRAY:
             return bool(_stored(a, self.type) == _stored(b, self.type))
         if len(a) != len(b):
@@ -138,45 +144,35 @@ def type_of(data: Any) -> GgufType:
 def _common_type(items: Any) -> GgufType:
     if not len(items):
         raise ValueError("an empty array could be of any type")
-    for sort, name in ((_is_flag, ValueType.BOOL), (_is_text, ValueType.STRING)):
-        if all(map(sort, items)):
+    for name in (ValueType.BOOL, ValueType.STRING):
+        if not _misfit(items, name):
             return GgufType(name)
     if all(map(is_list, items)):
         return type_of(items[0])
-    if all(map(_is_integer, items)):
+    if not _misfit(items, ValueType.INT64):
         for each in INTEGER_TYPES:
             limits = np.iinfo(ARRAY_TYPES[each])
             if limits.min <= min(items) and max(items) <= limits.max:
                 return GgufType(each)
         raise ValueError("no GGUF type holds integers of more than 64 bits")
-    if all(map(_is_number, items)):
+    if not _misfit(items, ValueType.FLOAT32):
         return GgufType(ValueType.FLOAT32)
     raise ValueError("the items are of different types" if len(items) > 1 else f"{quote(items[0])} has no GGUF type")
 
 
-def _is_flag(item: Any) -> bool:
-    return isinstance(item, (bool, np.bool_))
+def _misfit(items: Any, type: ValueType) -> str:
+    """What is wrong with the first item that may not be stored as a type; "" where all may be."""
+    sorts, what = SORTS[type]
+    flags = type is ValueType.BOOL
+    wrong = (item for item in items if not isinstance(item, sorts) or (isinstance(item, bool) and not flags))
+    return next((f"{quote(item)} is not {what}" for item in wrong), "")
 
 
-def _is_text(item: Any) -> bool:
-    return isinstance(item, (str, bytes))
-
-
-def _is_integer(item: Any) -> bool:
-    return isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-
-
-def _is_number(item: Any) -> bool:
-    return _is_integer(item) or isinstance(item, (float, np.floating))
-
-
-def _sort(type: ValueType) -> tuple[Callable[[Any], bool], str]:
-    """Whether plain data may be stored as a type, and what it is called."""
-    if type is ValueType.STRING:
-        return _is_text, "a string"
-    if type is ValueType.BOOL:
-        return _is_flag, "true or false"
-    return (_is_integer, "an integer") if type in INTEGERS else (_is_number, "a number")
+def _check_items(items: Any, type: ValueType) -> None:
+    if wrong := _misfit(items, type):
+        raise ValueError(wrong)
+    if type is not ValueType.STRING:
+        numbers(items, type)
 
 
 def _fitted(data: Any, gguf_type: GgufType) -> Value:
@@ -187,33 +183,17 @@ def _fitted(data: Any, gguf_type: GgufType) -> Value:
         if type is not ValueType.STRING and not np.isscalar(data):
             raise ValueError(f"{quote(data)} is not a single value")
         _check_items([data], type)
-        if type is ValueType.STRING:
-            return Value(data, type)
-        if type in INTEGERS:
-            limits = np.iinfo(ARRAY_TYPES[type])
-            if not limits.min <= data <= limits.max:
-                raise ValueError(f"{data} is not from {limits.min} to {limits.max}")
-            return Value(int(data), type)
-        numbers([data], type)
-        return Value(bool(data) if type is ValueType.BOOL else float(data), type)
+        plain = bool if type is ValueType.BOOL else int if type in INTEGERS else float
+        return Value(data if type is ValueType.STRING else plain(data), type)
     if not is_list(data):
         raise ValueError(f"{quote(data)} is not an array")
     if items.items is not None:
         return Value([_fitted(item, items) for item in data], type, ValueType.ARRAY)
     if isinstance(data, np.ndarray):
-        stored = numbers(data, items.type)
-        return Value(stored.view(np.bool_) if items.type is ValueType.BOOL else stored, type, items.type)
+        data = numbers(data, items.type)
+        return Value(data.view(np.bool_) if items.type is ValueType.BOOL else data, type, items.type)
     _check_items(data, items.type)
-    if items.type is not ValueType.STRING:
-        numbers(data, items.type)
     return Value(data, type, items.type)
-
-
-def _check_items(data: Any, type: ValueType) -> None:
-    fits, what = _sort(type)
-    for item in data:
-        if not fits(item):
-            raise ValueError(f"{quote(item)} is not {what}")
 
 
 def numbers(data: Any, element: ValueType) -> NDArray[Any]:
@@ -249,4 +229,6 @@ def numbers(data: Any, element: ValueType) -> NDArray[Any]:
 def _check_limits(least: Any, greatest: Any, wanted: np.dtype[Any]) -> None:
     limits = np.iinfo(wanted)
     if int(least) < limits.min or int(greatest) > limits.max:
+        if least == greatest:
+            raise ValueError(f"{least} is not from {limits.min} to {limits.max}")
         raise ValueError(f"items from {least} to {greatest}; {limits.min} to {limits.max} are allowed")
