@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +94,7 @@ class Model:
 
     @property
     def metadata(self) -> Metadata:
-        """Values by key; setting takes any mapping of plain data or Values. Raises OptionError for what is none."""
+        """Values by key; setting takes any mapping of plain data or Values."""
         return self._metadata
 
     @metadata.setter
@@ -104,10 +103,7 @@ class Model:
 
     @property
     def tensors(self) -> Tensors:
-        """Tensors by name, in order; setting takes any mapping of Tensors or arrays, and gives them its names.
-
-        Raises OptionError for what is no mapping, FormatError for arrays that GGUF has no tensors of.
-        """
+        """Tensors by name, in order; setting takes any mapping of Tensors or arrays, and gives them its names."""
         return self._tensors
 
     @tensors.setter
@@ -178,18 +174,11 @@ class Model:
         return {name: read[name] if mapped.get(name) is each else each for name, each in tensors.items()}
 
     def save(
-        self,
-        path: PathLike,
-        recipe: str | Mapping[str, str] | None = None,
-        *,
-        rules: Mapping[str, str] | None = None,
-        imatrix: PathLike | ImportanceMatrix | None = None,
-        reserve: int = 0,
-        allow_requantize: bool = False,
-        overwrite: bool = False,
-        threads: int | None = None,
+        self, path: PathLike, recipe: str | Mapping[str, str] | None = None, *,
+        rules: Mapping[str, str] | None = None, imatrix: PathLike | ImportanceMatrix | None = None, reserve: int = 0,
+        allow_requantize: bool = False, overwrite: bool = False, threads: int | None = None,
         progress: Progress | None = None,
-    ) -> QuantizeReport:
+    ) -> QuantizeReport:  # fmt: skip
         """Write a GGUF file, and return what was written.
 
         recipe: None for every tensor as it is (of a checkpoint: in the type that follows it); a recipe's name, such as
@@ -232,9 +221,7 @@ class Model:
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -381,13 +368,9 @@ def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
 
 
 def open_to_convert(
-    source: PathLike,
-    pre: str | None = None,
-    embed_tokenizer: bool = False,
-    change: Change | None = None,
-    derive: Callable[[Plan, Checkpoint], Plan] | None = None,
-    magic: bytes = b"GGUF",
-) -> Model:
+    source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF",
+) -> Model:  # fmt: skip
     """A checkpoint as the Model that it is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
@@ -407,21 +390,16 @@ def open_to_convert(
         )  # fmt: skip
     if derive is not None:
         planned = derive(planned, checkpoint)
-    keep = planned.architecture.float32
-    tensors = {
-        name: computed(tensor, lambda x: x)
-        if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep)
-        else tensor
-        for name, tensor in planned.tensors.items()
-    }
-    recorded = [checkpoint.remote] if checkpoint.remote else []
-    recorded += [("an adapter",)] if change is not None else []
-    recorded += [("a predictor",)] if derive is not None else []
-    files = tuple(checkpoint.files)
+    keep, tensors = planned.architecture.float32, dict(planned.tensors)
+    for name, tensor in planned.tensors.items():
+        if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep):
+            tensors[name] = computed(tensor, lambda x: x)
+    made_of = (checkpoint.remote, ("an adapter",) if change else (), ("a predictor",) if derive else ())
+    states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
-        checkpoint.folder, files, {path: state_of(path) for path in files}, magic=magic, recorded=tuple(recorded),
-        outtype=outtype, float32=keep, remote=bool(checkpoint.remote),
+        checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
+        float32=keep, remote=bool(checkpoint.remote),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
 

@@ -38,8 +38,8 @@ def open_adapter(folder: PathLike) -> Adapter:
 
 def merge_change(adapters: Sequence[PathLike | tuple[PathLike, float]]) -> Change | None:
     """What merging these adapters does to a checkpoint: folders, each with a scale (1 if none is given)."""
-    pairs = [each if isinstance(each, tuple) else (each, 1.0) for each in adapters]
-    return merging([(open_adapter(folder), scale) for folder, scale in pairs]) if pairs else None
+    pairs = (each if isinstance(each, tuple) else (each, 1.0) for each in adapters)
+    return merging([(open_adapter(folder), scale) for folder, scale in pairs]) if adapters else None
 
 
 def plan_adapter(base: PathLike, folder: PathLike, path: Path, outtype: str = "F32") -> tuple[FilePlan, list[str]]:
@@ -85,12 +85,9 @@ def _metadata(folder: Path, base: Path, architecture: str, adapter: Adapter, ten
 def _adapted(tensors: Iterable[Tensor]) -> list[Tensor]:
     """A stand-in for each weight that a pair is added to, for counting parameters."""
     found: list[Tensor] = []
-    inputs = 0
     for tensor in tensors:
-        if tensor.name.endswith(".lora_a"):
-            inputs = tensor.width
-        elif tensor.name.endswith(".lora_b"):
-            found.append(replace(tensor, shape=(*tensor.shape[:-1], inputs)))
+        if tensor.name.endswith(".lora_b"):  # behind its .lora_a
+            found[-1] = replace(tensor, shape=(*tensor.shape[:-1], found[-1].width))
         else:
             found.append(tensor)
     return found

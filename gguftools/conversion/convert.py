@@ -29,44 +29,14 @@ from .quantize import quantize
 REMOTE_THREADS = 8  # most of the time they wait for the network
 
 
-def _with_predictor(predictor: Predictor) -> Callable[[Plan, Checkpoint], Plan]:
-    """What makes a PowerInfer file of a plan."""
-
-    def derive(planned: Plan, checkpoint: Checkpoint) -> Plan:
-        config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
-        metadata = sparse_metadata(planned.architecture, config, planned.metadata, predictor.threshold)
-        return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, predictor.layers))
-
-    return derive
-
-
-def target_path(output: PathLike | None, folder: Path, outtype: str) -> Path:
-    """Where a conversion goes: the file named, or NAME-OUTTYPE.gguf in the folder named (or the current one).
-
-    Raises FileError where the folder does not exist.
-    """
-    return output_path("." if output is None else output, f"{folder.resolve().name}-{outtype.upper()}.gguf")
-
-
 def convert(
-    source: PathLike,
-    output: PathLike | None = None,
-    outtype: str = "auto",
-    *,
-    pre: str | None = None,
-    embed_tokenizer: bool = False,
-    lora: PathLike | None = None,
-    merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
+    source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
+    pre: str | None = None, embed_tokenizer: bool = False,
+    lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None,
-    reserve: int = 0,
-    resume: bool = False,
-    threads: int | None = None,
-    memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-    reads: Iterable[PathLike] = (),
-    **quantizing: Any,
-) -> QuantizeReport:
+    reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (), **quantizing: Any,
+) -> QuantizeReport:  # fmt: skip
     """Convert a Hugging Face checkpoint to GGUF.
 
     source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
@@ -88,9 +58,10 @@ def convert(
     if wanted not in ("AUTO", *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
-    merged = ((adapter, "merge_lora") for adapter in adapters)
-    for given, what in ((source, "the model"), (lora, "lora"), (predictor, "predictor"), *merged):
-        as_path(source if given is None else given, what)
+    for given, what in ((lora, "lora"), (predictor, "predictor"), *((each, "merge_lora") for each in adapters)):
+        if given is not None:
+            as_path(given, what)
+    as_path(source, "the model")
     as_count(reserve, "reserve", 0)
     read = Reads().also([source, lora, *adapters, predictor, *reads])
     run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
@@ -99,27 +70,41 @@ def convert(
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
         if is_remote(source):
             raise OptionError(f"an adapter needs its base model in a folder, not {source}", "config.json is enough")
-        path = target_path(output, Path(lora), "F32" if wanted == "AUTO" else wanted)
-        file, warnings = plan_adapter(source, lora, path, "F32" if wanted == "AUTO" else wanted)
+        wanted = "F32" if wanted == "AUTO" else wanted
+        file, warnings = plan_adapter(source, lora, _target(output, Path(lora), wanted), wanted)
         return write_file(replace(file, reserve=reserve), wanted, run, warnings=warnings)
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
-    derive = None if predictor is None else _with_predictor(open_predictor(predictor))
-    magic = b"GGUF" if predictor is None else MAGIC
+    derive, magic = (None, b"GGUF") if predictor is None else (_with_predictor(open_predictor(predictor)), MAGIC)
     model = open_to_convert(source, pre, embed_tokenizer, merge_change(merge_lora), derive, magic)
     wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
-    path = target_path(output, model.path, wanted)
+    path = _target(output, model.path, wanted)
     if model.origin.remote and threads is None:
         threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
         raise OptionError(f"{wanted} is written without importance", "leave out --imatrix, or name a recipe: Q4_K_M")
     if wanted not in FILE_TYPES or quantizing:
         return quantize(
-            model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory,
-            progress=progress, overwrite=overwrite, reads=read.paths, **quantizing,
+            model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
+            overwrite=overwrite, reads=read.paths, **quantizing,
         )  # fmt: skip
-    resumable = None
-    if resume or model.origin.remote:
-        resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume)
+    kept = resume or model.origin.remote
+    resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
     return write_plain(model, path, wanted, run, reserve, resumable, left_behind([path], resume))
+
+
+def _target(output: PathLike | None, folder: Path, outtype: str) -> Path:
+    """The file that is named, or NAME-OUTTYPE.gguf in the folder that is (or the current one). Raises FileError."""
+    return output_path("." if output is None else output, f"{folder.resolve().name}-{outtype}.gguf")
+
+
+def _with_predictor(predictor: Predictor) -> Callable[[Plan, Checkpoint], Plan]:
+    """What makes a PowerInfer file of a plan."""
+
+    def derive(planned: Plan, checkpoint: Checkpoint) -> Plan:
+        config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
+        metadata = sparse_metadata(planned.architecture, config, planned.metadata, predictor.threshold)
+        return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, predictor.layers))
+
+    return derive

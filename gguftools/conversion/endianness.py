@@ -1,11 +1,9 @@
 """The same GGUF file in the other byte order."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 
@@ -21,10 +19,7 @@ ORDERS = ("little", "big")
 
 @dataclass(frozen=True)
 class EndianReport:
-    """What was written.
-
-    files: one, or those of a split set. order: "little" or "big". nbytes: of all files.
-    """
+    """What was written. files: one, or those of a split set. order: "little" or "big". nbytes: of all files."""
 
     files: list[Path]
     order: str
@@ -36,18 +31,14 @@ class EndianReport:
 
 
 def convert_endian(
-    source: PathLike | Model,
-    order: str | None = None,
-    output: PathLike | None = None,
-    overwrite: bool = False,
+    source: PathLike | Model, order: str | None = None, output: PathLike | None = None, overwrite: bool = False,
     progress: Progress | None = None,
-) -> EndianReport:
+) -> EndianReport:  # fmt: skip
     """Write a GGUF file, or all shards of a set, in another byte order: header, metadata, tensors of every type.
 
     source: the file (of a set, any shard), or a Model opened from it. order: "little" or "big"; the other one if not
-    given. output: the file, of a set the name that `-0000N-of-…` is
-    added to; NAME-ORDER.gguf if not given. overwrite: replace files that exist.
-    progress(bytes read, of how many, tensor). Returns what was written. Raises FileError, OptionError.
+    given. output: the file, of a set the name that `-0000N-of-…` is added to; NAME-ORDER.gguf if not given.
+    overwrite: replace files that exist. progress(bytes read, of how many, tensor). Raises FileError, OptionError.
     """
     opened = open_gguf(stored_file(source))
     order = order or ORDERS[opened.byte_order == "little"]
@@ -57,18 +48,16 @@ def convert_endian(
         raise OptionError(f"{opened.path} is {order} endian already")
     tensors = pread_tensors(opened)
     targets = _targets(opened, order, output)
-    files = [_plan(part, target, tensors, order) for part, target in zip(opened.parts, targets, strict=True)]
+    files = []
+    for part, target in zip(opened.parts, targets, strict=True):
+        items = tuple(Item(tensors[name], tensors[name].format) for name in part.tensors)
+        files.append(FilePlan(target, part.metadata, items, magic=part.magic, version=part.version, byte_order=order))
     reads, total = Reads(states=opened.states), sum(file.layout.total for file in files)
     for target in targets:
         check_target(target, reads, overwrite)
     check_space(targets[0], total)
     write_files(files, progress=progress, overwrite=overwrite, reads=reads, finite=False)
     return EndianReport(targets, order, total)
-
-
-def _plan(part: GgufFile, target: Path, tensors: Mapping[str, Tensor], order: str) -> FilePlan:
-    items = tuple(Item(tensors[name], tensors[name].format) for name in part.tensors)
-    return FilePlan(target, part.metadata, items, magic=part.magic, version=part.version, byte_order=order)
 
 
 def _targets(opened: GgufFile, order: str, output: PathLike | None) -> list[Path]:

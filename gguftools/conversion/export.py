@@ -55,16 +55,9 @@ class ExportReport:
 
 
 def export(
-    source: PathLike | Model,
-    output: PathLike,
-    *,
-    tensors: str | None = None,
-    outtype: str | None = None,
-    max_size: int | None = None,
-    overwrite: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> ExportReport:
+    source: PathLike | Model, output: PathLike, *, tensors: str | None = None, outtype: str | None = None,
+    max_size: int | None = None, overwrite: bool = False, threads: int | None = None, progress: Progress | None = None,
+) -> ExportReport:  # fmt: skip
     """Make the Hugging Face folder that a model could come from, or write tensors under their GGUF names.
 
     output: a folder for a checkpoint; for tensors a .safetensors file, a .npy file for one, or a folder for a .npy file

@@ -58,23 +58,15 @@ class PlacementReport:
 
     def as_dict(self) -> dict[str, Any]:
         found = self.placement
-        return {
-            "file": str(self.file), "model": str(self.model), "vram": self.vram, "used": found.used,
-            "activations": found.activations, "optimal": found.optimal,
-            "layers": [{"neurons": len(gpu), "on_gpu": int(gpu.sum())} for gpu in found.gpu],
-        }  # fmt: skip
+        layers = [{"neurons": len(gpu), "on_gpu": int(gpu.sum())} for gpu in found.gpu]
+        return {"file": str(self.file), "model": str(self.model), "vram": self.vram, "used": found.used,
+                "activations": found.activations, "optimal": found.optimal, "layers": layers}  # fmt: skip
 
 
 def gpu_split(
-    activations: PathLike,
-    vram: int,
-    model: PathLike | None = None,
-    output: PathLike | None = None,
-    *,
-    batch: int = BATCH,
-    least: int = 0,
-    overwrite: bool = False,
-) -> PlacementReport:
+    activations: PathLike, vram: int, model: PathLike | None = None, output: PathLike | None = None, *,
+    batch: int = BATCH, least: int = 0, overwrite: bool = False,
+) -> PlacementReport:  # fmt: skip
     """Place a model's neurons and write the file.
 
     activations: folder of activation_N.pt, one a layer. vram: bytes for neurons. model: the GGUF file, from which the
@@ -123,10 +115,8 @@ def model_beside(folder: Path) -> Path:
     """The GGUF file in the folder that the activations' folder is in. Raises OptionError where it is not clear."""
     found = sorted(folder.resolve().parent.glob("*.gguf"))
     if len(found) != 1:
-        raise OptionError(
-            f"{len(found)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron",
-            hint="name it with --model",
-        )
+        problem = f"{len(found)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+        raise OptionError(problem, hint="name it with --model")
     return found[0]
 
 
@@ -178,10 +168,8 @@ def _solve(
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import bmat, coo_array, diags
     except ImportError as error:
-        raise GgufToolsError(
-            "placing neurons needs scipy, which is not installed", hint='install the extra: "gguftools[powerinfer]"'
-        ) from error
-
+        hint = 'install the extra: "gguftools[powerinfer]"'
+        raise GgufToolsError("placing neurons needs scipy, which is not installed", hint) from error
     batches, layers = len(worth), len(sizes)
     place, shape = (layer, np.arange(batches)), (layers, batches)
     members, neurons = coo_array((np.ones(batches), place), shape), coo_array((held.astype(np.float64), place), shape)

@@ -19,36 +19,17 @@ from ..writing.row_blocks import Progress
 
 
 def quantize(
-    source: PathLike | Model,
-    recipes: str | Sequence[str],
-    output: PathLike | None = None,
-    *,
-    imatrix: PathLike | ImportanceMatrix | None = None,
-    include_weights: Sequence[str] = (),
-    exclude_weights: Sequence[str] = (),
-    allow_missing_experts: bool = False,
-    rules: Mapping[str, str] | Iterable[tuple[str, str]] = (),
-    options: Options | None = None,
-    prune_layers: Sequence[int] = (),
-    override: Mapping[str, Any] | None = None,
-    new: bool = False,
-    keep_split: bool = False,
-    max_size: int | None = None,
-    max_tensors: int | None = None,
-    reserve: int = 0,
-    allow_requantize: bool = False,
-    no_fallback: bool = False,
-    check_tensors: bool = False,
-    dry_run: bool = False,
-    resume: bool = False,
-    statistics: bool = False,
-    threads: int | None = None,
-    memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None,
-    executor: Executor | None = None,
-    overwrite: bool = False,
-    reads: Iterable[PathLike] = (),
-) -> QuantizeReport:
+    source: PathLike | Model, recipes: str | Sequence[str], output: PathLike | None = None, *,
+    imatrix: PathLike | ImportanceMatrix | None = None, include_weights: Sequence[str] = (),
+    exclude_weights: Sequence[str] = (), allow_missing_experts: bool = False,
+    rules: Mapping[str, str] | Iterable[tuple[str, str]] = (), options: Options | None = None,
+    prune_layers: Sequence[int] = (), override: Mapping[str, Any] | None = None, new: bool = False,
+    keep_split: bool = False, max_size: int | None = None, max_tensors: int | None = None, reserve: int = 0,
+    allow_requantize: bool = False, no_fallback: bool = False, check_tensors: bool = False,
+    dry_run: bool = False, resume: bool = False, statistics: bool = False,
+    threads: int | None = None, memory: int = DEFAULT_MEMORY, progress: Progress | None = None,
+    executor: Executor | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (),
+) -> QuantizeReport:  # fmt: skip
     """Write `source` once for each recipe, reading it once.
 
     source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model.
@@ -59,13 +40,12 @@ def quantize(
     options: what else may be added to a recipe. prune_layers: layers to leave out; the rest is renumbered.
     override: metadata to set, plain data or Values; new: also keys that no program is known to read.
     keep_split: a shard for each of the source's. max_size, max_tensors: bytes of tensor data, tensors of a shard.
-    reserve: bytes of slack in the header. allow_requantize: also encode again what is quantized.
-    no_fallback: raise FormatError where a tensor cannot have the format of its recipe. check_tensors: look for NaN
-    everywhere before anything is written. dry_run: say what would be written; write nothing.
-    resume: go on from what an interrupted run left. statistics: measure errors. threads: default all processors.
-    memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and then. executor: runs the
-    tasks instead of own threads. overwrite: replace outputs that exist. reads: files that options come from, which must
-    not be an output.
+    reserve: bytes of slack in the header. allow_requantize: also encode again what is quantized. no_fallback: raise
+    FormatError where a tensor cannot have its recipe's format. check_tensors: first look for NaN everywhere. dry_run:
+    say what would be written. resume: go on from what an interrupted run left. statistics: measure errors. threads:
+    default all processors. memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and
+    then. executor: runs the tasks instead of own threads. overwrite: replace outputs that exist. reads: files that
+    options come from, which must not be an output.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = as_texts(recipes, "recipes")
