@@ -2,8 +2,8 @@
 
 from .config import lookup
 from .layouts import gated_net
-from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
-from .transforms import part
+from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, Transform
+from .transforms import chain, part
 
 # Values of `expert_gating_func`.
 GATING = {"softmax": 1, "sigmoid": 2, "softmax_of_top": 3}
@@ -34,19 +34,23 @@ def shared_width(config: Config) -> int | None:
 def separate_experts(net: str) -> dict[str, Target]:
     """Experts with a tensor for each of their matrices."""
     return {
-        f"{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"ffn_{matrix}_exps", stack=True)
+        f".{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"ffn_{matrix}_exps", stack=True)
         for matrix in ("gate", "up", "down")
     }
+
+
+def gate_and_up(suffix: str, before: Transform | None = None) -> tuple[TensorMap, TensorMap]:
+    """Where a gate and an up projection go that are stored as one. before: what is done to it first."""
+    gate, up = (chain(before, part(i, 2)) if before else part(i, 2) for i in (0, 1))
+    return TensorMap(f"ffn_gate{suffix}", gate), TensorMap(f"ffn_up{suffix}", up)
 
 
 def fused_experts(net: str) -> dict[str, Target]:
     """All experts in one tensor, gate and up in one: as transformers 5 holds them, and writes if asked to."""
     return {
-        f"{net}.experts.gate_up_proj": (
-            TensorMap("ffn_gate_exps.weight", part(0, 2)), TensorMap("ffn_up_exps.weight", part(1, 2))
-        ),
-        f"{net}.experts.down_proj": "ffn_down_exps.weight",
-    }  # fmt: skip
+        f".{net}.experts.gate_up_proj": gate_and_up("_exps.weight"),
+        f".{net}.experts.down_proj": "ffn_down_exps.weight",
+    }
 
 
 SEPARATE_EXPERTS, FUSED_EXPERTS = separate_experts("mlp"), fused_experts("mlp")

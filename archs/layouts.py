@@ -1,6 +1,6 @@
 """What several families call alike: tensors of feed-forward nets, norms, state spaces, layers that predict further.
 
-Tensors of layers have names as `archs.spec.in_layers` takes them.
+Names of tensors begin with ".": `archs.spec.Architecture.derive` puts the layer in front.
 """
 
 import re
@@ -17,12 +17,12 @@ def gated_net(
 ) -> dict[str, Target]:
     """A net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
     names = zip(matrices, ("gate", "up", "down"), strict=True)
-    return {f"{source}.{matrix}": f"ffn_{name}{suffix}" for matrix, name in names}
+    return {f".{source}.{matrix}": f"ffn_{name}{suffix}" for matrix, name in names}
 
 
 def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
     """The norms of q and k."""
-    return {f"self_attn.{q}": "attn_q_norm", f"self_attn.{k}": "attn_k_norm"}
+    return {f".self_attn.{q}": "attn_q_norm", f".self_attn.{k}": "attn_k_norm"}
 
 
 def not_exportable(keys: GgufKeys, tensors: Tensors) -> NoReturn:
@@ -59,32 +59,32 @@ def step_limits(keys: GgufKeys) -> ConfigKeys:
 def mamba(source: str) -> dict[str, Target]:
     """What the tensors of Mamba and of Mamba-2 have in common."""
     return {
-        f"{source}.in_proj": "ssm_in",
-        f"{source}.conv1d": TensorMap("ssm_conv1d", channels_and_taps),
-        f"{source}.A_log": TensorMap("ssm_a", negative_exp),
-        f"{source}.D": "ssm_d",
-        f"{source}.out_proj": "ssm_out",
+        f".{source}.in_proj": "ssm_in",
+        f".{source}.conv1d": TensorMap("ssm_conv1d", channels_and_taps),
+        f".{source}.A_log": TensorMap("ssm_a", negative_exp),
+        f".{source}.D": "ssm_d",
+        f".{source}.out_proj": "ssm_out",
     }
 
 
 def mamba2(source: str, groups: str) -> dict[str, Target]:
     """The tensors of Mamba-2. groups: the config key that counts them."""
     return mamba(source) | {
-        f"{source}.dt_bias": "ssm_dt.bias",
-        f"{source}.D": TensorMap("ssm_d", column),
-        f"{source}.norm": TensorMap("ssm_norm", in_groups(groups)),
+        f".{source}.dt_bias": "ssm_dt.bias",
+        f".{source}.D": TensorMap("ssm_d", column),
+        f".{source}.norm": TensorMap("ssm_norm", in_groups(groups)),
     }
 
 
 # Layers after the last, which predict the tokens after the next (MTP)
 
 MTP_TENSORS: dict[str, Target] = {
-    "embed_tokens": "nextn.embed_tokens",
-    "enorm": "nextn.enorm",
-    "hnorm": "nextn.hnorm",
-    "eh_proj": "nextn.eh_proj",
-    "shared_head.norm": "nextn.shared_head_norm",
-    "shared_head.head": "nextn.shared_head_head",
+    ".embed_tokens": "nextn.embed_tokens",
+    ".enorm": "nextn.enorm",
+    ".hnorm": "nextn.hnorm",
+    ".eh_proj": "nextn.eh_proj",
+    ".shared_head.norm": "nextn.shared_head_norm",
+    ".shared_head.head": "nextn.shared_head_head",
 }
 MTP_KEYS: dict[str, str | Computed | None] = {
     "block_count": lambda config: config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0),

@@ -58,7 +58,7 @@ Target = str | TensorMap | tuple[TensorMap, ...] | PerLayerScalars | None
 
 
 def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Target]:
-    """Tensors of a layer by full names: `targets` lack "layers.{i}." (at: what else stands there) and "blk.{i}."."""
+    """Tensors of a layer by full names: `targets` lack "layers.{i}" (at: what else stands there) and "blk.{i}."."""
 
     def placed(to: TensorMap) -> TensorMap:
         name = to.name
@@ -73,7 +73,14 @@ def in_layers(targets: Mapping[str, Target], at: str = "layers") -> dict[str, Ta
             return tuple(placed(each) for each in target)
         return placed(target) if isinstance(target, TensorMap) else target
 
-    return {f"{at}.{{i}}.{name}": full(target) for name, target in targets.items()}
+    return {f"{at}.{{i}}.{name.removeprefix('.')}": full(target) for name, target in targets.items()}
+
+
+def _by_full_names(targets: Mapping[str, Target], at: str) -> dict[str, Target]:
+    full: dict[str, Target] = {}
+    for name, target in targets.items():
+        full |= in_layers({name: target}, at) if name.startswith(".") else {name: target}
+    return full
 
 
 def last_of_period(period: int, layer: int) -> bool:
@@ -166,8 +173,10 @@ class Architecture:
         depends on others (then null means absent too). "model_type" where it is not the first class in lower case
         without what it is used for; architectures derived for other classes don't inherit it.
     tensors: source name → target. Source names are written without wrapper prefixes ("model.", "transformer.", …) and
-        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert. An export uses the
-        later of two rules for one GGUF name.
+        without ".weight" / ".bias", which carry over; {i} is the layer, a second {e} the expert. What is given to
+        `derive` with a "." in front stands in a layer, see `in_layers`. An export uses the later of two rules for one
+        GGUF name.
+    layers: what stands before a layer's number in source names.
     ignored: source names (globs) that hold nothing: buffers, masks. generated: tensors made from the config alone.
     float32: globs of GGUF names that this family keeps in float32 beyond the common ones.
     layers_vary: layers differ in what tensors they have (hybrids, leading dense layers).
@@ -200,6 +209,7 @@ class Architecture:
     metadata: Mapping[str, str | Computed | None] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Target] = field(default_factory=dict)
+    layers: str = "layers"
     ignored: tuple[str, ...] = ()
     generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
     float32: tuple[str, ...] = ()
@@ -228,6 +238,8 @@ class Architecture:
         if "hf_classes" in changes:
             own["defaults"] = {key: value for key, value in self.defaults.items() if key != "model_type"}
         for name, change in changes.items():
+            if name == "tensors":
+                change = _by_full_names(change, changes.get("layers", self.layers))
             if isinstance(change, Mapping):
                 before = vars(self.block) if name == "block" else own.get(name, {})
                 merged = {key: value for key, value in {**before, **change}.items() if value is not None}

@@ -9,7 +9,6 @@ from archs.config import changed, unusual_windows
 from archs.experts import SEPARATE_EXPERTS, SHARED
 from archs.families.llama import LLAMA
 from archs.layouts import head_norms
-from archs.spec import in_layers
 
 PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 
@@ -44,12 +43,12 @@ AFMOE = LLAMA.derive(
         **({"score_func": "sigmoid"} if "expert_gating_func" in keys else {}),
     },
     refused={"score_func": "softmax"},
-    tensors=in_layers({
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.gate_proj": "attn_gate", **head_norms(),
-        "post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm",
-        "post_mlp_layernorm": "post_ffw_norm", "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b.bias",
-        **SEPARATE_EXPERTS, **SHARED,
-    }),
+    tensors={
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.gate_proj": "attn_gate",
+        **head_norms(), ".post_attention_layernorm": "post_attention_norm", ".pre_mlp_layernorm": "ffn_norm",
+        ".post_mlp_layernorm": "post_ffw_norm", ".mlp.router.gate": "ffn_gate_inp",
+        ".mlp.expert_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS, **SHARED,
+    },
     layers_vary=True,
     block={
         "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "scoring": "sigmoid",

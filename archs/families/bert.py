@@ -9,7 +9,7 @@ Reference: transformers `models/bert/`, `models/roberta/`, `models/distilbert/`,
 
 from archs.config import required
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import skip_rows
 from quants.errors import ModelError
 
@@ -46,15 +46,14 @@ BERT = BASE.derive(
     },
     refused={"is_decoder": True},
     config_from_gguf=config_from_gguf,
+    layers="encoder.layer",
     tensors={
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": TensorMap("position_embd", skip_rows(first_position)),
         "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
-        **in_layers({
-            "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
-            "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
-            "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
-        }, "encoder.layer"),
+        ".attention.self.query": "attn_q", ".attention.self.key": "attn_k", ".attention.self.value": "attn_v",
+        ".attention.output.dense": "attn_output", ".attention.output.LayerNorm": "attn_output_norm",
+        ".intermediate.dense": "ffn_up", ".output.dense": "ffn_down", ".output.LayerNorm": "layer_output_norm",
         "classifier": TensorMap(lambda config: "cls.output" if labels(config) else "cls"),
     },
     ignored=("embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "vocab_*"),
@@ -86,14 +85,13 @@ DISTILBERT = BERT.derive(
         "hidden_size": None, "num_hidden_layers": None, "num_attention_heads": None, "intermediate_size": None,
         "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "type_vocab_size": None,
     },
+    layers="transformer.layer",
     tensors={
         **{name: None for name in BERT.tensors if "token_type" in name or name.startswith("encoder.")},
-        **in_layers({
-            "attention.q_lin": "attn_q", "attention.k_lin": "attn_k", "attention.v_lin": "attn_v",
-            "attention.out_lin": "attn_output", "sa_layer_norm": "attn_output_norm", "ffn.lin1": "ffn_up",
-            "ffn.lin2": "ffn_down", "output_layer_norm": "layer_output_norm",
-        }, "transformer.layer"),
-        "pre_classifier": "cls", "classifier": "cls.output",
+        ".attention.q_lin": "attn_q", ".attention.k_lin": "attn_k", ".attention.v_lin": "attn_v",
+        ".attention.out_lin": "attn_output", ".sa_layer_norm": "attn_output_norm", ".ffn.lin1": "ffn_up",
+        ".ffn.lin2": "ffn_down", ".output_layer_norm": "layer_output_norm", "pre_classifier": "cls",
+        "classifier": "cls.output",
     },
     config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
     activation="activation",
@@ -138,13 +136,12 @@ NOMIC_BERT = BERT.derive(
         "rotary_emb_interleaved": True, "rotary_emb_fraction": lambda share: share not in (None, 1),
         "use_rms_norm": True,
     },
+    layers="encoder.layers",
     tensors={
         **{name: None for name in BERT.tensors if name.startswith("encoder.") or "position" in name},
-        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm",
-        **in_layers({
-            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc11": "ffn_up",
-            "mlp.fc12": "ffn_gate", "mlp.fc2": "ffn_down", "norm2": "layer_output_norm",
-        }, "encoder.layers"),
+        "embeddings.LayerNorm": None, "emb_ln": "token_embd_norm", ".attn.Wqkv": "attn_qkv",
+        ".attn.out_proj": "attn_output", ".norm1": "attn_output_norm", ".mlp.fc11": "ffn_up", ".mlp.fc12": "ffn_gate",
+        ".mlp.fc2": "ffn_down", ".norm2": "layer_output_norm",
     },
     generated=(llama3_freqs, longrope_factors),
     config_from_gguf=nomic_config_from_gguf,

@@ -4,7 +4,7 @@ Reference: transformers `models/bloom/modeling_bloom.py`.
 """
 
 from archs.config import required
-from archs.spec import BASE, TensorMap, in_layers
+from archs.spec import BASE, TensorMap
 from archs.transforms import ungroup
 
 HEADS = "n_head|num_attention_heads"
@@ -26,15 +26,13 @@ BLOOM = BASE.derive(
         "n_head": lambda config: config.get("num_attention_heads", 8), "layer_norm_epsilon": 1e-5,
         "vocab_size": 250_880,
     },
+    layers="h",
     tensors={
         "word_embeddings": "token_embd", "word_embeddings_layernorm": "token_embd_norm",
-        **in_layers({
-            "input_layernorm": "attn_norm",
-            "self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
-            "self_attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
-            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-        }, "h"),
-        "ln_f": "output_norm", "lm_head": "output",
+        ".input_layernorm": "attn_norm",
+        ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
+        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
     },
     config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
     refused={"apply_residual_connection_post_layernorm": True},

@@ -15,7 +15,7 @@ from archs.families.llama import HALVES
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.rope import scaling_type
-from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add, in_layers
+from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
@@ -30,7 +30,7 @@ COHERE = HALVES.derive(
         "max_position_embeddings": 8192, "rms_norm_eps": None, "layer_norm_eps": 1e-5, "rope_theta": 500_000.0,
         "logit_scale": 0.0625, "vocab_size": 256_000,
     },
-    tensors=in_layers({**head_norms(), "post_attention_layernorm": None}),
+    tensors={**head_norms(), ".post_attention_layernorm": None},
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "adjacent", "parallel": True},
 )  # fmt: skip
@@ -127,7 +127,7 @@ COHERE2_MOE = COHERE2.derive(
     config_from_gguf=config_from_gguf,
     rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
-    tensors=in_layers({"mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED}),
+    tensors={".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},
     layers_vary=True,
     block={"numbers": numbers, "add_shared_expert": average},
 )  # fmt: skip

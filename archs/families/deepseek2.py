@@ -18,7 +18,7 @@ from archs.families.llama import HALVES, LLAMA
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.rope import attention_factor, yarn_temperature
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, head_rows, transpose
 from quants.errors import ModelError
 
@@ -103,21 +103,17 @@ DEEPSEEK_V2 = LLAMA.derive(
     flags_from_tensors={"attention_bias": "blk.*.attn_kv_a_mqa.bias", "mlp_bias": "blk.*.ffn_up*.bias"},
     refused={"rope_interleave": False},
     tensors={
-        **in_layers(FUSED_EXPERTS),
-        "lm_head": TensorMap(unless_tied("output")),
-        **in_layers({
-            "self_attn.q_proj": "attn_q", "self_attn.k_proj": None, "self_attn.v_proj": None,
-            "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
-            "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-            "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-            "self_attn.kv_b_proj": (
-                TensorMap("attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
-                TensorMap("attn_v_b",
-                    head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
-            ),
-            "mlp.gate": "ffn_gate_inp", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS,
-            **SHARED,
-        }),
+        **FUSED_EXPERTS, "lm_head": TensorMap(unless_tied("output")), ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": None, ".self_attn.v_proj": None, ".self_attn.q_a_proj": "attn_q_a",
+        ".self_attn.q_a_layernorm": "attn_q_a_norm", ".self_attn.q_b_proj": "attn_q_b",
+        ".self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", ".self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        ".self_attn.kv_b_proj": (
+            TensorMap("attn_k_b", chain(head_rows("num_attention_heads", "", "qk_nope_head_dim"), transpose)),
+            TensorMap("attn_v_b",
+                head_rows("num_attention_heads", "qk_nope_head_dim", "qk_nope_head_dim+v_head_dim")),
+        ),
+        ".mlp.gate": "ffn_gate_inp", ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS,
+        **SHARED,
     },
     layers_vary=True,
     block={"normalize_experts": False, "numbers": numbers},
@@ -157,9 +153,6 @@ DOTS1 = HALVES.derive(
         "norm_topk_prob": False, "routed_scaling_factor": 1.0, "scoring_func": "sigmoid",
         "max_position_embeddings": 2048, "max_window_layers": 62, "vocab_size": 152_064,
     },
-    tensors={
-        **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        **in_layers({**head_norms()}),
-    },
+    tensors={**{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name}, **head_norms()},
     layers_vary=True,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from archs.config import head_dim, other_than
 from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import HALVES
-from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
+from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 ERNIE4_5 = HALVES.derive(
     name="ernie4_5", hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "Ernie4_5Model"),
@@ -54,10 +54,8 @@ ERNIE45_MOE = HALVES.derive(
     refused={"moe_norm_min": other_than(1e-12)},
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
-        **in_layers({
-            "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
-            "mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
-        }),
+        ".mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
+        ".mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     },
     layers_vary=True,
     block={"rope": "adjacent", "normalize_experts": True},

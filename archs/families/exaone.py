@@ -12,7 +12,7 @@ from archs.families.deepseek2 import DOTS1
 from archs.families.olmo import OLMO2
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import scaling_type
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors, in_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from archs.typed_json import Either, Text, Whole
 
 PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
@@ -70,6 +70,6 @@ EXAONE_MOE = DOTS1.derive(
         "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
     },
     config_from_gguf=lambda keys, tensors: {**mtp_counts(keys), **kinds_of_nets(keys, tensors)},
-    tensors=in_layers({"mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS}),
+    tensors={".mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS},
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

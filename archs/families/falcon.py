@@ -13,7 +13,7 @@ from archs.config import other_than, required
 from archs.families.llama import LLAMA
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
-from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
 from quants.errors import ModelError
@@ -76,15 +76,12 @@ FALCON = BASE.derive(
         "multi_query": lambda config: "n_head_kv" not in config,  # the first 40B says no more
         "new_decoder_architecture": False, "parallel_attn": True, "rope_theta": 10_000.0, "vocab_size": 65_024,
     },
+    layers="h",
     tensors={
-        "word_embeddings": "token_embd",
-        **in_layers({
-            "input_layernorm": "attn_norm", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
-            "self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
-            "self_attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
-            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-        }, "h"),
-        "ln_f": "output_norm", "lm_head": "output",
+        "word_embeddings": "token_embd", ".input_layernorm": "attn_norm", ".ln_mlp": "attn_norm",
+        ".ln_attn": "attn_norm_2", ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, kv_heads)),
+        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
     config_from_gguf=config_from_gguf,
@@ -158,25 +155,22 @@ FALCON_H1 = LLAMA.derive(
     config_from_gguf=h1_config_from_gguf,
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={
-        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")),
-        **in_layers({
-            **mamba2("mamba", "mamba_n_groups"),
-            "mamba.in_proj": TensorMap("ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))),
-            "mamba.in_proj.bias": TensorMap("ssm_in.bias", scaled_rows(projection_factors)),
-            "mamba.out_proj": TensorMap("ssm_out", scaled("ssm_out_multiplier")),
-            "self_attn.q_proj": TensorMap("attn_q", scaled("attention_in_multiplier")),
-            "self_attn.k_proj": TensorMap("attn_k", scaled("key_multiplier", "attention_in_multiplier")),
-            "self_attn.v_proj": TensorMap("attn_v", scaled("attention_in_multiplier")),
-            "self_attn.q_proj.bias": "attn_q.bias",
-            "self_attn.k_proj.bias": TensorMap("attn_k.bias", scaled("key_multiplier")),
-            "self_attn.v_proj.bias": "attn_v.bias",
-            "self_attn.o_proj": TensorMap("attn_output", scaled("attention_out_multiplier")),
-            "pre_ff_layernorm.weight": "ffn_norm",
-            "feed_forward.gate_proj": TensorMap("ffn_gate", scaled("mlp_multipliers.0")),
-            "feed_forward.up_proj": "ffn_up",
-            "feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")),
-        }),
-        "final_layernorm": "output_norm", "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
+        "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")), **mamba2("mamba", "mamba_n_groups"),
+        ".mamba.in_proj": TensorMap("ssm_in", chain(scaled("ssm_in_multiplier"), scaled_rows(projection_factors))),
+        ".mamba.in_proj.bias": TensorMap("ssm_in.bias", scaled_rows(projection_factors)),
+        ".mamba.out_proj": TensorMap("ssm_out", scaled("ssm_out_multiplier")),
+        ".self_attn.q_proj": TensorMap("attn_q", scaled("attention_in_multiplier")),
+        ".self_attn.k_proj": TensorMap("attn_k", scaled("key_multiplier", "attention_in_multiplier")),
+        ".self_attn.v_proj": TensorMap("attn_v", scaled("attention_in_multiplier")),
+        ".self_attn.q_proj.bias": "attn_q.bias",
+        ".self_attn.k_proj.bias": TensorMap("attn_k.bias", scaled("key_multiplier")),
+        ".self_attn.v_proj.bias": "attn_v.bias",
+        ".self_attn.o_proj": TensorMap("attn_output", scaled("attention_out_multiplier")),
+        ".pre_ff_layernorm.weight": "ffn_norm",
+        ".feed_forward.gate_proj": TensorMap("ffn_gate", scaled("mlp_multipliers.0")),
+        ".feed_forward.up_proj": "ffn_up",
+        ".feed_forward.down_proj": TensorMap("ffn_down", scaled("mlp_multipliers.1")), "final_layernorm": "output_norm",
+        "lm_head": TensorMap("output", scaled("lm_head_multiplier")),
     },
     block={"rope": "halves"},
 )  # fmt: skip

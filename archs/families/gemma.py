@@ -15,7 +15,7 @@ from archs.config import unusual_windows
 from archs.config_keys import BothSides
 from archs.families.llama import HALVES
 from archs.rope import unusual_base
-from archs.spec import Config, TensorMap, in_layers
+from archs.spec import Config, TensorMap
 from archs.transforms import add_one
 
 GEMMA = HALVES.derive(
@@ -33,11 +33,8 @@ GEMMA = HALVES.derive(
         "num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192, "vocab_size": 256_000,
     },
     tensors={
-        **in_layers({
-            "input_layernorm": TensorMap("attn_norm", add_one),
-            "post_attention_layernorm": TensorMap("ffn_norm", add_one),
-        }),
-        "norm": TensorMap("output_norm", add_one),
+        ".input_layernorm": TensorMap("attn_norm", add_one),
+        ".post_attention_layernorm": TensorMap("ffn_norm", add_one), "norm": TensorMap("output_norm", add_one),
     },
     config_from_gguf=lambda keys, tensors: {"hidden_act": keys.get("hidden_activation", "gelu_pytorch_tanh")},
     activation="",
@@ -71,11 +68,11 @@ GEMMA2 = GEMMA.derive(
         "num_key_value_heads": 4, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
         "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     },
-    tensors=in_layers({
-        "post_attention_layernorm": TensorMap("post_attention_norm", add_one),
-        "pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
-        "post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
-    }),
+    tensors={
+        ".post_attention_layernorm": TensorMap("post_attention_norm", add_one),
+        ".pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
+        ".post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
+    },
     config_from_gguf=None,
     activation="hidden_activation",
     block={"window_period": PERIOD},
@@ -95,9 +92,9 @@ GEMMA3 = GEMMA2.derive(
         "rope_local_base_freq": 10_000.0, "sliding_window_pattern": GEMMA3_PERIOD, "attn_logit_softcapping": None,
         "final_logit_softcapping": None, "vocab_size": 262_208,
     },
-    tensors=in_layers({
-        "self_attn.q_norm": TensorMap("attn_q_norm", add_one), "self_attn.k_norm": TensorMap("attn_k_norm", add_one),
-    }),
+    tensors={
+        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one), ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+    },
     refused={"use_bidirectional_attention": True},
     flags_from_tensors={"mlp_bias": None},
     activation="hidden_activation|hidden_act|activation_function",

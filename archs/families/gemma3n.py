@@ -13,7 +13,7 @@ from archs.config import windowed_layers
 from archs.config_keys import NET_WIDTH
 from archs.families.gemma4 import GEMMA4
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import COMMON, Config, TensorMap, in_layers
+from archs.spec import COMMON, Config, TensorMap
 from archs.transforms import concatenated, zeros
 from archs.typed_json import Either, ListOf
 from quants import Tensor
@@ -78,13 +78,9 @@ GEMMA3N = GEMMA4.derive(
         "embed_tokens_per_layer": TensorMap("per_layer_token_embd", for_each_token),
         "altup_projections.{e}": TensorMap("altup_proj", stack=True),
         "altup_unembed_projections.{e}": TensorMap("altup_unembd_proj", stack=True),
-        **in_layers({"altup.correct_output_scale": "altup_correct_scale.weight"}),
-        "layers.{i}.altup.correction_coefs": "blk.{i}.altup_correct_coef",
-        "layers.{i}.altup.prediction_coefs": "blk.{i}.altup_predict_coef",
-        **in_layers({
-            "altup.modality_router": "altup_router", "altup.router_norm": "altup_router_norm",
-            "laurel.linear_left": "laurel_l", "laurel.linear_right": "laurel_r",
-            "laurel.post_laurel_norm": "laurel_post_norm",
-        }),
+        ".altup.correct_output_scale": "altup_correct_scale.weight", ".altup.correction_coefs": "altup_correct_coef",
+        ".altup.prediction_coefs": "altup_predict_coef", ".altup.modality_router": "altup_router",
+        ".altup.router_norm": "altup_router_norm", ".laurel.linear_left": "laurel_l",
+        ".laurel.linear_right": "laurel_r", ".laurel.post_laurel_norm": "laurel_post_norm",
     },
 )  # fmt: skip

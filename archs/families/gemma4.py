@@ -15,7 +15,7 @@ from archs.families.gemma import GEMMA3
 from archs.hyper import Hyper, Keys
 from archs.layouts import not_exportable
 from archs.rope import SCALING
-from archs.spec import Computed, Config, TensorMap, in_layers
+from archs.spec import Computed, Config, TensorMap
 from archs.typed_json import Either, Text
 from quants import Tensor, from_array
 from quants.errors import ModelError
@@ -105,15 +105,13 @@ GEMMA4 = GEMMA3.derive(
     tensors={
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
         "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
-        "per_layer_projection_norm": "per_layer_proj_norm",
-        **in_layers({
-            "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
-            "post_per_layer_input_norm": "post_norm", "layer_scalar": "layer_output_scale.weight",
-            "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
-            "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
-            "experts.down_proj": "ffn_down_exps.weight", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-            "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
-        }),
+        "per_layer_projection_norm": "per_layer_proj_norm", ".per_layer_input_gate": "inp_gate",
+        ".per_layer_projection": "proj", ".post_per_layer_input_norm": "post_norm",
+        ".layer_scalar": "layer_output_scale.weight", ".router.proj": "ffn_gate_inp",
+        ".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale",
+        ".experts.gate_up_proj": "ffn_gate_up_exps.weight", ".experts.down_proj": "ffn_down_exps.weight",
+        ".pre_feedforward_layernorm_2": "pre_ffw_norm_2", ".post_feedforward_layernorm_1": "post_ffw_norm_1",
+        ".post_feedforward_layernorm_2": "post_ffw_norm_2",
     },
     layers_vary=True,
     block={

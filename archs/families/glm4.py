@@ -18,7 +18,7 @@ from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
 from archs.rope import rotated_width
-from archs.spec import Config, Index, TensorMap, in_layers
+from archs.spec import Config, Index, TensorMap
 from archs.transforms import reordered
 
 SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
@@ -34,10 +34,10 @@ GLM4 = HALVES.derive(
         "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-07, "partial_rotary_factor": 0.5,
         "vocab_size": 151_552,
     },
-    tensors=in_layers({
-        "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm", "mlp.gate_proj": None,
-        "mlp.up_proj": None, "mlp.gate_up_proj": "ffn_up",
-    }),
+    tensors={
+        ".post_self_attn_layernorm": "post_attention_norm", ".post_mlp_layernorm": "post_ffw_norm",
+        ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.gate_up_proj": "ffn_up",
+    },
     block={"rope": "adjacent"},
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ GLM4_MOE = DOTS1.derive(
         "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
     },
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
-    tensors=in_layers({"post_attention_layernorm": "post_attention_norm", **MTP_TENSORS}),
+    tensors={".post_attention_layernorm": "post_attention_norm", **MTP_TENSORS},
     block={"ffn_norm": "post_attention_norm"},
 )  # fmt: skip
 
@@ -106,7 +106,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     config_from_gguf=lambda keys, tensors: {
         **v3_config_from_gguf(keys, tensors), **mtp_counts(keys), **kinds_of_nets(keys, tensors),
     },
-    tensors=in_layers(MTP_TENSORS),
+    tensors=MTP_TENSORS,
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
 )  # fmt: skip
 
@@ -125,9 +125,7 @@ GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={"head_dim": None, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0},
-    tensors=in_layers({
-        "self_attn.q_proj": TensorMap("attn_q", halves), "self_attn.k_proj": TensorMap("attn_k", halves),
-    }),
+    tensors={".self_attn.q_proj": TensorMap("attn_q", halves), ".self_attn.k_proj": TensorMap("attn_k", halves)},
 )  # fmt: skip
 
 GLM4V_MOE = GLM4_MOE.derive(

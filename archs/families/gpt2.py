@@ -7,7 +7,7 @@ Reference: transformers `models/gpt2/modeling_gpt2.py`, `models/gpt_bigcode/mode
 """
 
 from archs.config import required
-from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import transpose, ungroup
 
 
@@ -41,14 +41,12 @@ GPT2 = BASE.derive(
         "attention.scale": attention_scale,
     },
     defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
+    layers="h",
     tensors={
-        "wte": "token_embd", "wpe": "position_embd",
-        **in_layers({
-            "ln_1": "attn_norm", "attn.c_attn": TensorMap("attn_qkv", transpose),
-            "attn.c_proj": TensorMap("attn_output", transpose), "ln_2": "ffn_norm",
-            "mlp.c_fc": TensorMap("ffn_up", transpose), "mlp.c_proj": TensorMap("ffn_down", transpose),
-        }, "h"),
-        "ln_f": "output_norm", "lm_head": "output",
+        "wte": "token_embd", "wpe": "position_embd", ".ln_1": "attn_norm",
+        ".attn.c_attn": TensorMap("attn_qkv", transpose), ".attn.c_proj": TensorMap("attn_output", transpose),
+        ".ln_2": "ffn_norm", ".mlp.c_fc": TensorMap("ffn_up", transpose),
+        ".mlp.c_proj": TensorMap("ffn_down", transpose), "ln_f": "output_norm", "lm_head": "output",
     },
     config_from_gguf=config_from_gguf,
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
@@ -68,8 +66,8 @@ STARCODER = GPT2.derive(
     config_from_gguf=lambda keys, tensors: {
         **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv", 1) == 1
     },
-    tensors=in_layers({
-        "attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), "attn.c_proj": "attn_output",
-        "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-    }, "h"),
+    tensors={
+        ".attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), ".attn.c_proj": "attn_output",
+        ".mlp.c_fc": "ffn_up", ".mlp.c_proj": "ffn_down",
+    },
 )  # fmt: skip

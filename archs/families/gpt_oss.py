@@ -6,7 +6,7 @@ keep their blocks, bfloat16 ones are stored as (in, out).
 
 from archs.config import other_than, unless_usual, unusual_windows
 from archs.families.llama import HALVES
-from archs.spec import TensorMap, in_layers
+from archs.spec import TensorMap
 from archs.transforms import Invertible, chain, every_second, transpose
 
 PERIOD = 2  # every second layer sees everything
@@ -35,20 +35,20 @@ GPT_OSS = HALVES.derive(
         "rms_norm_eps": 1e-5, "rope_theta": 150_000.0, "rope_scaling": SCALING, "sliding_window": 128,
         "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "vocab_size": 201_088,
     },
-    tensors=in_layers({
-        "self_attn.sinks": "attn_sinks.weight", "post_attention_layernorm": "post_attention_norm",
-        "mlp.router": "ffn_gate_inp",
-        "mlp.experts.gate_up_proj": (
+    tensors={
+        ".self_attn.sinks": "attn_sinks.weight", ".post_attention_layernorm": "post_attention_norm",
+        ".mlp.router": "ffn_gate_inp",
+        ".mlp.experts.gate_up_proj": (
             TensorMap("ffn_gate_exps.weight", chain(rows_first, every_second(0))),
             TensorMap("ffn_up_exps.weight", chain(rows_first, every_second(1))),
         ),
-        "mlp.experts.gate_up_proj_bias": (
+        ".mlp.experts.gate_up_proj_bias": (
             TensorMap("ffn_gate_exps.bias", every_second(0)),
             TensorMap("ffn_up_exps.bias", every_second(1)),
         ),
-        "mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", rows_first),
-        "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
-    }),
+        ".mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", rows_first),
+        ".mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+    },
     refused={"swiglu_alpha": other_than(1.702)},
     config_from_gguf=lambda keys, tensors: {"swiglu_limit": keys.get("swiglu_limit", 7.0)},
     rope_parameters="one",

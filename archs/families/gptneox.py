@@ -4,7 +4,7 @@ Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come 
 """
 
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
-from archs.spec import BASE, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import ungroup
 from archs.typed_json import Unread
 
@@ -34,14 +34,10 @@ GPTNEOX = BASE.derive(
         "vocab_size": 50_432,
     },
     tensors={
-        "embed_in": "token_embd",
-        **in_layers({
-            "input_layernorm": "attn_norm",
-            "attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
-            "attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.dense_h_to_4h": "ffn_up",
-            "mlp.dense_4h_to_h": "ffn_down",
-        }),
-        "final_layer_norm": "output_norm", "lm_head": "output", "embed_out": "output",
+        "embed_in": "token_embd", ".input_layernorm": "attn_norm",
+        ".attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
+        ".attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down", "final_layer_norm": "output_norm", "lm_head": "output", "embed_out": "output",
     },
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),

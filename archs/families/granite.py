@@ -11,13 +11,13 @@ Reference: transformers `models/granite/`, `models/granitemoe/`, `models/granite
 """
 
 from archs.config import changed, other_than, windowed_layers
-from archs.experts import fused_experts
+from archs.experts import fused_experts, gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
 from archs.hyper import Hyper, Keys
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.rope import llama3_freqs, longrope_factors
-from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, in_layers
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform
 from archs.transforms import part
 from quants.errors import ModelError
 
@@ -60,14 +60,12 @@ GRANITE_MOE = GRANITE.derive(
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     config_from_gguf=config_from_gguf,
-    tensors=in_layers({
-        **fused_experts("block_sparse_moe"), "block_sparse_moe.router": "ffn_gate_inp",
-        "block_sparse_moe.router.layer": "ffn_gate_inp",
-        "block_sparse_moe.input_linear": (TensorMap("ffn_gate_exps", part(0, 2)), TensorMap("ffn_up_exps", part(1, 2))),
-        "block_sparse_moe.output_linear": "ffn_down_exps",
-        "shared_mlp.input_linear": (TensorMap("ffn_gate_shexp", part(0, 2)), TensorMap("ffn_up_shexp", part(1, 2))),
-        "shared_mlp.output_linear": "ffn_down_shexp",
-    }),
+    tensors={
+        **fused_experts("block_sparse_moe"), ".block_sparse_moe.router": "ffn_gate_inp",
+        ".block_sparse_moe.router.layer": "ffn_gate_inp", ".block_sparse_moe.input_linear": gate_and_up("_exps"),
+        ".block_sparse_moe.output_linear": "ffn_down_exps", ".shared_mlp.input_linear": gate_and_up("_shexp"),
+        ".shared_mlp.output_linear": "ffn_down_shexp",
+    },
     block={"scoring": "softmax_of_top"},
 )  # fmt: skip
 
@@ -113,14 +111,14 @@ GRANITE_SWA = GRANITE.derive(
         "sliding_window": 128, "vocab_size": 100_352,
     },
     config_from_gguf=granite_swa_config_from_gguf,
-    tensors=in_layers({
-        "self_attn.sinks": "attn_sinks.weight", "block_sparse_moe.router": "ffn_gate_inp",
-        "block_sparse_moe.router.layer": "ffn_gate_inp",
-        "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps.weight",
-        "block_sparse_moe.experts.down_proj": "ffn_down_exps.weight",
-        "block_sparse_moe.input_linear": "ffn_gate_up_exps", "block_sparse_moe.output_linear": "ffn_down_exps",
-        "shared_mlp.input_linear": "ffn_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
-    }),
+    tensors={
+        ".self_attn.sinks": "attn_sinks.weight", ".block_sparse_moe.router": "ffn_gate_inp",
+        ".block_sparse_moe.router.layer": "ffn_gate_inp",
+        ".block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        ".block_sparse_moe.experts.down_proj": "ffn_down_exps.weight",
+        ".block_sparse_moe.input_linear": "ffn_gate_up_exps", ".block_sparse_moe.output_linear": "ffn_down_exps",
+        ".shared_mlp.input_linear": "ffn_up_shexp", ".shared_mlp.output_linear": "ffn_down_shexp",
+    },
     generated=(lambda config: llama3_freqs(changed(config, rope_theta=base(config))), longrope_factors),
     block={"scoring": "softmax_of_top", "numbers": None},
 )  # fmt: skip
@@ -160,7 +158,7 @@ def without_state_space(config: Config) -> Architecture | None:
 
 def shared(part_of_net: str, transform: Transform | None = None) -> TensorMap:
     """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
-    name = f"blk.{{i}}.ffn_{part_of_net}"
+    name = f"ffn_{part_of_net}"
     return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
 
@@ -192,9 +190,9 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
     config_from_gguf=hybrid_config_from_gguf,
     flags_from_tensors=MAMBA_BIASES,
     tensors={
-        **in_layers({**mamba2("mamba", "mamba_n_groups")}),
-        "layers.{i}.shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
-        "layers.{i}.shared_mlp.output_linear": shared("down"),
+        **mamba2("mamba", "mamba_n_groups"),
+        ".shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
+        ".shared_mlp.output_linear": shared("down"),
     },
     layers_vary=True,
 )  # fmt: skip

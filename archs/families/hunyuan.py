@@ -15,7 +15,7 @@ from archs.experts import SEPARATE_EXPERTS
 from archs.families.llama import HALVES
 from archs.layouts import gated_net, head_norms
 from archs.rope import SCALING
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
 
@@ -55,10 +55,7 @@ HUNYUAN_DENSE = HALVES.derive(
         "model_type": "hunyuan_v1_dense", "intermediate_size": 11_008, "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5, "vocab_size": 290_943,
     },
-    tensors={
-        "lm_head": TensorMap(unless_tied("output")),
-        **in_layers({**head_norms("query_layernorm", "key_layernorm")}),
-    },
+    tensors={"lm_head": TensorMap(unless_tied("output")), **head_norms("query_layernorm", "key_layernorm")},
     block={"qkv_steps": ("clamp", "rope", "norm")},
 )  # fmt: skip
 
@@ -95,6 +92,6 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
         **config_from_gguf(keys, tensors), "num_experts": keys["expert_count"], "moe_topk": keys["expert_used_count"],
         "moe_intermediate_size": keys["expert_feed_forward_length"], "num_shared_expert": keys["expert_shared_count"],
     },
-    tensors=in_layers({"mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")}),
+    tensors={".mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")},
     block={"normalize_experts": True},
 )  # fmt: skip

@@ -8,7 +8,7 @@ from archs.config import unless_usual
 from archs.experts import GATING, renormalized
 from archs.families.llama import HALVES
 from archs.layouts import gated_net, head_norms
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps
 
 
@@ -56,13 +56,10 @@ LFM2 = HALVES.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "conv_bias": "blk.*.shortconv.in_proj.bias"},
     tensors={
-        **in_layers({
-            "operator_norm": "attn_norm", "conv.in_proj": "shortconv.in_proj",
-            "conv.conv": TensorMap("shortconv.conv", channels_and_taps), "conv.out_proj": "shortconv.out_proj",
-            **head_norms("q_layernorm", "k_layernorm"), "self_attn.out_proj": "attn_output", "ffn_norm": "ffn_norm",
-            **gated_net("feed_forward", matrices=("w1", "w3", "w2")),
-        }),
-        "embedding_norm": "token_embd_norm",
+        ".operator_norm": "attn_norm", ".conv.in_proj": "shortconv.in_proj",
+        ".conv.conv": TensorMap("shortconv.conv", channels_and_taps), ".conv.out_proj": "shortconv.out_proj",
+        **head_norms("q_layernorm", "k_layernorm"), ".self_attn.out_proj": "attn_output", ".ffn_norm": "ffn_norm",
+        **gated_net("feed_forward", matrices=("w1", "w3", "w2")), "embedding_norm": "token_embd_norm",
     },
     layers_vary=True,
     activation="",  # always silu
@@ -88,11 +85,11 @@ LFM2_MOE = LFM2.derive(
         **config_from_gguf(keys, tensors), "routed_scaling_factor": keys.get("expert_weights_scale", 1.0)
     },
     refused={"conv_bias": True},
-    tensors=in_layers({
-        "feed_forward.gate": "ffn_gate_inp", "feed_forward.expert_bias": "exp_probs_b.bias",
-        "feed_forward.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        "feed_forward.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-        "feed_forward.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
-    }),
+    tensors={
+        ".feed_forward.gate": "ffn_gate_inp", ".feed_forward.expert_bias": "exp_probs_b.bias",
+        ".feed_forward.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
+        ".feed_forward.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+        ".feed_forward.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
+    },
     block={"normalize_experts": True},
 )  # fmt: skip

@@ -8,7 +8,7 @@ Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
 from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
 from archs.rope import SCALING, llama3_freqs, longrope_factors
-from archs.spec import BASE, TensorMap, in_layers
+from archs.spec import BASE, TensorMap
 from archs.transforms import interleave_rope
 
 LLAMA = BASE.derive(
@@ -20,15 +20,11 @@ LLAMA = BASE.derive(
         "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "vocab_size": 32_000,
     },
     tensors={
-        "embed_tokens": "token_embd",
-        **in_layers({
-            "input_layernorm": "attn_norm",
-            "self_attn.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
-            "self_attn.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")),
-            "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
-            "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-        }),
-        "norm": "output_norm", "lm_head": "output",
+        "embed_tokens": "token_embd", ".input_layernorm": "attn_norm",
+        ".self_attn.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
+        ".self_attn.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), ".self_attn.v_proj": "attn_v",
+        ".self_attn.o_proj": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.gate_proj": "ffn_gate",
+        ".mlp.up_proj": "ffn_up", ".mlp.down_proj": "ffn_down", "norm": "output_norm", "lm_head": "output",
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=(llama3_freqs, longrope_factors),
@@ -39,7 +35,7 @@ HALVES = LLAMA.derive(  # what other families begin with: no class means this al
     hf_classes=(), vocab=("bpe",),
     metadata={"vocab_size": None, "rope.dimension_count": None},
     defaults={"intermediate_size": 22_016, "head_dim": None, "max_position_embeddings": 32_768, "vocab_size": 151_936},
-    tensors=in_layers({"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
+    tensors={".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
     block={"rope": "halves", "normalize_experts": False},
 )  # fmt: skip
 
@@ -58,10 +54,10 @@ MIXTRAL = MISTRAL.derive(
         "rope_theta": 1_000_000.0, "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8,
         "num_experts_per_tok": 2,
     },
-    tensors=in_layers({
-        **FUSED_EXPERTS, "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
-        "block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        "block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
-        "block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-    }),
+    tensors={
+        **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", ".block_sparse_moe.gate": "ffn_gate_inp",
+        ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
+        ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
+        ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+    },
 )  # fmt: skip

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from archs.config import unless_usual
+from archs.experts import gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.llama_like import rope_layers, rotates, unusual_rope_layers
 from archs.families.qwen3 import columns
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net, not_exportable
-from archs.spec import Config, Floats, Positions, TensorMap, in_layers
-from archs.transforms import chain, part
+from archs.spec import Config, Floats, Positions, TensorMap
 from quants.errors import ModelError
 
 PERIOD = 4  # of the layers without rope
@@ -94,16 +94,13 @@ LLAMA4 = LLAMA.derive(
         "vocab_size": 202_048,
     },
     config_from_gguf=not_exportable,
-    tensors=in_layers({
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", **gated_net("feed_forward"),
-        "feed_forward.router": "ffn_gate_inp",
-        "feed_forward.experts.gate_up_proj": (
-            TensorMap("ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            TensorMap("ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
-        ),
-        "feed_forward.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("intermediate_size")),
+    tensors={
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", **gated_net("feed_forward"),
+        ".feed_forward.router": "ffn_gate_inp",
+        ".feed_forward.experts.gate_up_proj": gate_and_up("_exps.weight", columns("hidden_size")),
+        ".feed_forward.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("intermediate_size")),
         **gated_net("feed_forward.shared_expert", "_shexp"),
-    }),
+    },
     layers_vary=True,
     block={
         "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",

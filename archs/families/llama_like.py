@@ -22,13 +22,13 @@ from archs.families.llama import HALVES, LLAMA, MIXTRAL
 from archs.hyper import Hyper, Keys, LayerHyper
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width, unusual_base
-from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors, in_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
 from archs.transforms import chain, interleave_rope, part, ungroup, unit_rows_if
 
 ARCEE = LLAMA.derive(
     name="arcee", hf_classes=("ArceeForCausalLM", "ArceeModel"),
     defaults={"hidden_size": 2560, "intermediate_size": 18_432, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
-    tensors=in_layers({"mlp.gate_proj": None}),
+    tensors={".mlp.gate_proj": None},
     block={"activation": "relu2", "gated": False},
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ JAIS2 = HALVES.derive(
         "hidden_size": 3328, "intermediate_size": 26_624, "num_attention_heads": 26, "head_dim": head_dim,
         "max_position_embeddings": 8192, "rms_norm_eps": None, "layer_norm_eps": 1e-5, "vocab_size": 150_272,
     },
-    tensors=in_layers({"mlp.gate_proj": None}),
+    tensors={".mlp.gate_proj": None},
     block={"norm": "layer", "activation": "relu2", "gated": False},
 )  # fmt: skip
 
@@ -55,12 +55,13 @@ APERTUS = HALVES.derive(
         "intermediate_size": 14_336, "max_position_embeddings": 65_536, "rms_norm_eps": 1e-5,
         "rope_theta": 12_000_000.0, "rope_scaling": SCALING, "vocab_size": 131_072,
     },
-    tensors=in_layers({
-        "input_layernorm": None, "post_attention_layernorm": None, "attention_layernorm": "attn_norm",
-        "feedforward_layernorm": "ffn_norm", **head_norms(), "mlp.gate_proj": None,
-        "mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"), "mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"),
-        "mlp.act_fn.beta": PerLayerScalars("xielu.beta", ()), "mlp.act_fn.eps": PerLayerScalars("xielu.eps", ()),
-    }),
+    tensors={
+        ".input_layernorm": None, ".post_attention_layernorm": None, ".attention_layernorm": "attn_norm",
+        ".feedforward_layernorm": "ffn_norm", **head_norms(), ".mlp.gate_proj": None,
+        ".mlp.act_fn.alpha_n": PerLayerScalars("xielu.alpha_n"),
+        ".mlp.act_fn.alpha_p": PerLayerScalars("xielu.alpha_p"), ".mlp.act_fn.beta": PerLayerScalars("xielu.beta", ()),
+        ".mlp.act_fn.eps": PerLayerScalars("xielu.eps", ()),
+    },
     rope_parameters="one",
     block={"activation": "xielu", "gated": False},
 )  # fmt: skip
@@ -71,7 +72,7 @@ SEED_OSS = HALVES.derive(
         "model_type": "seed_oss", "intermediate_size": 27_648, "num_hidden_layers": 64, "num_attention_heads": 80,
         "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 524_288, "vocab_size": 155_136,
     },
-    tensors=in_layers({"post_attention_layernorm": "post_attention_norm"}),
+    tensors={".post_attention_layernorm": "post_attention_norm"},
     flags_from_tensors={"attention_out_bias": "blk.*.attn_output.bias"},
     block={"ffn_norm": "post_attention_norm"},
 )  # fmt: skip
@@ -90,10 +91,10 @@ STABLELM = HALVES.derive(
         "partial_rotary_factor": lambda config: config.get("rope_pct", 0.25), "use_parallel_residual": False,
         "vocab_size": 50_304,
     },
-    tensors=in_layers({
-        "self_attn.q_layernorm.norms.{e}": TensorMap("attn_q_norm", stack=True),
-        "self_attn.k_layernorm.norms.{e}": TensorMap("attn_k_norm", stack=True),
-    }),
+    tensors={
+        ".self_attn.q_layernorm.norms.{e}": TensorMap("attn_q_norm", stack=True),
+        ".self_attn.k_layernorm.norms.{e}": TensorMap("attn_k_norm", stack=True),
+    },
     flags_from_tensors={
         "attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_q.bias",
         "qk_layernorm": "blk.*.attn_q_norm.weight",
@@ -109,10 +110,10 @@ STARCODER2 = HALVES.derive(
         "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": None, "norm_epsilon": 1e-5,
         "vocab_size": 49_152,
     },
-    tensors=in_layers({
-        "mlp.gate_proj": None, "mlp.up_proj": None, "mlp.down_proj": None, "mlp.c_fc": "ffn_up",
-        "mlp.c_proj": "ffn_down",
-    }),
+    tensors={
+        ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.down_proj": None, ".mlp.c_fc": "ffn_up",
+        ".mlp.c_proj": "ffn_down",
+    },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     block={"norm": "layer", "activation": "gelu_tanh", "gated": False},
 )  # fmt: skip
@@ -125,18 +126,14 @@ INTERNLM2 = LLAMA.derive(
     metadata={"vocab_size": None, "rope.dimension_count": None},
     defaults={"head_dim": None, "vocab_size": 103_168},
     tensors={
-        **dict.fromkeys(LLAMA.tensors), "tok_embeddings": "token_embd",
-        **in_layers({
-            "attention_norm": "attn_norm",
-            "attention.wqkv": (
-                TensorMap("attn_q", chain(ungroup(HEADS, KV_HEADS, "q"), interleave_rope(HEADS))),
-                TensorMap("attn_k", chain(ungroup(HEADS, KV_HEADS, "k"), interleave_rope(KV_HEADS))),
-                TensorMap("attn_v", ungroup(HEADS, KV_HEADS, "v")),
-            ),
-            "attention.wo": "attn_output", "ffn_norm": "ffn_norm",
-            **gated_net("feed_forward", matrices=("w1", "w3", "w2")),
-        }),
-        "norm": "output_norm", "output": "output",
+        **dict.fromkeys(LLAMA.tensors), "tok_embeddings": "token_embd", ".attention_norm": "attn_norm",
+        ".attention.wqkv": (
+            TensorMap("attn_q", chain(ungroup(HEADS, KV_HEADS, "q"), interleave_rope(HEADS))),
+            TensorMap("attn_k", chain(ungroup(HEADS, KV_HEADS, "k"), interleave_rope(KV_HEADS))),
+            TensorMap("attn_v", ungroup(HEADS, KV_HEADS, "v")),
+        ),
+        ".attention.wo": "attn_output", ".ffn_norm": "ffn_norm",
+        **gated_net("feed_forward", matrices=("w1", "w3", "w2")), "norm": "output_norm", "output": "output",
     },
 )  # fmt: skip
 
@@ -157,14 +154,12 @@ BAICHUAN = LLAMA.derive(
     },
     defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
     tensors={
-        **in_layers({
-            "self_attn.q_proj": None, "self_attn.k_proj": None, "self_attn.v_proj": None,
-            "self_attn.W_pack": (
-                TensorMap("attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
-                TensorMap("attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
-                TensorMap("attn_v", part(2, 3)),
-            ),
-        }),
+        ".self_attn.q_proj": None, ".self_attn.k_proj": None, ".self_attn.v_proj": None,
+        ".self_attn.W_pack": (
+            TensorMap("attn_q", chain(part(0, 3), interleave_rope("num_attention_heads"))),
+            TensorMap("attn_k", chain(part(1, 3), interleave_rope("num_attention_heads"))),
+            TensorMap("attn_v", part(2, 3)),
+        ),
         "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
     block={"alibi": "attention.max_alibi_bias"},
@@ -192,11 +187,11 @@ MINIMAX_M2 = MIXTRAL.derive(
         "rope_theta": 5_000_000.0, "num_local_experts": 256, "num_experts_per_tok": 8, "scoring_func": "sigmoid",
         "vocab_size": 200_064,
     },
-    tensors=in_layers({
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", **head_norms(),
-        "mlp.e_score_correction_bias": "exp_probs_b.bias",
-        "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
-    }),
+    tensors={
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", **head_norms(),
+        ".mlp.e_score_correction_bias": "exp_probs_b.bias",
+        ".block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
+    },
     block={"rope": "halves"},
 )  # fmt: skip
 

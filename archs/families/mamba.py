@@ -13,7 +13,7 @@ from archs.config import lookup, other_than, required, unless_tied
 from archs.experts import fused_experts, separate_experts
 from archs.families.llama import HALVES
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, mamba, mamba2, step_limits
-from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
 
 UNBOUNDED = 1 << 20  # what llama.cpp writes as the context of models whose state forgets nothing by position
@@ -44,8 +44,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {**found, **named, "mixer_rms_eps": keys.get("ssm.dt_b_c_rms_epsilon", 1e-6)}
 
 
-MAMBA = Architecture(
-    name="mamba", hf_classes=("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"),
+MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM")).derive(
     metadata={
         "context_length": lambda config: UNBOUNDED,
         "embedding_length": "hidden_size|d_model",
@@ -71,9 +70,9 @@ MAMBA = Architecture(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"use_bias": "blk.*.ssm_in.bias", "use_conv_bias": "blk.*.ssm_conv1d.bias"},
     tensors={
-        "embedding": "token_embd", "embeddings": "token_embd",
-        **in_layers({"norm": "attn_norm", **mamba("mixer"), "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt"}),
-        "norm_f": "output_norm", "lm_head": TensorMap(unless_tied("output")),
+        "embedding": "token_embd", "embeddings": "token_embd", ".norm": "attn_norm", **mamba("mixer"),
+        ".mixer.x_proj": "ssm_x", ".mixer.dt_proj": "ssm_dt", "norm_f": "output_norm",
+        "lm_head": TensorMap(unless_tied("output")),
     },
     prefixes=("backbone", "model"),
     block=Block(rope="none"),
@@ -100,10 +99,7 @@ MAMBA2 = MAMBA.derive(
         "vocab_size": 32_768,
     },
     config_from_gguf=mamba2_config_from_gguf,
-    tensors={
-        "lm_head": "output",
-        **in_layers({"mixer.x_proj": None, "mixer.dt_proj": None, **mamba2("mixer", "n_groups")}),
-    },
+    tensors={"lm_head": "output", ".mixer.x_proj": None, ".mixer.dt_proj": None, **mamba2("mixer", "n_groups")},
 )  # fmt: skip
 
 
@@ -154,13 +150,10 @@ JAMBA = HALVES.derive(
     config_from_gguf=jamba_config_from_gguf,
     flags_from_tensors=MAMBA_BIASES,
     tensors={
-        **in_layers({
-            **mamba("mamba"), "mamba.x_proj": "ssm_x", "mamba.dt_layernorm": "ssm_dt_norm",
-            "mamba.b_layernorm": "ssm_b_norm", "mamba.c_layernorm": "ssm_c_norm", "mamba.dt_proj": "ssm_dt",
-            "pre_ff_layernorm": "ffn_norm", **gated_net("feed_forward"), "feed_forward.router": "ffn_gate_inp",
-            **fused_experts("feed_forward"), **separate_experts("feed_forward"),
-        }),
-        "final_layernorm": "output_norm",
+        **mamba("mamba"), ".mamba.x_proj": "ssm_x", ".mamba.dt_layernorm": "ssm_dt_norm",
+        ".mamba.b_layernorm": "ssm_b_norm", ".mamba.c_layernorm": "ssm_c_norm", ".mamba.dt_proj": "ssm_dt",
+        ".pre_ff_layernorm": "ffn_norm", **gated_net("feed_forward"), ".feed_forward.router": "ffn_gate_inp",
+        **fused_experts("feed_forward"), **separate_experts("feed_forward"), "final_layernorm": "output_norm",
     },
     layers_vary=True,
     block={"rope": "none"},

@@ -94,6 +94,6 @@ MISTRAL4 = DEEPSEEK_V3.derive(
     },
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
     refused={"n_group": lambda count: (count or 1) > 1},
-    tensors=in_layers({"mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"}),
+    tensors={".mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
     block={"query_scale": query_scale, "numbers": None},
 )  # fmt: skip

@@ -10,7 +10,7 @@ from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
 from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
-from archs.spec import BASE, Config, TensorMap, in_layers
+from archs.spec import BASE, Config, TensorMap
 from archs.typed_json import Text
 
 POOLING = {"mean": 1, "cls": 2}
@@ -65,13 +65,10 @@ MODERNBERT = BASE.derive(
         "hidden_activation": "gelu", "vocab_size": 50_368,
     },
     tensors={
-        "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
-        **in_layers({
-            "attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "mlp_norm": "ffn_norm",
-            "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down",
-        }),
-        "final_norm": "output_norm", "head.dense": of_classifier("cls"), "head.norm": of_classifier("cls.norm"),
-        "classifier": "cls.output",
+        "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm", ".attn_norm": "attn_norm",
+        ".attn.Wqkv": "attn_qkv", ".attn.Wo": "attn_output", ".mlp_norm": "ffn_norm", ".mlp.Wi": "ffn_up",
+        ".mlp.Wo": "ffn_down", "final_norm": "output_norm", "head.dense": of_classifier("cls"),
+        "head.norm": of_classifier("cls.norm"), "classifier": "cls.output",
     },
     flags_from_tensors={
         "attention_bias": "blk.*.attn_qkv.bias", "mlp_bias": "blk.*.ffn_up.bias", "norm_bias": "output_norm.bias",
@@ -105,9 +102,7 @@ EUROBERT = HALVES.derive(
             keys.get("classifier.pooling_type"), "late"
         ),
     },
-    tensors={
-        "lm_head": None,
-    },
+    tensors={"lm_head": None},
     ignored=("lm_head.*",),
     block={"causal": False, "hidden_states": True},
 )  # fmt: skip

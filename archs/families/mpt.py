@@ -5,7 +5,7 @@ Reference: transformers `models/mpt/modeling_mpt.py`.
 
 from archs.config import lookup
 from archs.config_keys import ANYTHING
-from archs.spec import BASE, Config, in_layers
+from archs.spec import BASE, Config
 
 
 def largest_bias(config: Config) -> float:
@@ -28,13 +28,12 @@ MPT = BASE.derive(
         "d_model": 2048, "n_heads": 16, "n_layers": 24, "expansion_ratio": 4, "max_seq_len": 2048,
         "layer_norm_epsilon": 1e-5, "vocab_size": 50_368,
     },
+    layers="blocks",
     tensors={
-        "wte": "token_embd", "wpe": "position_embd",
-        **in_layers({
-            "norm_1": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.q_ln": "attn_q_norm", "attn.k_ln": "attn_k_norm",
-            "attn.out_proj": "attn_output", "norm_2": "ffn_norm", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
-        }, "blocks"),
-        "norm_f": "output_norm", "lm_head": "output",
+        "wte": "token_embd", "wpe": "position_embd", ".norm_1": "attn_norm", ".attn.Wqkv": "attn_qkv",
+        ".attn.q_ln": "attn_q_norm", ".attn.k_ln": "attn_k_norm", ".attn.out_proj": "attn_output",
+        ".norm_2": "ffn_norm", ".ffn.up_proj": "ffn_up", ".ffn.down_proj": "ffn_down", "norm_f": "output_norm",
+        "lm_head": "output",
     },
     keys={"logit_scale": ANYTHING},
     config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},

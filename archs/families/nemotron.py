@@ -16,7 +16,7 @@ from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
 from archs.layouts import MTP_TENSORS, step_limits
 from archs.rope import rotated_width, scaling_type
-from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, in_layers
+from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import add_one, interleave_rope
 from archs.typed_json import ListOf, Text
 from quants import Tensor
@@ -41,9 +41,8 @@ NEMOTRON = HALVES.derive(
         "vocab_size": 256_000,
     },
     tensors={
-        **norm("layers.{i}.input_layernorm", "blk.{i}.attn_norm"),
-        **norm("layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"), **norm("norm", "output_norm"),
-        **in_layers({"mlp.gate_proj": None}),
+        **norm(".input_layernorm", "attn_norm"), **norm(".post_attention_layernorm", "ffn_norm"),
+        **norm("norm", "output_norm"), ".mlp.gate_proj": None,
     },
     block={"norm": "layer", "activation": "relu2", "gated": False},
 )  # fmt: skip
@@ -169,11 +168,11 @@ NEMOTRON_H = MAMBA2.derive(
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
     variant=with_experts,
-    tensors=in_layers({
-        "mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
-        "mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), "mixer.v_proj": "attn_v",
-        "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
-    }),
+    tensors={
+        ".mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
+        ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), ".mixer.v_proj": "attn_v",
+        ".mixer.o_proj": "attn_output", ".mixer.up_proj": "ffn_up", ".mixer.down_proj": "ffn_down",
+    },
     layers_vary=True,
     activation="mlp_hidden_act",
     block={"activation": "relu2", "gated": False},
@@ -204,15 +203,15 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
         "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
     },
     config_from_gguf=experts_config_from_gguf,
-    tensors=in_layers({
+    tensors={
         **{name: target for name, target in MTP_TENSORS.items() if "embed_tokens" not in name},
-        "post_attention_layernorm": "post_attention_norm", "mixer.gate": "ffn_gate_inp",
-        "mixer.gate.e_score_correction_bias": "exp_probs_b.bias", "mixer.experts.up_proj": "ffn_up_exps.weight",
-        "mixer.experts.down_proj": "ffn_down_exps.weight",
-        "mixer.experts.{e}.up_proj": TensorMap("ffn_up_exps", stack=True),
-        "mixer.experts.{e}.down_proj": TensorMap("ffn_down_exps", stack=True),
-        "mixer.shared_experts.up_proj": "ffn_up_shexp", "mixer.shared_experts.down_proj": "ffn_down_shexp",
-        "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up",
-    }),
+        ".post_attention_layernorm": "post_attention_norm", ".mixer.gate": "ffn_gate_inp",
+        ".mixer.gate.e_score_correction_bias": "exp_probs_b.bias", ".mixer.experts.up_proj": "ffn_up_exps.weight",
+        ".mixer.experts.down_proj": "ffn_down_exps.weight",
+        ".mixer.experts.{e}.up_proj": TensorMap("ffn_up_exps", stack=True),
+        ".mixer.experts.{e}.down_proj": TensorMap("ffn_down_exps", stack=True),
+        ".mixer.shared_experts.up_proj": "ffn_up_shexp", ".mixer.shared_experts.down_proj": "ffn_down_shexp",
+        ".mixer.fc1_latent_proj": "ffn_latent_down", ".mixer.fc2_latent_proj": "ffn_latent_up",
+    },
     block={"scoring": "sigmoid"},
 )  # fmt: skip

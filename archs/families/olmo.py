@@ -11,7 +11,7 @@ from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen3 import QWEN3_MOE
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
-from archs.spec import ConfigKeys, GgufKeys, Tensors, in_layers
+from archs.spec import ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 OLMO = LLAMA.derive(
@@ -22,10 +22,7 @@ OLMO = LLAMA.derive(
         "vocab_size": None, "rope.dimension_count": None,
     },
     defaults={"head_dim": None, "rms_norm_eps": None, "vocab_size": 50_304},
-    tensors={
-        **in_layers({"input_layernorm": None, "post_attention_layernorm": None}),
-        "norm": None,
-    },
+    tensors={".input_layernorm": None, ".post_attention_layernorm": None, "norm": None},
     block={"norm": "layer_without_weights"},
 )  # fmt: skip
 
@@ -45,10 +42,10 @@ OLMO2 = HALVES.derive(
     name="olmo2", hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     defaults={"intermediate_size": 11_008, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304},
     config_from_gguf=without_window,
-    tensors=in_layers({
-        "input_layernorm": None, **head_norms(), "post_attention_layernorm": "post_attention_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }),
+    tensors={
+        ".input_layernorm": None, **head_norms(), ".post_attention_layernorm": "post_attention_norm",
+        ".post_feedforward_layernorm": "post_ffw_norm",
+    },
     block={"window_period": 4, "numbers": numbers},
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, in_layers
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import skip_rows
 from quants import Tensor, from_array
 
@@ -57,13 +57,11 @@ OPT = BASE.derive(
     tensors={
         "embed_tokens": "token_embd", "embed_positions": TensorMap("position_embd", skip_rows(2)),
         "project_in": "token_embd_proj",
-        "layers.{i}.self_attn_layer_norm": pre("blk.{i}.attn_norm", "blk.{i}.attn_output_norm"),
-        **in_layers({
-            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-            "self_attn.out_proj": "attn_output",
-        }),
-        "layers.{i}.final_layer_norm": pre("blk.{i}.ffn_norm", "blk.{i}.layer_output_norm"),
-        **in_layers({"fc1": "ffn_up", "fc2": "ffn_down"}),
+        ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
+        ".self_attn.out_proj": "attn_output",
+        ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
+        ".fc1": "ffn_up", ".fc2": "ffn_down",
         "final_layer_norm": TensorMap(lambda config: "output_norm"),  # some have none
         "project_out": "output_proj", "lm_head": "output",
     },

@@ -19,7 +19,7 @@ from archs.rope import (
     type_without_tensors,
     unusual_base,
 )
-from archs.spec import BASE, Config, in_layers
+from archs.spec import BASE, Config
 from quants.errors import ModelError
 
 PHI2 = BASE.derive(
@@ -31,12 +31,9 @@ PHI2 = BASE.derive(
         "layer_norm_eps": 1e-5, "rope_theta": 10_000.0, "partial_rotary_factor": 0.5, "vocab_size": 51_200,
     },
     tensors={
-        "embed_tokens": "token_embd",
-        **in_layers({
-            "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v", **head_norms("q_layernorm", "k_layernorm"), "self_attn.dense": "attn_output",
-            "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-        }),
+        "embed_tokens": "token_embd", ".input_layernorm": "attn_norm", ".self_attn.q_proj": "attn_q",
+        ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v", **head_norms("q_layernorm", "k_layernorm"),
+        ".self_attn.dense": "attn_output", ".mlp.fc1": "ffn_up", ".mlp.fc2": "ffn_down",
         "final_layernorm": "output_norm", "lm_head": "output",
     },
     generated=(llama3_freqs, longrope_factors),
@@ -57,10 +54,10 @@ PHI3 = HALVES.derive(
         "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32_064,
     },
-    tensors=in_layers({
-        "self_attn.q_proj": None, "self_attn.k_proj": None, "self_attn.v_proj": None, "self_attn.qkv_proj": "attn_qkv",
-        "mlp.gate_proj": None, "mlp.up_proj": None, "mlp.gate_up_proj": "ffn_up",
-    }),
+    tensors={
+        ".self_attn.q_proj": None, ".self_attn.k_proj": None, ".self_attn.v_proj": None,
+        ".self_attn.qkv_proj": "attn_qkv", ".mlp.gate_proj": None, ".mlp.up_proj": None, ".mlp.gate_up_proj": "ffn_up",
+    },
     generated=(longrope_factors,),
 )  # fmt: skip
 
@@ -86,7 +83,7 @@ PHIMOE = MIXTRAL.derive(
         "expert_router_jitter": unless_usual("router_jitter_noise", 0.01),
     },
     defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
-    tensors=in_layers({"mlp.router": "ffn_gate_inp", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k"}),
+    tensors={".mlp.router": "ffn_gate_inp", ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
     legacy_names=("layers.{i}.mlp.router",),
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),

@@ -12,7 +12,7 @@ from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import HALVES
 from archs.layouts import gated_net
-from archs.spec import Config, in_layers
+from archs.spec import Config
 
 QWEN2 = HALVES.derive(
     name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model"), vocab=("bpe", "sentencepiece"),
@@ -52,10 +52,10 @@ QWEN2_MOE = QWEN2.derive(
         "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
     },
-    tensors=in_layers({
-        **FUSED_EXPERTS, "mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-        **gated_net("mlp.shared_expert", "_shexp"),
-    }),
+    tensors={
+        **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS,
+        ".mlp.shared_expert_gate": "ffn_gate_inp_shexp", **gated_net("mlp.shared_expert", "_shexp"),
+    },
     config_from_gguf=dense_layers,
     flags_from_tensors={"qkv_bias": "blk.*.attn_q.bias"},
     layers_vary=True,

@@ -10,18 +10,18 @@ Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`
 """
 
 from archs.config import lookup, windowed_layers, windows
-from archs.experts import SEPARATE_EXPERTS, kinds_of_nets, renormalized
+from archs.experts import SEPARATE_EXPERTS, gate_and_up, kinds_of_nets, renormalized
 from archs.families.qwen2 import QWEN2, QWEN2_MOE, sections
 from archs.layouts import head_norms
 from archs.spec import Computed, Config, TensorMap, in_layers
-from archs.transforms import Invertible, chain, part, transpose
+from archs.transforms import Invertible, transpose
 from archs.typed_json import Unread
 from quants import Tensor
 
 QWEN3 = QWEN2.derive(
     name="qwen3", hf_classes=("Qwen3ForCausalLM", "Qwen3Model"), vocab=("bpe",),
     defaults={"head_dim": 128},
-    tensors=in_layers({**head_norms()}),
+    tensors={**head_norms()},
 )  # fmt: skip
 
 QWEN3_MOE = QWEN2_MOE.derive(
@@ -36,7 +36,7 @@ QWEN3_MOE = QWEN2_MOE.derive(
         "moe_intermediate_size": 768, "shared_expert_intermediate_size": None, "num_experts": 128,
         "num_experts_per_tok": 8, "norm_topk_prob": False,
     },
-    tensors=in_layers({**head_norms()}),
+    tensors={**head_norms()},
     block={"normalize_experts": True},
 )  # fmt: skip
 
@@ -73,13 +73,10 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
         "max_position_embeddings": 128_000, "rope_theta": 500_000.0, "moe_intermediate_size": 1408, "num_experts": 60,
         "num_experts_per_tok": 4,
     },
-    tensors=in_layers({
-        "mlp.experts.gate_up_proj": (
-            TensorMap("ffn_gate_exps.weight", chain(columns("hidden_size"), part(0, 2))),
-            TensorMap("ffn_up_exps.weight", chain(columns("hidden_size"), part(1, 2))),
-        ),
-        "mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
-    }),
+    tensors={
+        ".mlp.experts.gate_up_proj": gate_and_up("_exps.weight", columns("hidden_size")),
+        ".mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
+    },
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
 )  # fmt: skip
 

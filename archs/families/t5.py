@@ -116,10 +116,8 @@ T5 = BASE.derive(
     config_from_gguf=config_from_gguf,
     legacy_names=legacy_names,
     tensors={
-        "shared": "token_embd",
-        **side("encoder", "enc", attends_twice=False),
-        **side("decoder", "dec", attends_twice=True),
-        "lm_head": "output",
+        "shared": "token_embd", **side("encoder", "enc", attends_twice=False),
+        **side("decoder", "dec", attends_twice=True), "lm_head": "output",
     },
     layers_vary=True,
     prefixes=("", "model", "transformer", "language_model", "text_model"),
