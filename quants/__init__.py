@@ -1,7 +1,5 @@
 """What a tensor is, and how its bytes mean numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -1,7 +1,5 @@
 """What functions are given: of the type that they expect, or refused by a line that names it."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 numba compiles one kernel at a time in a process. What another process compiles is in its cache, where we find it.
 """
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -45,11 +43,8 @@ class Codec:
     @property
     def kernel(self) -> Any:
         """The numba function; None where we cannot tell."""
-        codec = vars(format_named(self.format).load_codec())
-        if "KERNELS" in codec:
-            return getattr(codec["KERNELS"][self.format], self.kind)
-        weighted = codec.get("_encode_weighted") if self.kind == "weighted" else None
-        return weighted or codec.get("_decode" if self.kind == "decode" else "_encode")
+        kernels = getattr(format_named(self.format).load_codec(), "KERNELS", {})
+        return getattr(kernels.get(self.format), self.kind, None)
 
     @property
     def is_cached(self) -> bool:

@@ -1,7 +1,5 @@
 """The one exception tree of the toolkit: everything a user can cause and mend."""
 
-from __future__ import annotations
-
 
 class GgufToolsError(Exception):
     """A problem the user can fix: says what, where, what was found and what was expected.

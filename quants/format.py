@@ -10,8 +10,6 @@ that FORMAT names as its codec, which is imported when first used (numba loads o
 `importance` is None or float32 (width,): how much an error in each column matters.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable

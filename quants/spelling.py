@@ -1,7 +1,5 @@
 """Names in messages: quoted, and what someone who mistyped one may have meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

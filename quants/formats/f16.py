@@ -3,8 +3,6 @@
 Encoder: the nearest value, ties to even, subnormals kept; the same bytes as llama.cpp's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """F32: IEEE single precision, as it is in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -11,8 +11,6 @@
 Encoder: byte for byte the same as llama.cpp's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

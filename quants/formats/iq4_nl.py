@@ -16,5 +16,5 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "IQ4_NL", 20, 32, BLOCK, codec="quants.kernels.iq4_nl", importance="used", fallback="F16", activations="Q8_0"
+    "IQ4_NL", 20, 32, BLOCK, codec="quants.kernels.iq4", importance="used", fallback="F16", activations="Q8_0"
 )

@@ -11,8 +11,6 @@ Encoder: byte for byte the same as llama.cpp's: e is such that the largest magni
 above 6 saturate. It ignores importance weights.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -29,5 +27,5 @@ def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 FORMAT = Format(
-    "MXFP4", 39, 32, BLOCK, codec="quants.kernels.mxfp4", fallback="F16", activations="Q8_0", bad_blocks=bad_blocks
+    "MXFP4", 39, 32, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0", bad_blocks=bad_blocks
 )

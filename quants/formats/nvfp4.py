@@ -17,4 +17,4 @@ import numpy as np
 from ..format import Format
 
 BLOCK = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
-FORMAT = Format("NVFP4", 40, 64, BLOCK, codec="quants.kernels.nvfp4", fallback="F16", activations="Q8_0")
+FORMAT = Format("NVFP4", 40, 64, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0")

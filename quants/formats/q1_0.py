@@ -14,4 +14,4 @@ import numpy as np
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
-FORMAT = Format("Q1_0", 41, 128, BLOCK, codec="quants.kernels.q1_0", activations="Q8_0")
+FORMAT = Format("Q1_0", 41, 128, BLOCK, codec="quants.kernels.bits_and_trits", activations="Q8_0")

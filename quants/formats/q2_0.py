@@ -15,4 +15,4 @@ import numpy as np
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
-FORMAT = Format("Q2_0", 42, 64, BLOCK, codec="quants.kernels.q2_0", fallback="Q4_0", activations="Q8_0")
+FORMAT = Format("Q2_0", 42, 64, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_0")

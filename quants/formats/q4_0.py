@@ -16,6 +16,6 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q4_0", 2, 32, BLOCK, codec="quants.kernels.signed_blocks", importance="used", fallback="F16",
+    "Q4_0", 2, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16",
     activations="Q8_0",
 )  # fmt: skip

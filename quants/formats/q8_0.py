@@ -14,4 +14,4 @@ import numpy as np
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
-FORMAT = Format("Q8_0", 8, 32, BLOCK, codec="quants.kernels.q8_0", fallback="F16", activations="Q8_0")
+FORMAT = Format("Q8_0", 8, 32, BLOCK, codec="quants.kernels.small_blocks", fallback="F16", activations="Q8_0")

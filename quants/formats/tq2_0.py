@@ -15,4 +15,4 @@ import numpy as np
 from ..format import Format
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
-FORMAT = Format("TQ2_0", 35, 256, BLOCK, codec="quants.kernels.tq2_0", fallback="Q4_0", activations="Q8_K")
+FORMAT = Format("TQ2_0", 35, 256, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_K")

@@ -1,17 +1,16 @@
 """Blocks by the sixteen: where they lie, what importance weights they get, and how their bytes are put together."""
 
-from __future__ import annotations
-
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..format import Format
-from .half import from_half
+from .half import from_half, to_half
 from .jit import inlined, inlined_once
-from .lane_memory import load, put_quads, put_tile, put_words, store
-from .lanes import LANES, Lanes, every_int, lane_numbers, square_root
+from .lane_memory import block_offsets, load, put_quads, put_tile, put_words, rooms, store, transpose
+from .lanes import LANES, Lanes, every, every_int, lane, lane_numbers, square_root
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.int32]
@@ -26,23 +25,66 @@ def flat(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def filled(array: NDArray[Any]) -> NDArray[Any]:
-    """A one-dimensional array, made sixteen long with zeros if it is shorter."""
-    if array.size >= LANES:
-        return array
-    longer = np.zeros(LANES, array.dtype)
-    longer[: array.size] = array
-    return flat(longer)
-
-
-def raw_rows(form: Format, rows: Floats) -> Bytes:
-    """Room for `rows` encoded in the format."""
-    return np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
-
-
 def value_rows(form: Format, raw: Bytes) -> Floats:
     """Room for the values of rows of the format's blocks."""
     return np.empty((len(raw), raw.shape[1] // form.block_bytes * form.block_size), np.float32)
+
+
+class Memory(NamedTuple):
+    """Arrays of an encoder, for sixteen blocks or rows."""
+
+    starts: Offsets  # where they are read,
+    targets: Offsets  # and where they are written
+    x: Floats
+    weights: Floats
+    scratch: Floats
+    limited: Floats  # values, so that their codes are within bounds
+    scales: Floats  # of each sub-block; results of the search for them
+    minima: Floats
+    lows: Floats
+    inverses: Floats
+    sums: Floats  # of weights
+    scale_codes: Words  # scales and minima as they are stored
+    minimum_codes: Words
+    codes: Words
+    words: Words  # to be written
+
+
+def working_memory(width: int) -> Memory:
+    """For blocks of up to 256 values in up to 16 sub-blocks, or for whole rows of `width` values, and some beyond."""
+    starts, targets = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    arrays = rooms(max(width, 256) + 128, 256, 256, 256, *[16] * 7, 256, 256)
+    return Memory(starts, targets, *arrays[:9], *(words.view(np.int32) for words in arrays[9:]))
+
+
+class Kernels(NamedTuple):
+    """What is compiled for a format: encode(x, importance, memory, raw), importance empty, and decode(raw, values)."""
+
+    encode: Any
+    weighted: Any  # as `encode`, with importance weights
+    decode: Any
+
+
+def codec(kernels: dict[str, Kernels]) -> tuple[Callable[..., Bytes], Callable[[Format, Bytes], Floats]]:
+    """`encode` and `decode` of a module, as `quants.format` has them, from its kernels for each format."""
+
+    def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
+        raw = np.empty((len(rows), form.row_bytes(rows.shape[1])), np.uint8)
+        kernel = kernels[form.name].encode if importance is None else kernels[form.name].weighted
+        kernel(flat(rows), columns(importance), working_memory(rows.shape[1]), raw.reshape(-1))
+        return raw
+
+    def decode(form: Format, raw: Bytes) -> Floats:
+        values = value_rows(form, raw)
+        kernels[form.name].decode(flat(raw), values.reshape(-1))
+        return values
+
+    return encode, decode
+
+
+def columns(importance: Floats | None) -> Floats:
+    """What kernels get as importance: nothing if there is none."""
+    return flat(np.empty(0, np.float32) if importance is None else importance)
 
 
 def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
@@ -52,13 +94,23 @@ def field_offsets(block: np.dtype[Any]) -> tuple[int, ...]:
 
 
 @inlined
-def column_offsets(first: int, count: int, size: int, per_row: int, offsets: Offsets) -> None:
-    """offsets[i]: the column at which block first + i starts in its row of `per_row` blocks; see `block_offsets`."""
+def load_blocks(x: Floats, first: int, size: int, block_bytes: int, memory: Memory) -> None:
+    """Lay blocks first … first + 15, of `size` values, side by side."""
+    block_offsets(first, x.size // size, size, memory.starts)
+    block_offsets(first, x.size // size, block_bytes, memory.targets)
+    transpose(x, memory.starts, size, memory.x)
+
+
+@inlined
+def load_importance(x: Floats, importance: Floats, first: int, size: int, memory: Memory) -> None:
+    """The importance of the same blocks' columns, as weights."""
+    count, per_row = x.size // size, importance.size // size
     column = min(first, count - 1) % per_row
     for i in range(LANES):
-        offsets[i] = size * column
+        memory.starts[i] = size * column
         if first + i < count - 1:  # counted, because sixteen divisions take long
             column = column + 1 if column + 1 < per_row else 0
+    transpose(importance, memory.starts, size, memory.weights)
 
 
 @inlined_once
@@ -78,9 +130,22 @@ def load_half(raw: NDArray[Any], at: int) -> Lanes:
 
 
 @inlined
+def put_half(raw: Bytes, at: int, value: np.float32) -> None:
+    """A float16 to bytes at, at + 1."""
+    bits = lane(to_half(every(value)), 0)
+    raw[at], raw[at + 1] = bits, bits >> 8
+
+
+@inlined
+def scalar_word(raw: Bytes, at: int) -> Any:
+    """The 32 bits in bytes at … at + 3, as a number that is not negative."""
+    return np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16 | np.int64(raw[at + 3]) << 24
+
+
+@inlined
 def load_word(raw: Bytes, at: int) -> Lanes:
     """The 32 bits in bytes at … at + 3, in every lane."""
-    return every_int(raw[at] | raw[at + 1] << 8 | raw[at + 2] << 16 | raw[at + 3] << 24)
+    return every_int(scalar_word(raw, at))
 
 
 @inlined_once
@@ -107,11 +172,19 @@ def sum_of_squares(x: Floats, at: int, count: int) -> Lanes:
 
 
 @inlined
-def weigh(x: Floats, importance: Floats, mean_square: Lanes, count: int, weights: Floats) -> None:
-    """weights = importance * sqrt(mean_square + x * x), for `count` values of each lane."""
+def weigh(mean_square: Lanes, count: int, memory: Memory) -> None:
+    """weights = importance * sqrt(mean_square + x * x), for `count` values of each lane; importance: the weights."""
     for i in range(0, LANES * count, LANES):
-        v = load(x, i)
-        store(weights, i, load(importance, i) * square_root(mean_square + v * v))
+        v = load(memory.x, i)
+        store(memory.weights, i, load(memory.weights, i) * square_root(mean_square + v * v))
+
+
+@inlined
+def weigh_by_squares(count: int, memory: Memory) -> None:
+    """weights = x * x, for `count` values of each lane."""
+    for i in range(0, LANES * count, LANES):
+        v = load(memory.x, i)
+        store(memory.weights, i, v * v)
 
 
 @inlined

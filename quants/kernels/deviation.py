@@ -1,7 +1,5 @@
 """How far values are from what they should be: a pass over both, at the speed of memory."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -12,32 +12,38 @@ where scales round to the same combination, and a point is the best at both the 
 is the best in between. That holds in float arithmetic if it wins at both ends by more than arithmetic can be wrong.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Bytes, Floats, Offsets, Words, column_offsets, flat, sum_of_squares, weigh
+from ..format import Format
+from .blocks import (
+    Bytes,
+    Floats,
+    Kernels,
+    Words,
+    columns,
+    flat,
+    load_blocks,
+    load_importance,
+    sum_of_squares,
+    value_rows,
+    weigh,
+    working_memory,
+)
+from .blocks import Memory as Blocks
+from .grids import grid_values
 from .half import to_half
 from .jit import inlined, kernel
-from .lane_memory import (
-    block_offsets,
-    load,
-    pick_of_eight,
-    pick_of_four,
-    room_for_floats,
-    room_for_words,
-    store,
-    transpose,
-)
+from .lane_memory import load, pick_of_eight, pick_of_four, rooms, store
 from .lanes import (
     LANES,
     Lanes,
     absolute,
     all_lanes,
-    any_lane,
     every,
     every_int,
     lane_numbers,
@@ -54,6 +60,7 @@ from .lanes import (
 )
 from .neighbours import neighbours
 from .rounding import nearest_int
+from .scales import positive_scale
 
 LONGEST_LIST = 304
 # A sum's error is below 28 * 2**-24 of the terms' bound, two sums are compared, and their difference may be smaller by
@@ -66,8 +73,7 @@ POWERS = (1, 3, 9, 27, 81, 243, 729, 2187)
 SUPER = 256  # values of a super-block
 HALF, FRESH = LANES // 2, 4
 REFIT_ALWAYS, REFIT_OFF_GRID_CELLS, REFIT_IF_OFF_GRID = 0, 1, 2
-TOP_LEVEL = 4  # of the even levels that the first estimate of a scale uses
-TRIED = tuple(np.float32(0.1) * np.float32(i) for i in range(-4, 5) if i)
+MOST = np.float32(4)  # of the even levels that the first estimate of a scale uses
 
 
 class Tables(NamedTuple):
@@ -79,76 +85,38 @@ class Tables(NamedTuple):
     meanings: Floats
 
 
-def tables_of(grid: str, distances: int, meanings: Floats) -> Tables:
-    near = neighbours(grid, distances)
-    return Tables(near.entries.reshape(-1), near.codes, near.indexes, meanings)
-
-
 def odd_levels(dims: int) -> Floats:
     """1, 3, 5 …, which the levels of cells of `dims` values mean."""
     few = 4 if dims == 8 else 8
     return (2 * (np.arange(LANES) % few) + 1).astype(np.float32)
 
 
-class Blocks(NamedTuple):
-    """Sixteen super-blocks side by side."""
-
-    x: Floats
-    weights: Floats
-    columns: Floats  # their importance
-    offsets: Offsets
-
-
-def room_for_blocks() -> Blocks:
-    return Blocks(room_for_floats(SUPER), room_for_floats(SUPER), room_for_floats(SUPER), np.empty(LANES, np.int64))
-
-
 class Memory(NamedTuple):
-    """Arrays of the search for a group of values, made here: kernels that make arrays take much longer to compile."""
+    """Arrays of the search for a group of values."""
 
     x: Floats  # sizes of the group's values
-    signs: Words  # for each eight
-    points: Words  # of each cell
-    levels: Words  # of each value
-    group_scales: Floats  # of all groups of the super-blocks
-    numbers: Words  # of combinations, of each cell at each scale
-    chosen: Words  # points for them
     scales: Floats
     roots: Floats  # square roots of the weights
     products: Floats  # weights times values
     sum_roots: Floats  # of each cell
     sum_squares: Floats  # roots times squared values
     errors: Floats  # of neighbours
-    intervals: Words  # the queue of intervals of scales, see `_push`
+    final: Floats  # the scale that won
+    levels: Words  # of each value
+    numbers: Words  # of combinations, of each cell at each scale
+    chosen: Words  # points for them
     changes: Words  # a bit for each scale at which a cell's point may be another than before
     winner: Words  # which scale won
-    final: Floats  # its value
     again: Words  # whether points were chosen again
+    intervals: Words  # the queue of intervals of scales, see `_push`
 
 
-def working_memory(dims: int, group: int, tries: int) -> Memory:
+def _memory(dims: int, group: int, tries: int) -> Memory:
     """For groups of `group` values in cells of `dims`, and `tries` scales."""
     cells = group // dims
-    return Memory(
-        room_for_floats(group), room_for_words(-(-group // 8)), room_for_words(cells), room_for_words(group),
-        room_for_floats(SUPER // group), room_for_words(cells * tries), room_for_words(cells * tries),
-        room_for_floats(tries), room_for_floats(group), room_for_floats(group), room_for_floats(cells),
-        room_for_floats(cells), np.empty(LONGEST_LIST, np.float32), np.empty((3 * LANES * tries + 3, 4), np.int32),
-        room_for_words(1), room_for_words(1), room_for_floats(1), room_for_words(1),
-    )  # fmt: skip
-
-
-class Search(NamedTuple):
-    """How a format's encoder searches: the distances of neighbours, and the scales tried.
-
-    These map the greatest value to highest ± tries * step.
-    """
-
-    kernel: Any  # of `search_kernel`
-    distances: int
-    highest: int
-    tries: int
-    step: float
+    floats = rooms(group, tries, group, group, cells, cells, LONGEST_LIST // LANES, 1)
+    words = (array.view(np.int32) for array in rooms(group, cells * tries, cells * tries, 1, 1, 1))
+    return Memory._make([*floats, *words, np.empty((3 * LANES * tries + 3, 4), np.int32)])
 
 
 class Result(NamedTuple):
@@ -164,23 +132,62 @@ class Result(NamedTuple):
     signs: Bytes
 
 
-def room_for_results(count: int, dims: int, group: int) -> Result:
-    groups = SUPER // group
-    return Result(
-        np.empty(count, np.uint16), np.empty((count, groups), np.uint8), np.empty((count, groups), np.uint8),
-        np.empty((count, SUPER // dims), np.uint16), np.empty((count, SUPER // 8), np.uint8),
-    )  # fmt: skip
+class Search(NamedTuple):
+    """How a format's encoder searches: its kernel, the grid and its lists, what levels mean, and arrays of its own."""
+
+    kernel: Any
+    grid: str
+    dims: int  # values of a cell
+    group: int  # values of a group
+    distances: int  # of neighbours
+    meanings: Floats
+    steps: NDArray[Any]  # scales that are tried, or a sorting network
+    memory: Callable[[], Any]
+
+    def run(self, rows: Floats, importance: Floats | None) -> Result:
+        """What the search finds for rows."""
+        count, groups = rows.size // SUPER, SUPER // self.group
+        result = Result(
+            np.empty(count, np.uint16), np.empty((count, groups), np.uint8), np.empty((count, groups), np.uint8),
+            np.empty((count, SUPER // self.dims), np.uint16), np.empty((count, SUPER // 8), np.uint8),
+        )  # fmt: skip
+        near = neighbours(self.grid, self.distances)
+        tables = Tables(near.entries.reshape(-1), near.codes, near.indexes, self.meanings)
+        memory = working_memory(SUPER), self.memory()
+        self.kernel(flat(rows), columns(importance), self.steps, tables, *memory, result)
+        return result
 
 
-def search_kernel(
-    dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float, mean_factor: float,
-    plain_factor: float, fudge: float,
-) -> Any:  # fmt: skip
-    """A kernel that finds the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
+def grid_codec(
+    searches: dict[str, Search], decoders: dict[str, Any], fields: Callable[[str, Result], dict[str, NDArray[Any]]]
+) -> tuple[dict[str, Kernels], Callable[..., Bytes], Callable[[Format, Bytes], Floats]]:
+    """Of a module its kernels, `encode` and `decode`. fields: those of blocks, from what was found."""
+
+    def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
+        result = searches[form.name].run(rows, importance)
+        blocks = np.empty(len(result.d), form.block)
+        for name, values in fields(form.name, result).items():
+            blocks[name] = values
+        return blocks.view(np.uint8).reshape(len(rows), -1)
+
+    def decode(form: Format, raw: Bytes) -> Floats:
+        values = value_rows(form, raw)
+        decoders[form.name](flat(raw), grid_values(searches[form.name].grid), values.reshape(-1))
+        return values
+
+    return {name: Kernels(s.kernel, s.kernel, decoders[name]) for name, s in searches.items()}, encode, decode
+
+
+def point_search(
+    grid: str, dims: int, group: int, even: bool, start_even: bool, refit: int, zero_below: float, mean_factor: float,
+    plain_factor: float, fudge: float, distances: int, highest: int, tries: int, step: float,
+) -> Search:  # fmt: skip
+    """A search for the best points and scales of super-blocks, for groups of `group` values in cells of `dims`.
 
     even: the number of negative signs of every eight values is even. start_even: begin with the scale of even levels.
     refit: what is done again with the best scale. zero_below: groups with no larger value are zero. mean_factor,
-    plain_factor: see `load_blocks`. fudge: of the stored scale, as llama.cpp has it.
+    plain_factor: see `load_weighted`. fudge: of the stored scale, as llama.cpp has it. The greatest value is mapped to
+    highest ± tries * step.
     """
     groups, cells = SUPER // group, group // dims
     mean, plain, least, factor = (np.float32(each) for each in (mean_factor, plain_factor, zero_below, fudge))
@@ -191,61 +198,38 @@ def search_kernel(
     ) -> None:
         count, zero = x.size // SUPER, every(np.float32(0))
         for first in range(0, count, LANES):
-            load_blocks(x, importance, first, mean, plain, blocks)
+            load_weighted(x, importance, first, mean, plain, blocks)
             top = zero
             for g in range(groups):
                 at = LANES * group * g
-                fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, memory.signs)
+                points, signs = blocks.codes[LANES * cells * g :], blocks.words[LANES * (group // 8) * g :]
+                fold_signs(blocks.x, at, group, blocks.weights, even, memory.x, signs)
                 peak = greatest(memory.x, group)
                 dead = peak < least
                 if start_even:
-                    start = _even_scale(memory.x, blocks.weights, at, group, peak, memory.levels)
+                    start = positive_scale(memory.x, blocks.weights[at:], group, MOST, memory.roots, memory.levels)
                     peak = start * np.float32(3)
                     dead = dead | (peak <= zero)
                 else:
                     start = peak / tried[tried.size // 2]
-                scale = search_group(blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory)
+                scale = search_group(
+                    blocks.weights, at, cells, dims, peak, start, tried, refit, tables, memory, points)
                 turn = where(scale < zero, every_int(255), 0)
                 for k in range(0, LANES * cells, LANES):
-                    store(memory.points, k, where(dead, every_int(0), load(memory.points, k) >> 16))
+                    store(points, k, where(dead, every_int(0), load(points, k)))
                 for k in range(0, LANES * (group // 8), LANES):
-                    store(memory.signs, k, where(dead, every_int(0), load(memory.signs, k) ^ turn))
+                    store(signs, k, where(dead, every_int(0), load(signs, k) ^ turn))
                 store(memory.winner, 0, where(dead, every_int(0), 1))
                 for lane in range(min(LANES, count - first)):
-                    b = first + lane
-                    result.alive[b, g] = memory.winner[lane]
-                    for k in range(cells):
-                        result.indexes[b, cells * g + k] = memory.points[LANES * k + lane]
-                    for k in range(group // 8):
-                        result.signs[b, group // 8 * g + k] = memory.signs[LANES * k + lane]
+                    result.alive[first + lane, g] = memory.winner[lane]
                 scale = where(dead, zero, absolute(scale))
-                store(memory.group_scales, LANES * g, scale)
+                store(blocks.scales, LANES * g, scale)
                 top = larger(top, scale)
-            step = top / np.float32(31)
-            inverse = where(top > zero, np.float32(1) / step, zero)
-            for g in range(groups):
-                level = nearest_int(np.float32(0.5) * (inverse * load(memory.group_scales, LANES * g) - np.float32(1)))
-                store(memory.winner, 0, larger(every_int(0), smaller(every_int(15), level)))
-                for lane in range(min(LANES, count - first)):
-                    result.levels[first + lane, g] = memory.winner[lane]
-            store(memory.winner, 0, to_half(step * factor))
-            for lane in range(min(LANES, count - first)):
-                result.d[first + lane] = memory.winner[lane]
+            put_result(number_scales(top, 15, groups, blocks) * factor, first, dims, groups, blocks, result)
 
-    return search
-
-
-def search_rows(
-    search: Search, grid: str, dims: int, group: int, rows: Floats, importance: Floats | None
-) -> Result:
-    """What the search finds for rows."""
-    result = room_for_results(rows.size // SUPER, dims, group)
-    away = np.arange(-search.tries, search.tries + 1, dtype=np.float32) * np.float32(search.step)
-    tried: Floats = np.float32(search.highest) + away
-    columns = np.empty(0, np.float32) if importance is None else importance
-    tables, memory = tables_of(grid, search.distances, odd_levels(dims)), working_memory(dims, group, tried.size)
-    search.kernel(flat(rows), flat(columns), tried, tables, room_for_blocks(), memory, result)
-    return result
+    away = np.arange(-tries, tries + 1, dtype=np.float32) * np.float32(step)
+    memory = partial(_memory, dims, group, away.size)
+    return Search(search, grid, dims, group, distances, odd_levels(dims), np.float32(highest) + away, memory)
 
 
 def packed_nibbles(levels: Bytes) -> Bytes:
@@ -570,14 +554,14 @@ def _choose_points(cells: int, dims: int, tries: int, tables: Tables, memory: Me
 @inlined
 def search_group(
     weights: Floats, at: int, cells: int, dims: int, peak: Lanes, scale: Lanes, tried: Floats, refit: int,
-    tables: Tables, memory: Memory,
+    tables: Tables, memory: Memory, points: Words,
 ) -> Lanes:  # fmt: skip
-    """The best scale found for `memory.x`, with `memory.points` (index << 16 | code) chosen for it.
+    """The best scale found for `memory.x`, with `points` (index << 16 | code) chosen for it.
 
     weights: the values' from at on. peak: what tried[k] is mapped to, must not be 0 where the result matters.
-    scale: the result where no try is any good; points are then all zero. refit: see `Search`.
+    scale: the result where no try is any good; points are then all zero. refit: see `point_search`.
     """
-    x, points, numbers, chosen = memory.x, memory.points, memory.numbers, memory.chosen
+    x, numbers, chosen = memory.x, memory.numbers, memory.chosen
     which, final, again = memory.winner, memory.final, memory.again
     tries, zero = tried.size, every(np.float32(0))
     span = zero
@@ -623,68 +607,45 @@ def search_group(
 
 
 @inlined
-def _even_scale(x: Floats, weights: Floats, at: int, count: int, peak: Lanes, levels: Words) -> Lanes:
-    """A scale s of small weighted error for x ≈ s * (0 … 4), by some tries, then moving one level at a time."""
-    zero, most = every(np.float32(0)), np.float32(TOP_LEVEL)
-    inverse = most / peak
-    step = np.float32(1) / inverse
-    best = zero
-    for i in range(0, LANES * count, LANES):
-        v = load(x, i)
-        difference = v - step * to_float(nearest_int(inverse * v) & 255)  # levels are bytes, negative ones wrap
-        best += load(weights, at + i) * difference * difference
-    for k in range(len(TRIED)):
-        tried = (TRIED[k] + most) / peak
-        step, error = np.float32(1) / tried, zero
-        for i in range(0, LANES * count, LANES):
-            v = load(x, i)
-            difference = v - step * to_float(smaller(every_int(TOP_LEVEL), nearest_int(tried * v)))
-            error += load(weights, at + i) * difference * difference
-        inverse, best = where(error < best, tried, inverse), smaller(error, best)
-    sum_lx, sum_ll = zero, zero
-    for i in range(0, LANES * count, LANES):
-        v, w = load(x, i), load(weights, at + i)
-        level = smaller(every_int(TOP_LEVEL), nearest_int(inverse * v))
-        store(levels, i, level & 255)
-        sum_lx, sum_ll = sum_lx + w * v * to_float(level), sum_ll + w * to_float(level) * to_float(level)
-    for _ in range(5):
-        moved = 0
-        for i in range(0, LANES * count, LANES):
-            v, w, level = load(x, i), load(weights, at + i), load(levels, i)
-            rest_lx = sum_lx - w * v * to_float(level)
-            rest_ll = sum_ll - w * to_float(level) * to_float(level)
-            other = smaller(every_int(TOP_LEVEL), nearest_int(v * rest_ll / rest_lx))
-            new_lx = rest_lx + w * v * to_float(other)
-            new_ll = rest_ll + w * to_float(other) * to_float(other)
-            move = (rest_lx > zero) & (rest_ll > zero) & (other != level)
-            move = move & (new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll)
-            if any_lane(move):
-                moved = 1
-                store(levels, i, where(move, other & 255, level))
-                sum_lx, sum_ll = where(move, new_lx, sum_lx), where(move, new_ll, sum_ll)
-        if moved == 0:
-            break
-    return where(sum_ll > zero, sum_lx / sum_ll, zero)
-
-
-@inlined
-def load_blocks(
+def load_weighted(
     x: Floats, importance: Floats, first: int, mean_factor: np.float32, plain_factor: np.float32, blocks: Blocks
 ) -> None:
     """Lay sixteen super-blocks side by side, and their weights.
 
     Weights: importance * sqrt(mean_factor * mean + x * x); without importance plain_factor * mean + x * x.
     """
-    across, weights, columns, starts = blocks.x, blocks.weights, blocks.columns, blocks.offsets
-    count, per_row = x.size // SUPER, max(importance.size // SUPER, 1)
-    block_offsets(first, count, SUPER, starts)
-    transpose(x, starts, SUPER, across)
-    mean = sum_of_squares(across, 0, SUPER) / np.float32(SUPER)
+    load_blocks(x, first, SUPER, 0, blocks)
+    mean = sum_of_squares(blocks.x, 0, SUPER) / np.float32(SUPER)
     if importance.size:
-        column_offsets(first, count, SUPER, per_row, starts)
-        transpose(importance, starts, SUPER, columns)
-        weigh(across, columns, mean_factor * mean, SUPER, weights)
+        load_importance(x, importance, first, SUPER, blocks)
+        weigh(mean_factor * mean, SUPER, blocks)
     else:
         for i in range(0, LANES * SUPER, LANES):
-            v = load(across, i)
-            store(weights, i, plain_factor * mean + v * v)
+            v = load(blocks.x, i)
+            store(blocks.weights, i, plain_factor * mean + v * v)
+
+
+@inlined
+def number_scales(top: Lanes, most: int, groups: int, blocks: Blocks) -> Lanes:
+    """`scale_codes` l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
+    d = top / np.float32(2 * most + 1)
+    inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
+    for g in range(0, LANES * groups, LANES):
+        level = nearest_int(np.float32(0.5) * (inverse * load(blocks.scales, g) - np.float32(1)))
+        store(blocks.scale_codes, g, larger(every_int(0), smaller(every_int(most), level)))
+    return d
+
+
+@inlined
+def put_result(d: Lanes, first: int, dims: int, groups: int, blocks: Blocks, result: Result) -> None:
+    """Results of the super-blocks from `first` on, but for `alive`."""
+    halves = blocks.minimum_codes
+    store(halves, 0, to_half(d))
+    for lane in range(min(LANES, result.d.size - first)):
+        result.d[first + lane] = halves[lane]
+        for g in range(groups):
+            result.levels[first + lane, g] = blocks.scale_codes[LANES * g + lane]
+        for k in range(SUPER // dims):
+            result.indexes[first + lane, k] = blocks.codes[LANES * k + lane] >> 16
+        for k in range(SUPER // 8):
+            result.signs[first + lane, k] = blocks.words[LANES * k + lane]

@@ -4,8 +4,6 @@ They come from the `gguf` package. A point is kept by its level numbers (0, 1, 2
 that files store.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

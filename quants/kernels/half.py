@@ -3,8 +3,6 @@
 Both narrow to the nearest value, ties to even, and keep subnormals, as ggml does. Bits are in the low half of i32x16.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .jit import inlined

@@ -1,14 +1,14 @@
 """F16 and BF16: a kernel for each way."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..format import Format
-from .blocks import Bytes, Floats, filled, flat
+from .blocks import Bytes, Floats, Kernels, flat
 from .half import from_bfloat, from_half, to_bfloat, to_half
-from .jit import Kernels, kernel
+from .jit import kernel
 from .lane_memory import load, store
 from .lanes import LANES
 
@@ -17,48 +17,40 @@ Bits = NDArray[np.uint16]
 
 def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
     """The nearest value, ties to even."""
-    values = filled(flat(rows))
+    values = _filled(flat(rows))
     bits = np.empty(values.size, "<u2")
     KERNELS[form.name].encode(values, bits)
     return bits[: rows.size].reshape(rows.shape).view(np.uint8)
 
 
 def decode(form: Format, raw: Bytes) -> Floats:
-    bits = filled(flat(raw.view("<u2")))
+    bits = _filled(flat(raw.view("<u2")))
     values = np.empty(bits.size, np.float32)
     KERNELS[form.name].decode(bits, values)
     return values[: raw.size // 2].reshape(len(raw), -1)
 
 
-# The last sixteen values may be some of those before, too.
+def _filled(array: NDArray[Any]) -> NDArray[Any]:
+    """A one-dimensional array, made sixteen long with zeros if it is shorter."""
+    return array if array.size >= LANES else flat(np.pad(array, (0, LANES - array.size)))
 
 
-@kernel
-def _encode_f16(x: Floats, bits: Bits) -> None:
-    for i in range(0, x.size - LANES, LANES):
-        store(bits, i, to_half(load(x, i)))
-    store(bits, x.size - LANES, to_half(load(x, x.size - LANES)))
+def _kernels(brain: bool) -> Kernels:
+    """Those of BF16, or of F16. The last sixteen values may be some of those before, too."""
+
+    @kernel
+    def encode(x: Floats, bits: Bits) -> None:
+        for i in range(0, x.size, LANES):
+            at = min(i, x.size - LANES)
+            store(bits, at, to_bfloat(load(x, at)) if brain else to_half(load(x, at)))
+
+    @kernel
+    def decode(bits: Bits, values: Floats) -> None:
+        for i in range(0, bits.size, LANES):
+            at = min(i, bits.size - LANES)
+            store(values, at, from_bfloat(load(bits, at)) if brain else from_half(load(bits, at)))
+
+    return Kernels(encode, None, decode)
 
 
-@kernel
-def _encode_bf16(x: Floats, bits: Bits) -> None:
-    for i in range(0, x.size - LANES, LANES):
-        store(bits, i, to_bfloat(load(x, i)))
-    store(bits, x.size - LANES, to_bfloat(load(x, x.size - LANES)))
-
-
-@kernel
-def _decode_f16(bits: Bits, values: Floats) -> None:
-    for i in range(0, bits.size - LANES, LANES):
-        store(values, i, from_half(load(bits, i)))
-    store(values, bits.size - LANES, from_half(load(bits, bits.size - LANES)))
-
-
-@kernel
-def _decode_bf16(bits: Bits, values: Floats) -> None:
-    for i in range(0, bits.size - LANES, LANES):
-        store(values, i, from_bfloat(load(bits, i)))
-    store(values, bits.size - LANES, from_bfloat(load(bits, bits.size - LANES)))
-
-
-KERNELS = {"F16": Kernels(_encode_f16, None, _decode_f16), "BF16": Kernels(_encode_bf16, None, _decode_bf16)}
+KERNELS = {"F16": _kernels(False), "BF16": _kernels(True)}

@@ -3,39 +3,35 @@
 The weight of an error: importance * sqrt(2 * mean of the squares + x * x); without importance (IQ1_M) x * x.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..format import Format
 from ..formats.iq1_m import BLOCK as M_BLOCK
 from ..formats.iq1_s import BLOCK as S_BLOCK
-from .blocks import Bytes, Floats, field_offsets, flat, value_rows
-from .grid_search import SUPER, Blocks, Tables, load_blocks
-from .grids import grid_values, two_points
+from .blocks import Bytes, Floats, field_offsets, load_half
+from .blocks import Memory as Blocks
+from .grid_search import SUPER, Result, Tables, grid_codec, load_weighted, put_result
+from .grids import two_points
 from .half import from_half
 from .iq1_search import (
     DOWN,
     LOWEST,
     UP,
     Memory,
-    Result,
     fit_group,
     gain_above,
     gain_near,
     keep_best,
-    number_scales,
-    put_result,
-    search_rows,
+    number_groups,
     sort_group,
+    split_search,
     units,
     weighted_sums,
 )
-from .jit import Kernels, inlined, kernel
-from .lane_memory import load, room_for_floats, store
+from .jit import inlined, kernel
+from .lane_memory import load, rooms, store
 from .lanes import LANES, any_lane, every, every_int, lane_numbers, larger, to_float, where
 
 S_GROUP, S_GROUPS, M_GROUP, M_GROUPS = 32, 8, 16, 16
@@ -49,35 +45,16 @@ UP_FIRST, UP_SECOND = UP[0] * UP[0] - UP[1] * UP[1], UP[1] * UP[1] - UP[2] * UP[
 DOWN_FIRST, DOWN_SECOND = DOWN[0] * DOWN[0] - DOWN[1] * DOWN[1], DOWN[1] * DOWN[1] - DOWN[2] * DOWN[2]
 
 
-def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    encoder = KERNELS[form.name].encode
-    if form.name == "IQ1_S":
-        sums: Any = tuple(room_for_floats(S_GROUP + 1) for _ in range(6))
-        result = search_rows(encoder, S_GROUP, sums, rows, importance)
-    else:
-        result = search_rows(encoder, M_GROUP, room_for_floats(6 * (M_GROUP + 1)), rows, importance)
-    blocks, high = np.empty(len(result.d), form.block), result.indexes >> 8
-    blocks["qs"] = result.indexes & 255
-    if form.name == "IQ1_S":
-        blocks["d"] = result.d.view("<f2")
+def _fields(name: str, result: Result) -> dict[str, NDArray[Any]]:
+    high, levels, downs = result.indexes >> 8, result.levels.astype(np.uint16), result.signs.astype(np.uint16)
+    low = {"qs": result.indexes & 255}
+    if name == "IQ1_S":
         bits = high[:, ::4] | high[:, 1::4] << 3 | high[:, 2::4] << 6 | high[:, 3::4] << 9
-        blocks["qh"] = bits | result.levels.astype(np.uint16) << 12 | result.downs[:, ::4].astype(np.uint16) << 15
-    else:
-        cells, levels = high | result.downs.astype(np.uint16) << 3, result.levels.astype(np.uint16)
-        blocks["qh"] = cells[:, ::2] | cells[:, 1::2] << 4
-        scales = levels[:, ::4] | levels[:, 1::4] << 3 | levels[:, 2::4] << 6 | levels[:, 3::4] << 9
-        blocks["scales"] = scales | (result.d[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15) << 12
-    return blocks.view(np.uint8).reshape(len(rows), -1)
-
-
-def decode(form: Format, raw: Bytes) -> Floats:
-    values, blocks, grid = value_rows(form, raw), raw.reshape(-1).view(form.block), grid_values("IQ1_S")
-    if form.name == "IQ1_S":
-        qh = np.ascontiguousarray(blocks["qh"]).reshape(-1)
-        _decode_iq1_s(blocks["d"].astype(np.float32), qh, flat(raw), grid, values.reshape(-1))
-    else:
-        _decode_iq1_m(np.ascontiguousarray(blocks["scales"]).reshape(-1), flat(raw), grid, values.reshape(-1))
-    return values
+        return low | {"d": result.d.view("<f2"), "qh": bits | levels << 12 | downs[:, ::4] << 15}
+    cells = high | downs << 3
+    scales = levels[:, ::4] | levels[:, 1::4] << 3 | levels[:, 2::4] << 6 | levels[:, 3::4] << 9
+    d = result.d[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15
+    return low | {"qh": cells[:, ::2] | cells[:, 1::2] << 4, "scales": scales | d << 12}
 
 
 @inlined
@@ -129,34 +106,33 @@ def _split_sums_iq1_s(sums, low, j):  # type: ignore[no-untyped-def]
 @kernel
 def _encode_iq1_s(
     x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
-    sums: tuple[Floats, ...], result: Result,
+    result: Result,
 ) -> None:  # fmt: skip
-    count = x.size // SUPER
-    for first in range(0, count, LANES):
-        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
+    for first in range(0, x.size // SUPER, LANES):
+        load_weighted(x, importance, first, np.float32(2), np.float32(0), blocks)
         top = every(np.float32(0))
         for g in range(S_GROUPS):
-            at, points, downs = LANES * S_GROUP * g, memory.points[LANES * 4 * g :], memory.downs[LANES * 4 * g :]
+            at, points, downs = LANES * S_GROUP * g, blocks.codes[LANES * 4 * g :], blocks.words[LANES * 4 * g :]
             sort_group(blocks.x, blocks.weights, at, S_GROUP, network, memory.values, memory.weights, memory.order)
-            gain, scale, down, lows, highs = _best_split_iq1_s(memory.values, memory.weights, memory.order, sums)
+            gain, scale, down, lows, highs = _best_split_iq1_s(
+                memory.values, memory.weights, memory.order, memory.sums)
             for k in range(0, 4 * LANES, LANES):
                 store(downs, k, down)
             scale = fit_group(
                 at, S_GROUP, S_ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
-            store(memory.scales, LANES * g, scale)
+            store(blocks.scales, LANES * g, scale)
             top = larger(top, scale)
-        put_result(number_scales(top, S_GROUPS, memory) * S_FUDGE, first, count, S_GROUPS, memory, result)
+        put_result(number_groups(top, S_GROUPS, blocks) * S_FUDGE, first, 8, S_GROUPS, blocks, result)
 
 
 @kernel
-def _decode_iq1_s(
-    scales: Floats, qh: NDArray[np.uint16], raw: Bytes, grid: NDArray[np.int8],
-    values: Floats,
-) -> None:  # fmt: skip
-    for b in range(scales.size):
+def _decode_iq1_s(raw: Bytes, grid: NDArray[np.int8], values: Floats) -> None:
+    for b in range(raw.size // S_BLOCK_BYTES):
+        whole = load_half(raw, S_BLOCK_BYTES * b)
         for g in range(S_GROUPS):
-            bits = np.int64(qh[S_GROUPS * b + g])
-            d = scales[b] * np.float32(2 * (bits >> 12 & 7) + 1)
+            qh = S_BLOCK_BYTES * b + S_QH + 2 * g
+            bits = np.int64(raw[qh]) | np.int64(raw[qh + 1]) << 8
+            d = whole * np.float32(2 * (bits >> 12 & 7) + 1)
             delta = DOWN[1] if bits & 0x8000 else UP[1]
             for k in range(2):
                 at, high = S_BLOCK_BYTES * b + S_QS + 4 * g + 2 * k, bits >> (6 * k)
@@ -244,53 +220,53 @@ def _split_sums_iq1_m(sums, totals, low, j):  # type: ignore[no-untyped-def]
 @kernel
 def _encode_iq1_m(
     x: Floats, importance: Floats, network: NDArray[np.int64], tables: Tables, blocks: Blocks, memory: Memory,
-    sums: Floats, result: Result,
+    result: Result,
 ) -> None:  # fmt: skip
-    count, zero = x.size // SUPER, every(np.float32(0))
-    for first in range(0, count, LANES):
-        load_blocks(x, importance, first, np.float32(2), np.float32(0), blocks)
+    zero = every(np.float32(0))
+    for first in range(0, x.size // SUPER, LANES):
+        load_weighted(x, importance, first, np.float32(2), np.float32(0), blocks)
         top = zero
         for g in range(M_GROUPS):
-            at, points, downs = LANES * M_GROUP * g, memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
+            at, points, downs = LANES * M_GROUP * g, blocks.codes[LANES * 2 * g :], blocks.words[LANES * 2 * g :]
             sort_group(blocks.x, blocks.weights, at, M_GROUP, network, memory.values, memory.weights, memory.order)
-            gain, scale, move, lows, highs = _best_split_iq1_m(memory.values, memory.weights, memory.order, sums)
+            gain, scale, move, lows, highs = _best_split_iq1_m(
+                memory.values, memory.weights, memory.order, memory.sums)
             store(downs, 0, move >> 1)
             store(downs, LANES, move & 1)
             scale = fit_group(
                 at, M_GROUP, M_ZERO_BELOW, gain, scale, lows, highs, tables, blocks, memory, points, downs)
-            store(memory.scales, LANES * g, scale)
+            store(blocks.scales, LANES * g, scale)
             top = larger(top, scale)
-        d, qx, qq = number_scales(top, M_GROUPS, memory), zero, zero
+        d, qx, qq = number_groups(top, M_GROUPS, blocks), zero, zero
         for g in range(M_GROUPS):
-            points, downs = memory.points[LANES * 2 * g :], memory.downs[LANES * 2 * g :]
-            factor = to_float(load(memory.levels, LANES * g) * 2 + 1)
+            points, downs = blocks.codes[LANES * 2 * g :], blocks.words[LANES * 2 * g :]
+            factor = to_float(load(blocks.scale_codes, LANES * g) * 2 + 1)
             qx, qq = weighted_sums(
                 blocks.x, blocks.weights, LANES * M_GROUP * g, 2, points, downs, factor, qx, qq)
         d = where(top > zero, where(qq > zero, qx / qq, d), zero)
-        put_result(d * M_FUDGE, first, count, M_GROUPS, memory, result)
+        put_result(d * M_FUDGE, first, 8, M_GROUPS, blocks, result)
 
 
 @kernel
-def _decode_iq1_m(
-    scales: NDArray[np.uint16], raw: Bytes, grid: NDArray[np.int8], values: Floats
-) -> None:
+def _decode_iq1_m(raw: Bytes, grid: NDArray[np.int8], values: Floats) -> None:
     first = lane_numbers() < 8
-    for b in range(scales.size // 4):
-        half = 0
+    for b in range(raw.size // M_BLOCK_BYTES):
+        scales, half = M_BLOCK_BYTES * b + M_SCALES, 0
         for k in range(4):
-            half |= scales[4 * b + k] >> 12 << (4 * k)
+            half |= np.int64(raw[scales + 2 * k + 1]) >> 4 << (4 * k)
         d = from_half(every_int(half))
         for g in range(M_GROUPS):
             at, bits = M_BLOCK_BYTES * b + M_QS + 2 * g, np.int64(raw[M_BLOCK_BYTES * b + M_QH + g])
-            level = scales[4 * b + g // 4] >> (3 * (g % 4)) & 7
-            scale = d * np.float32(2 * np.int32(level) + 1)
+            level = (raw[scales + g // 4 * 2] | np.int64(raw[scales + g // 4 * 2 + 1]) << 8) >> (3 * (g % 4)) & 7
+            scale = d * np.float32(2 * level + 1)
             points = two_points(grid, raw[at] | (bits & 7) << 8, raw[at + 1] | (bits & 0x70) << 4)
             low = DOWN[1] if bits & 0x08 else UP[1]
             high = DOWN[1] if bits & 0x80 else UP[1]
             store(values, SUPER * b + M_GROUP * g, (to_float(points) + where(first, every(low), high)) * scale)
 
 
-KERNELS = {
-    "IQ1_S": Kernels(_encode_iq1_s, _encode_iq1_s, _decode_iq1_s),
-    "IQ1_M": Kernels(_encode_iq1_m, _encode_iq1_m, _decode_iq1_m),
+SEARCHES = {
+    "IQ1_S": split_search(_encode_iq1_s, S_GROUP, lambda: tuple(rooms(*[S_GROUP + 1] * 6))),
+    "IQ1_M": split_search(_encode_iq1_m, M_GROUP, lambda: rooms(6 * (M_GROUP + 1))[0]),
 }
+KERNELS, encode, decode = grid_codec(SEARCHES, {"IQ1_S": _decode_iq1_s, "IQ1_M": _decode_iq1_m}, _fields)

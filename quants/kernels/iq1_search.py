@@ -3,34 +3,20 @@
 With values in ascending order, the best levels for any scale are a split of the order in three; all splits are tried.
 """
 
-from __future__ import annotations
-
 import itertools
-from functools import cache
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Bytes, Floats, Words, flat
-from .grid_search import (
-    DOUBT,
-    DOUBTFUL,
-    LONGEST_LIST,
-    POWERS,
-    SUPER,
-    Blocks,
-    Tables,
-    list_of,
-    nearest_point,
-    room_for_blocks,
-    tables_of,
-)
-from .half import to_half
+from .blocks import Floats, Words
+from .blocks import Memory as Blocks
+from .grid_search import DOUBT, DOUBTFUL, LONGEST_LIST, POWERS, Search, Tables, list_of, nearest_point, number_scales
 from .jit import inlined
-from .lane_memory import load, room_for_floats, room_for_words, store
-from .lanes import LANES, Lanes, absolute, every, every_int, larger, smaller, to_float, where, with_sign
-from .rounding import nearest_int
+from .lane_memory import load, rooms, store
+from .lanes import LANES, Lanes, absolute, every, every_int, larger, to_float, where, with_sign
 
 CELLS = 32  # of 8 values in a super-block
 # What the levels 0, 1, 2 mean in a cell that is moved up, and in one moved down.
@@ -41,12 +27,13 @@ NEARLY = np.float32(1 - 1e-4)
 VANISHING = np.float32(1e-30)
 
 
-def meanings() -> Floats:
-    """UP, then DOWN, each repeated as `nearest_point` picks from it."""
-    return np.array([(*UP, 0) * (LANES // 4), (*DOWN, 0) * (LANES // 4)], np.float32).reshape(-1)
+def split_search(kernel: Any, group: int, sums: Callable[[], Any]) -> Search:
+    """For groups of `group` values. sums: makes more of the kernel's memory."""
+    meanings = np.array([(*UP, 0) * (LANES // 4), (*DOWN, 0) * (LANES // 4)], np.float32).reshape(-1)
+    memory = partial(_memory, group, sums)
+    return Search(kernel, "IQ1_S", 8, group, 3, meanings, sorting_network(group), memory)
 
 
-@cache
 def sorting_network(count: int) -> NDArray[np.int64]:
     """Batcher's odd-even merge sort: int64 (steps, 2), places to be compared and put in order, one after the other."""
     steps = []
@@ -60,51 +47,22 @@ def sorting_network(count: int) -> NDArray[np.int64]:
 
 
 class Memory(NamedTuple):
-    """Arrays of an encoder; those of the search of a group, then those of sixteen blocks."""
+    """Arrays of the search of a group."""
 
     values: Floats  # in order
     weights: Floats  # theirs
-    order: Words  # and where they were
     limits: Floats  # of a split
-    places: Words  # where these are
     scale: Floats
     errors: Floats  # of neighbours
+    order: Words  # where the values were
+    places: Words  # where limits are
     off_grid: Words
-    points: Words  # index << 16 | code, of each cell of a block
-    downs: Words  # 1 where it is moved down
-    scales: Floats  # of each group
-    levels: Words  # their numbers
+    sums: Any
 
 
-def working_memory(group: int) -> Memory:
-    """For groups of `group` values."""
-    return Memory(
-        room_for_floats(group + 1), room_for_floats(group + 1), room_for_words(group + 1), room_for_floats(2),
-        room_for_words(2), room_for_floats(1), np.empty(LONGEST_LIST, np.float32), room_for_words(1),
-        room_for_words(CELLS), room_for_words(CELLS), room_for_floats(SUPER // group), room_for_words(SUPER // group),
-    )  # fmt: skip
-
-
-class Result(NamedTuple):
-    """What was found for super-blocks: d (float16 bits), and for all groups and cells what `Memory` says."""
-
-    d: NDArray[np.uint16]
-    levels: Bytes
-    indexes: NDArray[np.uint16]
-    downs: Bytes
-
-
-def search_rows(kernel: Any, group: int, sums: Any, rows: Floats, importance: Floats | None) -> Result:
-    """What an encoder's kernel finds for rows. sums: more of its memory."""
-    count = rows.size // SUPER
-    result = Result(
-        np.empty(count, np.uint16), np.empty((count, SUPER // group), np.uint8), np.empty((count, CELLS), np.uint16),
-        np.empty((count, CELLS), np.uint8),
-    )  # fmt: skip
-    columns = np.empty(0, np.float32) if importance is None else importance
-    tables, memory = tables_of("IQ1_S", 3, meanings()), working_memory(group)
-    kernel(flat(rows), flat(columns), sorting_network(group), tables, room_for_blocks(), memory, sums, result)
-    return result
+def _memory(group: int, sums: Callable[[], Any]) -> Memory:
+    floats, words = rooms(group + 1, group + 1, 2, 1, LONGEST_LIST // LANES), rooms(group + 1, 2, 1)
+    return Memory._make([*floats, *(array.view(np.int32) for array in words), sums()])
 
 
 @inlined
@@ -149,29 +107,11 @@ def weighted_sums(
 
 
 @inlined
-def number_scales(top: Lanes, groups: int, memory: Memory) -> Lanes:
-    """`levels` l of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
-    d = top / np.float32(15)
-    inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
-    for g in range(0, LANES * groups, LANES):
-        level = nearest_int(np.float32(0.5) * (inverse * load(memory.scales, g) - np.float32(1)))
-        store(memory.levels, g, larger(every_int(0), smaller(every_int(7), level)))
+def number_groups(top: Lanes, groups: int, blocks: Blocks) -> Lanes:
+    """`number_scales`; nothing is moved down where all scales are zero."""
     for k in range(0, LANES * CELLS, LANES):
-        store(memory.downs, k, where(top > np.float32(0), load(memory.downs, k), 0))
-    return d
-
-
-@inlined
-def put_result(d: Lanes, first: int, count: int, groups: int, memory: Memory, result: Result) -> None:
-    """Results of the super-blocks first … first + 15 of `count`."""
-    store(memory.off_grid, 0, to_half(d))
-    for lane in range(min(LANES, count - first)):
-        result.d[first + lane] = memory.off_grid[lane]
-        for g in range(groups):
-            result.levels[first + lane, g] = memory.levels[LANES * g + lane]
-        for k in range(CELLS):
-            result.indexes[first + lane, k] = memory.points[LANES * k + lane] >> 16
-            result.downs[first + lane, k] = memory.downs[LANES * k + lane]
+        store(blocks.words, k, where(top > np.float32(0), load(blocks.words, k), 0))
+    return number_scales(top, 7, groups, blocks)
 
 
 @inlined

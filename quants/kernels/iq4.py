@@ -1,27 +1,50 @@
-"""What IQ4_NL and IQ4_XS share: sixteen levels, closer together near zero, and the search for a scale to them."""
+"""IQ4_NL and IQ4_XS: numbers of sixteen levels, closer together near zero; every 32 values have a scale.
 
-from __future__ import annotations
+The weight of an error: x * x, or importance * sqrt(2 * mean of the block's squares + x * x).
+"""
 
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .jit import inlined
-from .lane_memory import load, lookup, store
-from .lanes import LANES, Lanes, absolute, every, every_int, larger, smaller, to_float, where
+from ..formats.iq4_nl import BLOCK as NL
+from ..formats.iq4_xs import BLOCK as XS
+from .blocks import (
+    Bytes,
+    Floats,
+    Kernels,
+    Memory,
+    bytes_to_words,
+    codec,
+    field_offsets,
+    load_blocks,
+    load_half,
+    load_importance,
+    put_all,
+    sum_of_squares,
+    weigh,
+    weigh_by_squares,
+)
+from .half import to_half
+from .jit import inlined, kernel
+from .lane_memory import load, lookup, put_halves, put_words, store
+from .lanes import LANES, Lanes, every, every_int, larger, smaller, to_float, where
+from .rounding import nearest_int
+from .scales import ONE, ZERO, extreme
 
 CODED = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 LEVELS = tuple(np.float32(v) for v in CODED)
 # From the middle between two levels on, the upper one is taken.
 MIDDLES = tuple((a + b) / np.float32(2) for a, b in itertools.pairwise(LEVELS))
-GROUP = 32
+GROUP, GROUPS = 32, 8
+NL_BYTES, (_, NL_QS) = NL.itemsize, field_offsets(NL)
+XS_BYTES, (_, SCALES_H, SCALES_L, XS_QS) = XS.itemsize, field_offsets(XS)
 ZERO_BELOW = np.float32(1e-15)
 TRIES = 7  # scales on either side of the one that maps the extreme to the lowest level
 
 
 @inlined
-def nearest_code(x: Lanes) -> Lanes:
+def _nearest_code(x: Lanes) -> Lanes:
     """Number of the nearest level, as i32x16."""
     code = every_int(0)
     for k in range(15):
@@ -38,7 +61,7 @@ def _nearest_level(x: Lanes) -> Lanes:
 
 
 @inlined
-def best_scale(x: NDArray[np.float32], at: int, weights: NDArray[np.float32], crossings: NDArray[np.float32]) -> Lanes:
+def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes:
     """The scale of least weighted square error among those tried, for a group of 32 values a lane; 0 for a zero group.
 
     x, weights: the lanes' values from at on. crossings: scratch of 5 * 512.
@@ -46,14 +69,10 @@ def best_scale(x: NDArray[np.float32], at: int, weights: NDArray[np.float32], cr
     Over all tries |inverse scale| grows by 134 / 120, less than the ratio of any two neighbouring middles: each value
     crosses one middle at most, so two products of each kind are all that its sums can ever need.
     """
-    zero = every(np.float32(0))
-    size, extreme = zero, zero
-    for i in range(0, GROUP * LANES, LANES):
-        v = load(x, at + i)
-        more = absolute(v) > size
-        size, extreme = where(more, absolute(v), size), where(more, v, extreme)
-    inverse = np.float32(1) / (-extreme / LEVELS[0])
-    inward, outward = (LEVELS[0] + np.float32(TRIES)) / extreme, (LEVELS[0] - np.float32(TRIES)) / extreme
+    zero = every(ZERO)
+    signed, size = extreme(x, at, GROUP)
+    inverse = ONE / (-signed / LEVELS[0])
+    inward, outward = (LEVELS[0] + np.float32(TRIES)) / signed, (LEVELS[0] - np.float32(TRIES)) / signed
     sum_qx, sum_qq = zero, zero
     for i in range(0, GROUP * LANES, LANES):
         v, w = load(x, at + i), load(weights, at + i)
@@ -75,8 +94,8 @@ def best_scale(x: NDArray[np.float32], at: int, weights: NDArray[np.float32], cr
     scale = where(sum_qq > zero, sum_qx / sum_qq, zero)
     best = scale * sum_qx
     for k in range(-TRIES, TRIES + 1, 3):
-        inverse_a = (LEVELS[0] + np.float32(k)) / extreme
-        inverse_b, inverse_c = (LEVELS[0] + np.float32(k + 1)) / extreme, (LEVELS[0] + np.float32(k + 2)) / extreme
+        inverse_a = (LEVELS[0] + np.float32(k)) / signed
+        inverse_b, inverse_c = (LEVELS[0] + np.float32(k + 1)) / signed, (LEVELS[0] + np.float32(k + 2)) / signed
         qx_a, qq_a, qx_b, qq_b, qx_c, qq_c = zero, zero, zero, zero, zero, zero
         for i in range(0, GROUP * LANES, LANES):
             v, middle = load(x, at + i), load(crossings, 5 * i)
@@ -101,18 +120,87 @@ def _better(scale: Lanes, best: Lanes, sum_qx: Lanes, sum_qq: Lanes) -> tuple[La
 
 
 @inlined
-def group_codes(x: NDArray[np.float32], at: int, inverse: Lanes, codes: NDArray[np.int32]) -> None:
-    """Sixteen bytes a lane: value i in the low half of byte i, value 16 + i in the high half."""
-    for i in range(0, LANES * LANES, LANES):
-        low, high = load(x, at + i), load(x, at + LANES * LANES + i)
-        store(codes, i, nearest_code(inverse * low) | (nearest_code(inverse * high) << 4))
+def _weigh(x: Floats, importance: Floats, first: int, count: int, memory: Memory) -> None:
+    if importance.size:
+        load_importance(x, importance, first, count, memory)
+        weigh(sum_of_squares(memory.x, 0, count) * (np.float32(2) / np.float32(count)), count, memory)
+    else:
+        weigh_by_squares(count, memory)
 
 
 @inlined
-def expand_group(
-    raw: NDArray[np.uint8], at: int, d: np.float32, coded: NDArray[np.int8], values: NDArray[np.float32], to: int
-) -> None:
+def _put_group(at: int, d: Lanes, memory: Memory, raw: Bytes, to: int) -> None:
+    """Sixteen bytes a lane: value i in the low half of byte i, value 16 + i in the high half."""
+    x, codes = memory.x, memory.codes
+    inverse = where(d == ZERO, ZERO, ONE / d)
+    for i in range(0, LANES * LANES, LANES):
+        low, high = load(x, at + i), load(x, at + LANES * LANES + i)
+        store(codes, i, _nearest_code(inverse * low) | (_nearest_code(inverse * high) << 4))
+    bytes_to_words(codes, codes, LANES)
+    put_all(raw, memory.targets, to, codes, LANES // 4)
+
+
+@inlined
+def _expand_group(raw: Bytes, at: int, d: Lanes, values: Floats, to: int) -> None:
     """The 32 values of sixteen bytes."""
     codes = load(raw, at)
-    store(values, to, to_float(lookup(coded, 0, codes & 15)) * d)
-    store(values, to + LANES, to_float(lookup(coded, 0, codes >> 4)) * d)
+    store(values, to, to_float(lookup(CODED, 0, codes & 15)) * d)
+    store(values, to + LANES, to_float(lookup(CODED, 0, codes >> 4)) * d)
+
+
+@kernel
+def _encode_iq4_nl(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    for first in range(0, x.size // GROUP, LANES):
+        load_blocks(x, first, GROUP, NL_BYTES, memory)
+        _weigh(x, importance, first, GROUP, memory)
+        d = _best_scale(memory.x, 0, memory.weights, memory.scratch)
+        put_halves(raw, memory.targets, 0, to_half(d))
+        _put_group(0, d, memory, raw, NL_QS)
+
+
+@kernel
+def _decode_iq4_nl(raw: Bytes, values: Floats) -> None:
+    for b in range(raw.size // NL_BYTES):
+        at = NL_BYTES * b
+        _expand_group(raw, at + NL_QS, load_half(raw, at), values, GROUP * b)
+
+
+@kernel
+def _encode_iq4_xs(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    values, scales, targets = GROUP * GROUPS, memory.scales, memory.targets
+    for first in range(0, x.size // values, LANES):
+        load_blocks(x, first, values, XS_BYTES, memory)
+        _weigh(x, importance, first, values, memory)
+        for k in range(GROUPS):
+            store(scales, LANES * k, _best_scale(memory.x, LANES * GROUP * k, memory.weights, memory.scratch))
+        signed, _ = extreme(scales, 0, GROUPS)
+        d = -signed / np.float32(32)
+        inverse = where(d == ZERO, ZERO, ONE / d)
+        low, high = every_int(0), every_int(0)
+        for k in range(GROUPS):
+            s = larger(every_int(-32), smaller(every_int(31), nearest_int(inverse * load(scales, LANES * k))))
+            _put_group(LANES * GROUP * k, d * to_float(s), memory, raw, XS_QS + GROUP // 2 * k)
+            low |= ((s + 32) & 15) << (4 * k)
+            high |= ((s + 32) >> 4) << (2 * k)
+        put_halves(raw, targets, 0, to_half(d))
+        put_halves(raw, targets, SCALES_H, high)
+        put_words(raw, targets, SCALES_L, low)
+
+
+@kernel
+def _decode_iq4_xs(raw: Bytes, values: Floats) -> None:
+    for b in range(raw.size // XS_BYTES):
+        at = XS_BYTES * b
+        d = load_half(raw, at)
+        for k in range(GROUPS):
+            high = raw[at + SCALES_H + k // 4] >> (2 * (k % 4)) & 3
+            s = np.int32(raw[at + SCALES_L + k // 2] >> (4 * (k % 2)) & 15 | high << 4)
+            to = GROUP * (GROUPS * b + k)
+            _expand_group(raw, at + XS_QS + GROUP // 2 * k, d * np.float32(s - 32), values, to)
+
+
+KERNELS = {
+    "IQ4_NL": Kernels(_encode_iq4_nl, _encode_iq4_nl, _decode_iq4_nl),
+    "IQ4_XS": Kernels(_encode_iq4_xs, _encode_iq4_xs, _decode_iq4_xs),
+}
+encode, decode = codec(KERNELS)

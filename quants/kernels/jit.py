@@ -6,12 +6,10 @@ language; the kernel is what is optimized and translated. numba has no option fo
 lack what we change, the functions are compiled in its usual way.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import njit
 from numba.core.codegen import JITCodeLibrary
@@ -79,25 +77,25 @@ if _can_leave_out():
 inlined = functools.partial(njit, error_model="numpy", _nrt=False, **_PART)
 
 
-def inlined_once(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
+def inlined_once(function: Callable[..., Any]) -> Any:
     """`inlined`, but compiled once for constants and variables alike, not anew for every constant it is called with.
 
     For functions that do not choose code by a constant; LLVM still finds the constants where it inlines.
     """
-    compiled = inlined(function, _nrt=makes_arrays)
+    compiled = inlined(function)
     template = compiled.get_call_template
     compiled.get_call_template = lambda types, names: template(tuple(map(unliteral, types)), names)
     return compiled
 
 
-def kernel(function: Callable[..., Any], makes_arrays: bool = False) -> Any:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point on its first call, or load it from numba's cache. No fastmath: bytes must not vary.
 
-    makes_arrays: whether it does, or something inlined into it. numba looks at the file of the function alone to see
-    whether a cached kernel is out of date. Ours consist of functions from this folder, too, so that a change of any of
-    these files counts.
+    It makes no arrays, which would take longer to compile. numba looks at the file of the function alone to see whether
+    a cached kernel is out of date. Ours consist of functions from this folder, too, so that a change of any of these
+    files counts.
     """
-    compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=makes_arrays)(function)
+    compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)(function)
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
     if cached is not None:
         cached._source_stamp = (cached._source_stamp, _kernels_changed())
@@ -111,18 +109,6 @@ def _index_of_this_version(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
         return load()
     except (AttributeError, ImportError):
         return {}
-
-
-# A kernel that makes arrays, which takes longer to compile than one that is handed them.
-kernel_with_arrays = functools.partial(kernel, makes_arrays=True)
-
-
-class Kernels(NamedTuple):
-    """What is compiled for a format whose codec serves several."""
-
-    encode: Any
-    weighted: Any  # with importance weights
-    decode: Any
 
 
 def is_cached(compiled: Any) -> bool:

@@ -5,9 +5,8 @@ Loads and stores take a C-contiguous array of any shape and an offset in element
 loop over the block, as bit-exact formats need.
 """
 
-from __future__ import annotations
-
-import functools
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numba.core.types as nt
@@ -19,10 +18,15 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .jit import inlined, inlined_once
-from .lanes import BYTES, FLOAT, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, f32x16, i32x16
+from .lanes import BYTES, FLOATS, INDEX, LANES, SHORT, SHORTS, WORD, WORDS, f32x16, i32x16
+
+VECTORS = {
+    nt.float32: FLOATS, nt.int32: WORDS, nt.uint32: WORDS, nt.int16: SHORTS, nt.uint16: SHORTS, nt.int8: BYTES,
+    nt.uint8: BYTES,
+}  # fmt: skip
 
 
-def address_of(
+def _address(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
     """Address of element `offset` counted from the array's first, as a pointer to `pointee`."""
@@ -30,15 +34,26 @@ def address_of(
     return builder.bitcast(builder.gep(data, [offset]), pointee.as_pointer())
 
 
+def load_at(
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
+) -> ir.Value:
+    """What is in the array from element `offset` on, read as `pointee`."""
+    loaded = builder.load(_address(context, builder, array, value, offset, pointee))
+    loaded.align = 1
+    return loaded
+
+
+def store_at(
+    context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, stored: ir.Value
+) -> None:
+    builder.store(stored, _address(context, builder, array, value, offset, stored.type)).align = 1
+
+
 def element_bits(array: nt.Type, purpose: str) -> ir.VectorType:
     """Sixteen elements of an array as they lie in memory. Raises numba's TypingError for other than our dtypes."""
-    kinds = {
-        nt.float32: FLOATS, nt.int32: WORDS, nt.uint32: WORDS,
-        nt.int16: SHORTS, nt.uint16: SHORTS, nt.int8: BYTES, nt.uint8: BYTES,
-    }  # fmt: skip
-    if not isinstance(array, nt.Array) or array.layout != "C" or array.dtype not in kinds:
+    if not isinstance(array, nt.Array) or array.layout != "C" or array.dtype not in VECTORS:
         raise TypingError(f"cannot {purpose} {array}: needs a C-contiguous array of float32 or integers up to 32 bits")
-    return kinds[array.dtype]
+    return VECTORS[array.dtype]
 
 
 @intrinsic
@@ -47,8 +62,7 @@ def load(typing: Any, array: Any, offset: Any) -> Any:
     bits = element_bits(array, "load from")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        value = builder.load(address_of(context, builder, signature.args[0], args[0], args[1], bits))
-        value.align = 1
+        value = load_at(context, builder, array, args[0], args[1], bits)
         if bits in (FLOATS, WORDS):
             return value
         return builder.sext(value, WORDS) if array.dtype.signed else builder.zext(value, WORDS)
@@ -65,8 +79,7 @@ def store(typing: Any, array: Any, offset: Any, value: Any) -> Any:
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         lanes = args[2] if bits in (FLOATS, WORDS) else builder.trunc(args[2], bits)
-        pointer = address_of(context, builder, signature.args[0], args[0], args[1], bits)
-        builder.store(lanes, pointer).align = 1
+        store_at(context, builder, array, args[0], args[1], lanes)
         return context.get_dummy_value()
 
     return nt.void(array, nt.intp, value), codegen
@@ -78,6 +91,12 @@ def _has(context: Any, *features: str) -> bool:
     return triple.startswith("x86_64") and not {f"+{f}" for f in features}.isdisjoint(known.split(","))
 
 
+def _call_x86(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
+    """Call LLVM's intrinsic for an x86, whose result is of the first operand's type."""
+    kind = ir.FunctionType(operands[0].type, [each.type for each in operands])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), operands)
+
+
 @intrinsic
 def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
     """table[at + index] in each lane, as i32x16: an int8 table, of which sixteen entries are used, index 0 … 15."""
@@ -85,13 +104,10 @@ def lookup(typing: Any, table: Any, at: Any, index: Any) -> Any:
         raise TypingError(f"cannot look up {index} in {table}: needs an int8 table and i32x16")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        entries = builder.load(address_of(context, builder, signature.args[0], args[0], args[1], BYTES))
-        entries.align = 1
+        entries = load_at(context, builder, table, args[0], args[1], BYTES)
         numbers = builder.trunc(args[2], BYTES)
         if _has(context, "ssse3", "avx", "avx2"):
-            kind = ir.FunctionType(BYTES, [BYTES, BYTES])
-            shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.ssse3.pshuf.b.128")
-            return builder.sext(builder.call(shuffle, [entries, numbers]), WORDS)
+            return builder.sext(_call_x86(builder, "ssse3.pshuf.b.128", entries, numbers), WORDS)
         found = ir.Constant(BYTES, ir.Undefined)
         for i in range(LANES):
             number = builder.zext(builder.extract_element(numbers, ir.Constant(WORD, i)), WORD)
@@ -106,23 +122,19 @@ def _pick(entries: int) -> Any:
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         table, index = args
-        wide = {4: "avx512.vpermilvar.ps.512", 8: "avx512.permvar.sf.512"}[entries]
-        half = {4: "avx.vpermilvar.ps.256", 8: "avx2.permps"}[entries]
         if _has(context, "avx512f"):
             if entries == 8:
                 index = builder.and_(index, ir.Constant(WORDS, [7] * LANES))
                 index = builder.or_(index, ir.Constant(WORDS, [i & 8 for i in range(LANES)]))
-            kind = ir.FunctionType(FLOATS, [FLOATS, WORDS])
-            shuffle = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{wide}")
-            return builder.call(shuffle, [table, index])
+            wide = {4: "avx512.vpermilvar.ps.512", 8: "avx512.permvar.sf.512"}[entries]
+            return _call_x86(builder, wide, table, index)
         if _has(context, "avx2"):
-            eight = [ir.Constant(ir.VectorType(WORD, 8), list(range(i, i + 8))) for i in (0, 8)]
-            kind = ir.FunctionType(ir.VectorType(FLOAT, 8), [ir.VectorType(FLOAT, 8), ir.VectorType(WORD, 8)])
-            shuffle = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{half}")
-            halves = [builder.call(shuffle, [builder.shuffle_vector(a, a, pick) for a in args]) for pick in eight]
-            return builder.shuffle_vector(*halves, ir.Constant(WORDS, list(range(LANES))))
+            half = {4: "avx.vpermilvar.ps.256", 8: "avx2.permps"}[entries]
+            eight = [list(range(i, i + 8)) for i in (0, 8)]
+            low, high = (_call_x86(builder, half, *(_shuffle(builder, a, a, pick) for a in args)) for pick in eight)
+            return _shuffle(builder, low, high, list(range(LANES)))
         places = [[i // entries * entries + k for i in range(LANES)] for k in range(entries)]
-        found = [builder.shuffle_vector(table, table, ir.Constant(WORDS, place)) for place in places]
+        found = [_shuffle(builder, table, table, place) for place in places]
         bit = 1
         while len(found) > 1:
             masked = builder.and_(index, ir.Constant(WORDS, [bit] * LANES))
@@ -146,39 +158,56 @@ def pick_of_eight(typing: Any, table: Any, index: Any) -> Any:
     return _pick(8)
 
 
-def _put(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
-    """Signature and code that store the low bits of lane i to bytes offsets[i] + at of a uint8 array."""
+def _lane_offset(context: Any, builder: ir.IRBuilder, offsets: nt.Array, args: list[ir.Value], i: int) -> ir.Value:
+    """offsets[i] + at, of arguments that begin: an array, offsets, at."""
+    return builder.add(load_at(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX), args[2])
+
+
+def _put(array: nt.Array, offsets: nt.Array, operands: list[nt.Type], parts: Callable[..., list[ir.Value]]) -> Any:
+    """Signature and code that store parts(context, builder, operands)[i] to bytes offsets[i] + at of a uint8 array."""
     if array.dtype != nt.uint8 or offsets.dtype != nt.int64:
         raise TypingError(f"needs a uint8 array and int64 offsets, not {array} and {offsets}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        lanes = args[3] if bits is WORD else builder.trunc(args[3], ir.VectorType(bits, LANES))
-        for i in range(LANES):
-            start = builder.load(address_of(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
-            pointer = address_of(context, builder, array, args[0], builder.add(start, args[2]), bits)
-            builder.store(builder.extract_element(lanes, ir.Constant(WORD, i)), pointer).align = 1
+        for i, part in enumerate(parts(context, builder, *args[3:])):
+            store_at(context, builder, array, args[0], _lane_offset(context, builder, offsets, args, i), part)
         return context.get_dummy_value()
 
-    return nt.void(array, offsets, nt.intp, i32x16), codegen
+    return nt.void(array, offsets, nt.intp, *operands), codegen
+
+
+def _put_low_bits(array: nt.Array, offsets: nt.Array, bits: ir.IntType) -> Any:
+    def parts(context: Any, builder: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
+        lanes = value if bits is WORD else builder.trunc(value, ir.VectorType(bits, LANES))
+        return [builder.extract_element(lanes, ir.Constant(WORD, i)) for i in range(LANES)]
+
+    return _put(array, offsets, [i32x16], parts)
+
+
+def _put_columns(
+    array: nt.Array, offsets: nt.Array, words: nt.Array, count: int, turn: Callable[..., list[ir.Value]]
+) -> Any:
+    """`count` times sixteen words, turned from columns to a part for each lane."""
+    if words.dtype != nt.int32:
+        raise TypingError(f"cannot put {words} by {offsets} into {array}")
+
+    def parts(context: Any, builder: ir.IRBuilder, value: ir.Value, at: ir.Value) -> list[ir.Value]:
+        starts = [builder.add(at, ir.Constant(INDEX, LANES * k)) for k in range(count)]
+        return turn(builder, [load_at(context, builder, words, value, start, WORDS) for start in starts])
+
+    return _put(array, offsets, [words, nt.intp], parts)
 
 
 @intrinsic
 def put_words(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
     """Each lane's 32 bits, little endian, to the uint8 array from byte offsets[lane] + at on (offsets: int64 (16,))."""
-    return _put(array, offsets, WORD)
+    return _put_low_bits(array, offsets, WORD)
 
 
-def _word_columns(
-    context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, at: ir.Value, count: int
-) -> list[ir.Value]:
-    """`count` times sixteen words, from element `at` on."""
-    columns = []
-    for k in range(count):
-        start = builder.add(at, ir.Constant(INDEX, LANES * k))
-        column = builder.load(address_of(context, builder, array, value, start, WORDS))
-        column.align = 1
-        columns.append(column)
-    return columns
+@intrinsic
+def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
+    """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
+    return _put_low_bits(array, offsets, SHORT)
 
 
 @intrinsic
@@ -187,44 +216,33 @@ def put_quads(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_
 
     Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
     """
-    if array.dtype != nt.uint8 or offsets.dtype != nt.int64 or words.dtype != nt.int32:
-        raise TypingError(f"cannot put {words} by {offsets} into {array}")
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        columns = _word_columns(context, builder, words, args[3], args[4], 4)
-        for c, quads in enumerate(_quads(builder, columns)):
-            for first in range(0, LANES, 4):
-                pick = ir.Constant(ir.VectorType(WORD, 4), list(range(first, first + 4)))
-                quad = builder.shuffle_vector(quads, ir.Constant(WORDS, ir.Undefined), pick)
-                lane_number = ir.Constant(INDEX, first + c)
-                start = builder.load(address_of(context, builder, offsets, args[1], lane_number, INDEX))
-                pointer = address_of(context, builder, array, args[0], builder.add(start, args[2]), quad.type)
-                builder.store(quad, pointer).align = 1
-        return context.get_dummy_value()
+    def turn(builder: ir.IRBuilder, columns: list[ir.Value]) -> list[ir.Value]:
+        quads = _quads(builder, columns)
+        return [_shuffle(builder, quads[i % 4], quads[i % 4], [i - i % 4 + k for k in range(4)]) for i in range(LANES)]
 
-    return nt.void(array, offsets, nt.intp, words, nt.intp), codegen
+    return _put_columns(array, offsets, words, 4, turn)
 
 
 @intrinsic
-def put_halves(typing: Any, array: Any, offsets: Any, at: Any, value: Any) -> Any:
-    """Each lane's low 16 bits, little endian, to the uint8 array from byte offsets[lane] + at on."""
-    return _put(array, offsets, SHORT)
+def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
+    """As `put_quads`, sixteen words of each lane: the way back from `transpose_tile`."""
+    return _put_columns(array, offsets, words, LANES, _transposed)
 
 
-PAGE = 4096
 QUARTERS = (0, 4, 8, 12)  # the first lanes of the 128-bit parts that shuffles work on
 
 
 def _shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, pick: list[int]) -> ir.Value:
-    return builder.shuffle_vector(a, b, ir.Constant(WORDS, pick))
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(WORD, len(pick)), pick))
 
 
 def _quads(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Of four vectors of sixteen words the columns, as four vectors: quarter l of vector c is column 4 * l + c."""
-    low_words = [q + i for q in QUARTERS for i in (0, 16, 1, 17)]
-    high_words = [q + i for q in QUARTERS for i in (2, 18, 3, 19)]
-    low_pairs = [q + i for q in QUARTERS for i in (0, 1, 16, 17)]
-    high_pairs = [q + i for q in QUARTERS for i in (2, 3, 18, 19)]
+    low_words, high_words, low_pairs, high_pairs = (
+        [q + i for q in QUARTERS for i in each]
+        for each in ((0, 16, 1, 17), (2, 18, 3, 19), (0, 1, 16, 17), (2, 3, 18, 19))
+    )
     a, b, c, d = rows
     halves = [(_shuffle(builder, a, b, pick), _shuffle(builder, c, d, pick)) for pick in (low_words, high_words)]
     return [_shuffle(builder, p, q, pick) for p, q in halves for pick in (low_pairs, high_pairs)]
@@ -257,38 +275,13 @@ def transpose_tile(typing: Any, source: Any, offsets: Any, at: Any, target: Any,
         raise TypingError(f"cannot transpose {source} by {offsets} into {target}")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        rows = []
-        for i in range(LANES):
-            start = builder.load(address_of(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
-            row = builder.load(address_of(context, builder, source, args[0], builder.add(start, args[2]), WORDS))
-            row.align = 1
-            rows.append(row)
+        starts = [_lane_offset(context, builder, offsets, args, i) for i in range(LANES)]
+        rows = [load_at(context, builder, source, args[0], start, WORDS) for start in starts]
         for k, column in enumerate(_transposed(builder, rows)):
-            at = builder.add(args[4], ir.Constant(INDEX, LANES * k))
-            builder.store(column, address_of(context, builder, target, args[3], at, WORDS)).align = 1
+            store_at(context, builder, target, args[3], builder.add(args[4], ir.Constant(INDEX, LANES * k)), column)
         return context.get_dummy_value()
 
     return nt.void(source, offsets, nt.intp, target, nt.intp), codegen
-
-
-@intrinsic
-def put_tile(typing: Any, array: Any, offsets: Any, at: Any, words: Any, words_at: Any) -> Any:
-    """Sixteen words of each lane to sixteen blocks: the way back from `transpose_tile`.
-
-    Word k of lane i, words[words_at + 16 * k + i] (int32), goes to bytes offsets[i] + at + 4 * k … of the uint8 array.
-    """
-    if array.dtype != nt.uint8 or offsets.dtype != nt.int64 or words.dtype != nt.int32:
-        raise TypingError(f"cannot put {words} by {offsets} into {array}")
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        columns = _word_columns(context, builder, words, args[3], args[4], LANES)
-        for i, row in enumerate(_transposed(builder, columns)):
-            start = builder.load(address_of(context, builder, offsets, args[1], ir.Constant(INDEX, i), INDEX))
-            pointer = address_of(context, builder, array, args[0], builder.add(start, args[2]), WORDS)
-            builder.store(row, pointer).align = 1
-        return context.get_dummy_value()
-
-    return nt.void(array, offsets, nt.intp, words, nt.intp), codegen
 
 
 @inlined
@@ -298,43 +291,19 @@ def transpose(source: NDArray[Any], offsets: NDArray[np.int64], width: int, targ
         transpose_tile(source, offsets, at, target, LANES * at)
 
 
-def room_for_floats(count: int) -> NDArray[np.float32]:
-    """Room for `count` times sixteen floats, placed as `float_lanes`; made before a kernel is called.
-
-    Kernels that make arrays themselves take longer to compile.
-    """
-    return _on_a_page(LANES * count, np.float32)
+PAGE = 1024  # floats
 
 
-def room_for_words(count: int) -> NDArray[np.int32]:
-    """Room for `count` times sixteen 32-bit integers, so placed."""
-    return _on_a_page(LANES * count, np.int32)
+def rooms(*counts: int) -> list[NDArray[Any]]:
+    """Arrays for so many times sixteen floats each, or other 32 bits, for a kernel: they make no arrays themselves.
 
-
-def _on_a_page(size: int, dtype: Any) -> NDArray[Any]:
-    room = np.empty(size + PAGE // 4, dtype)
-    skip = -room.ctypes.data % PAGE // 4
-    return room[skip : skip + size]
-
-
-@functools.partial(inlined_once, makes_arrays=True)
-def float_lanes(count: int) -> NDArray[np.float32]:
-    """Room for `count` times sixteen floats.
-
-    It starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
+    Each starts on a page: loads within a cache line are faster, and equal offsets in two such arrays don't look to the
     processor like a load from what was just stored.
     """
-    room = np.empty(LANES * count + PAGE // 4, np.float32)
-    skip = -room.ctypes.data % PAGE // 4
-    return room[skip : skip + LANES * count]
-
-
-@functools.partial(inlined_once, makes_arrays=True)
-def int_lanes(count: int) -> NDArray[np.int32]:
-    """Room for `count` times sixteen 32-bit integers, placed as `float_lanes`."""
-    room = np.empty(LANES * count + PAGE // 4, np.int32)
-    skip = -room.ctypes.data % PAGE // 4
-    return room[skip : skip + LANES * count]
+    sizes = [-(-LANES * count // PAGE) * PAGE for count in counts]
+    whole = np.empty(sum(sizes) + PAGE, np.float32)
+    starts = itertools.accumulate(sizes, initial=-whole.ctypes.data // 4 % PAGE)
+    return [whole[start : start + LANES * count] for start, count in zip(starts, counts, strict=False)]
 
 
 @inlined_once

@@ -16,9 +16,6 @@ fuses or reorders float operations, so results are the same on every machine.
 Loads and stores are in `lane_memory`, several `f32x16` in step in `wide_lanes`.
 """
 
-from __future__ import annotations
-
-import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -104,65 +101,135 @@ def define(function: Any, emit: Emit, result: nt.Type, *operands: Any) -> None:
         lower_builtin(function, *s)(lower)
 
 
-def _lanewise(result: nt.Type, *operands: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Turn emit(builder, *operands) into a function that compiled code calls without the builder."""
+def _function(name: str, emit: Emit | None = None, result: Any = None, *operands: Any) -> Callable[..., Any]:
+    """A function that compiled code calls, on these operands and on what `define` adds."""
 
-    def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(emit)
-        def in_python(*_: Any) -> Any:
-            raise TypeError(f"{emit.__name__} exists in compiled code only")
+    def in_python(*_: Any) -> Any:
+        raise TypeError(f"{name} exists in compiled code only")
 
+    in_python.__name__ = in_python.__qualname__ = name
+    if emit:
         define(in_python, emit, result, *operands)
-        return in_python
-
-    return wrap
+    return in_python
 
 
-# Operators
+# Emitters of what operators and functions compile to; the first parameter is LLVM's builder
 
 
-def emit_binary(instruction: str) -> Emit:
-    """The emitter of a two-operand LLVM instruction, under llvmlite's name for it."""
+def _binary(instruction: str) -> Emit:
+    """A two-operand LLVM instruction, under llvmlite's name for it."""
     return lambda builder, a, b: getattr(builder, instruction)(a, b)
 
 
-def emit_compare(kind: str, sign: str) -> Emit:
+def _comparison(kind: str, sign: str) -> Emit:
     return lambda builder, a, b: getattr(builder, kind)(sign, a, b)
 
 
-for _name, _instruction, _lanes in (
-    ("add", "fadd", f32x16), ("sub", "fsub", f32x16), ("mul", "fmul", f32x16), ("truediv", "fdiv", f32x16),
-    ("add", "add", i32x16), ("sub", "sub", i32x16), ("mul", "mul", i32x16), ("lshift", "shl", i32x16),
-    ("rshift", "ashr", i32x16), ("and_", "and_", i32x16), ("or_", "or_", i32x16), ("xor", "xor", i32x16),
-    ("and_", "and_", boolx16), ("or_", "or_", boolx16),
+def _either(kind: str, sign: str) -> Emit:
+    """`a if a SIGN b else b`."""
+    return lambda builder, a, b: builder.select(getattr(builder, kind)(sign, a, b), a, b)
+
+
+def _choice(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(mask, a, b)
+
+
+def _call(name: str) -> Emit:
+    """The LLVM intrinsic `name`, of operands with float lanes."""
+
+    def emit(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
+        vector = operands[0].type
+        kind = ir.FunctionType(vector, [vector] * len(operands))
+        return builder.call(
+            cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f32"), operands)
+
+    return emit
+
+
+def _nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+    count = a.type.count
+    words, magic = ir.VectorType(WORD, count), ir.Constant(a.type, [12582912.0] * count)  # floats there are 1 apart
+    bits = builder.and_(builder.bitcast(builder.fadd(a, magic), words), ir.Constant(words, [0x7FFFFF] * count))
+    bits = builder.or_(bits, ir.Constant(words, [0x4B000000] * count))
+    return builder.fsub(builder.bitcast(bits, a.type), magic)
+
+
+def _bits(sign: str, compared: int) -> Emit:
+    """Whether the bits of a mask are `compared`, or are not."""
+
+    def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+        bits = ir.IntType(a.type.count)
+        return builder.icmp_unsigned(sign, builder.bitcast(a, bits), ir.Constant(bits, compared))
+
+    return emit
+
+
+def _extreme(sign: str, *steps: int) -> Emit:
+    """In each lane the extreme of all that are such steps away, in halving steps, as `larger` or `smaller` of pairs."""
+
+    def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
+        for step in steps:
+            b = builder.shuffle_vector(a, a, ir.Constant(WORDS, [i ^ step for i in range(LANES)]))
+            a = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
+        return a if 8 not in steps else builder.extract_element(a, ir.Constant(WORD, 0))
+
+    return emit
+
+
+# Functions that wider types have, too.
+# `a if a < b else b` and `a if a > b else b`: b where either is NaN, and where both are equal (zeros differ in sign).
+smaller, larger = _function("smaller"), _function("larger")
+# where(mask, a, b): `a if mask else b`, of f32x16, i32x16 or boolx16; scalars are spread.
+where = _function("where")
+any_lane = _function("any_lane")
+absolute = _function("absolute")
+round_even = _function("round_even")  # to the nearest integer, ties to even
+# `round_even` for |a| < 2**22; beyond, and for NaN, a number that ggml's way to round in K formats gives, too.
+nearest = _function("nearest")
+
+
+def define_floats(lanes: LaneType, mask: LaneType) -> None:
+    """The operators of f32x16 or a wider type and of its masks, and these functions."""
+    for name, instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), ("truediv", "fdiv")):
+        _define_operator(name, instruction, lanes)
+    for name in ("and_", "or_"):
+        _define_operator(name, name, mask)
+    for name, sign in COMPARISONS:
+        define(getattr(operator, name), _comparison("fcmp_ordered", sign), mask, lanes, lanes)
+    define(operator.ne, _comparison("fcmp_unordered", "!="), mask, lanes, lanes)
+    define(operator.neg, lambda builder, a: builder.fneg(a), lanes, lanes)
+    define(operator.invert, lambda builder, a: builder.not_(a), mask, mask)
+    define(smaller, _either("fcmp_ordered", "<"), lanes, lanes, lanes)
+    define(larger, _either("fcmp_ordered", ">"), lanes, lanes, lanes)
+    define(where, _choice, lanes, mask, lanes, lanes)
+    define(any_lane, _bits("!=", 0), nt.boolean, mask)
+    define(absolute, _call("fabs"), lanes, lanes)
+    define(round_even, _call("rint"), lanes, lanes)
+    define(nearest, _nearest, lanes, lanes)
+
+
+def _define_operator(name: str, instruction: str, lanes: LaneType) -> None:
+    """The operator, and the one that changes its left side."""
+    for each in (name, "i" + name.strip("_")):
+        define(getattr(operator, each), _binary(instruction), lanes, lanes, lanes)
+
+
+COMPARISONS = (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="))
+define_floats(f32x16, boolx16)
+for _name, _instruction in (
+    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("lshift", "shl"), ("rshift", "ashr"), ("and_", "and_"),
+    ("or_", "or_"), ("xor", "xor"),
 ):  # fmt: skip
-    for _operator in (getattr(operator, _name), getattr(operator, "i" + _name.strip("_"))):
-        define(_operator, emit_binary(_instruction), _lanes, _lanes, _lanes)
-for _operator, _sign in (
-    (operator.lt, "<"), (operator.le, "<="), (operator.gt, ">"), (operator.ge, ">="), (operator.eq, "=="),
-):  # fmt: skip
-    define(_operator, emit_compare("fcmp_ordered", _sign), boolx16, f32x16, f32x16)
-    define(_operator, emit_compare("icmp_signed", _sign), boolx16, i32x16, i32x16)
-define(operator.ne, emit_compare("fcmp_unordered", "!="), boolx16, f32x16, f32x16)
-define(operator.ne, emit_compare("icmp_signed", "!="), boolx16, i32x16, i32x16)
-define(operator.neg, lambda builder, a: builder.fneg(a), f32x16, f32x16)
-define(operator.invert, lambda builder, a: builder.not_(a), boolx16, boolx16)
+    _define_operator(_name, _instruction, i32x16)
+for _name, _sign in (*COMPARISONS, ("ne", "!=")):
+    define(getattr(operator, _name), _comparison("icmp_signed", _sign), boolx16, i32x16, i32x16)
+define(smaller, _either("icmp_signed", "<"), i32x16, i32x16, i32x16)
+define(larger, _either("icmp_signed", ">"), i32x16, i32x16, i32x16)
+define(where, _choice, i32x16, boolx16, i32x16, i32x16)
+define(where, _choice, boolx16, boolx16, boolx16, boolx16)
 
-# Functions on lanes. The first parameter below is LLVM's builder: kernels leave it out.
-
-
-def emit_call(builder: ir.IRBuilder, name: str, *operands: ir.Value) -> ir.Value:
-    """Call the LLVM intrinsic `name` on operands with float lanes."""
-    vector = operands[0].type
-    kind = ir.FunctionType(vector, [vector] * len(operands))
-    intrinsic_name = f"llvm.{name}.v{vector.count}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, intrinsic_name), operands)
-
-
-@_lanewise(f32x16, nt.float32)
-def every(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """A float32 scalar in every lane."""
-    return splat(builder, x, FLOATS)
+# A float32 scalar in every lane.
+every = _function("every", lambda builder, x: splat(builder, x, FLOATS), f32x16, nt.float32)
 
 
 @intrinsic
@@ -177,178 +244,30 @@ def every_int(typing: Any, x: Any) -> Any:
     return i32x16(nt.int64), codegen
 
 
-@_lanewise(i32x16)
-def lane_numbers(builder: ir.IRBuilder) -> ir.Value:
-    """0, 1, … 15."""
-    return ir.Constant(WORDS, list(range(LANES)))
-
-
-def emit_smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
-
-
-def emit_larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-@_lanewise(f32x16, f32x16, f32x16)
-def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """`a if a < b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
-    return emit_smaller(builder, a, b)
-
-
-@_lanewise(f32x16, f32x16, f32x16)
-def larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """`a if a > b else b`: b where either is NaN, and where both are equal (zeros differ in sign)."""
-    return emit_larger(builder, a, b)
-
-
-define(smaller, lambda builder, a, b: builder.select(builder.icmp_signed("<", a, b), a, b), i32x16, i32x16, i32x16)
-define(larger, lambda builder, a, b: builder.select(builder.icmp_signed(">", a, b), a, b), i32x16, i32x16, i32x16)
-
-
-def emit_where(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    return builder.select(mask, a, b)
-
-
-@_lanewise(f32x16, boolx16, f32x16, f32x16)
-def where(builder: ir.IRBuilder, mask: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """`a if mask else b`, of f32x16, i32x16 or boolx16; scalars are spread."""
-    return emit_where(builder, mask, a, b)
-
-
-define(where, emit_where, i32x16, boolx16, i32x16, i32x16)
-define(where, emit_where, boolx16, boolx16, boolx16, boolx16)
-
-
-@_lanewise(nt.int32, boolx16)
-def mask_bits(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
-    """The mask as a scalar: bit i is lane i. `== 0`: no lane, `== 65535`: all lanes."""
-    return builder.zext(builder.bitcast(mask, SHORT), WORD)
-
-
-@_lanewise(nt.boolean, boolx16)
-def any_lane(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
-    return builder.icmp_unsigned("!=", builder.bitcast(mask, SHORT), ir.Constant(SHORT, 0))
-
-
-@_lanewise(nt.boolean, boolx16)
-def all_lanes(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
-    return builder.icmp_unsigned("==", builder.bitcast(mask, SHORT), ir.Constant(SHORT, 0xFFFF))
-
-
-@_lanewise(f32x16, f32x16)
-def round_even(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """To the nearest integer, ties to even."""
-    return emit_call(builder, "rint", a)
-
-
-def emit_nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    count = a.type.count
-    words, magic = ir.VectorType(WORD, count), ir.Constant(a.type, [12582912.0] * count)  # floats there are 1 apart
-    bits = builder.and_(builder.bitcast(builder.fadd(a, magic), words), ir.Constant(words, [0x7FFFFF] * count))
-    bits = builder.or_(bits, ir.Constant(words, [0x4B000000] * count))
-    return builder.fsub(builder.bitcast(bits, a.type), magic)
-
-
-@_lanewise(f32x16, f32x16)
-def nearest(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """`round_even` for |a| < 2**22; beyond, and for NaN, a number that ggml's way to round in K formats gives, too."""
-    return emit_nearest(builder, a)
-
-
-@_lanewise(f32x16, f32x16)
-def absolute(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    return emit_call(builder, "fabs", a)
-
-
-@_lanewise(f32x16, f32x16, f32x16)
-def with_sign(builder: ir.IRBuilder, magnitude: ir.Value, sign: ir.Value) -> ir.Value:
-    """|magnitude| with the sign of `sign` (C's copysign)."""
-    return emit_call(builder, "copysign", magnitude, sign)
-
-
-@_lanewise(f32x16, f32x16)
-def square_root(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """Correctly rounded."""
-    return emit_call(builder, "sqrt", a)
-
-
-@_lanewise(f32x16, i32x16)
-def to_float(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The float32 nearest to each integer."""
-    return builder.sitofp(a, FLOATS)
-
-
-@_lanewise(i32x16, f32x16)
-def to_int(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """Towards zero. Some value for NaN and outside int32: never use it as an index unchecked."""
-    return builder.fptosi(a, WORDS)
-
-
-@_lanewise(i32x16, f32x16)
-def float_bits(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The IEEE bits of each float."""
-    return builder.bitcast(a, WORDS)
-
-
-@_lanewise(f32x16, i32x16)
-def bits_float(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The float with these IEEE bits."""
-    return builder.bitcast(a, FLOATS)
-
-
-@_lanewise(i32x16, i32x16, i32x16)
-def shift_right(builder: ir.IRBuilder, a: ir.Value, count: ir.Value) -> ir.Value:
-    """a >> count, zeros coming in from the left."""
-    return builder.lshr(a, count)
-
-
-def _extreme(sign: str) -> Emit:
-    """The emitter of the extreme lane, in four halving steps, as `larger` or `smaller` of pairs does it."""
-
-    def emit(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-        undefined = ir.Constant(a.type, ir.Undefined)
-        for half in (8, 4, 2, 1):
-            b = builder.shuffle_vector(a, undefined, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
-            a = builder.select(builder.fcmp_ordered(sign, a, b), a, b)
-        return builder.extract_element(a, ir.Constant(WORD, 0))
-
-    return emit
-
-
-@_lanewise(nt.float32, f32x16)
-def largest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The greatest of the sixteen, a float32; some value where a lane is NaN."""
-    return _extreme(">")(builder, a)
-
-
-@_lanewise(nt.float32, f32x16)
-def smallest_lane(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """The least of the sixteen, a float32; some value where a lane is NaN."""
-    return _extreme("<")(builder, a)
-
-
-
-@_lanewise(f32x16, f32x16)
-def smallest_of_half(builder: ir.IRBuilder, a: ir.Value) -> ir.Value:
-    """In each lane the least of its half, lanes 0 … 7 or 8 … 15; some value where one of them is NaN."""
-    for step in (4, 2, 1):
-        b = builder.shuffle_vector(a, a, ir.Constant(WORDS, [i ^ step for i in range(LANES)]))
-        a = builder.select(builder.fcmp_ordered("<", a, b), a, b)
-    return a
-
-
-@_lanewise(nt.int32, nt.int32)
-def lowest_bit(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """Number of the lowest bit that is set, so the first lane of `mask_bits`; 32 of 0."""
-    return builder.cttz(bits, ir.Constant(BIT, 0))
-
-
-@_lanewise(nt.float32, f32x16, nt.Integer)
-def lane(builder: ir.IRBuilder, a: ir.Value, number: ir.Value) -> ir.Value:
-    """The scalar in one lane, of f32x16 (float32) or i32x16 (int32)."""
-    return builder.extract_element(a, number)
-
-
-define(lane, lambda builder, a, number: builder.extract_element(a, number), nt.int32, i32x16, nt.Integer)
+# 0, 1, … 15.
+lane_numbers = _function("lane_numbers", lambda builder: ir.Constant(WORDS, list(range(LANES))), i32x16)
+# |magnitude| with the sign of the second operand (C's copysign).
+with_sign = _function("with_sign", _call("copysign"), f32x16, f32x16, f32x16)
+square_root = _function("square_root", _call("sqrt"), f32x16, f32x16)  # correctly rounded
+# The float32 nearest to each integer.
+to_float = _function("to_float", lambda builder, a: builder.sitofp(a, FLOATS), f32x16, i32x16)
+# Towards zero. Some value for NaN and outside int32: never use it as an index unchecked.
+to_int = _function("to_int", lambda builder, a: builder.fptosi(a, WORDS), i32x16, f32x16)
+# The IEEE bits of each float, and back.
+float_bits = _function("float_bits", lambda builder, a: builder.bitcast(a, WORDS), i32x16, f32x16)
+bits_float = _function("bits_float", lambda builder, a: builder.bitcast(a, FLOATS), f32x16, i32x16)
+# a >> count, zeros coming in from the left.
+shift_right = _function("shift_right", _binary("lshr"), i32x16, i32x16, i32x16)
+all_lanes = _function("all_lanes", _bits("==", 0xFFFF), nt.boolean, boolx16)
+# The mask as a scalar: bit i is lane i. `== 0`: no lane, `== 65535`: all lanes.
+mask_bits = _function("mask_bits", lambda b, mask: b.zext(b.bitcast(mask, SHORT), WORD), nt.int32, boolx16)
+# Number of the lowest bit that is set in an int32, so the first lane of `mask_bits`; 32 of 0.
+lowest_bit = _function("lowest_bit", lambda b, bits: b.cttz(bits, ir.Constant(BIT, 0)), nt.int32, nt.int32)
+# The greatest or the least of the sixteen, a float32; some value where a lane is NaN.
+largest_lane = _function("largest_lane", _extreme(">", 8, 4, 2, 1), nt.float32, f32x16)
+smallest_lane = _function("smallest_lane", _extreme("<", 8, 4, 2, 1), nt.float32, f32x16)
+# In each lane the least of its half, lanes 0 … 7 or 8 … 15; some value where one of them is NaN.
+smallest_of_half = _function("smallest_of_half", _extreme("<", 4, 2, 1), f32x16, f32x16)
+# lane(a, number): the scalar in one lane, of f32x16 (float32) or i32x16 (int32).
+lane = _function("lane", _binary("extract_element"), nt.float32, f32x16, nt.Integer)
+define(lane, _binary("extract_element"), nt.int32, i32x16, nt.Integer)

@@ -1,7 +1,5 @@
 """Search tables of the IQ formats: for every combination of levels, the grid points that an encoder may take for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

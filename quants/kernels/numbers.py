@@ -1,7 +1,5 @@
 """Doubles and integers, which files carry: decoded, but no weights are turned into them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

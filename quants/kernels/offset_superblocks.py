@@ -3,67 +3,49 @@
 Codes of Q5_K have a fifth bit, in the field `qh`, which Q4_K lacks.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
-from ..format import Format
 from ..formats.q2_k import BLOCK as Q2
 from .blocks import (
     Bytes,
     Floats,
+    Kernels,
+    Memory,
     Offsets,
     Words,
+    codec,
     field_offsets,
-    flat,
+    load_blocks,
     load_half,
     put_all,
     sum_of_squares,
-    value_rows,
 )
-from .jit import Kernels, inlined, kernel, kernel_with_arrays
+from .jit import inlined, kernel
 from .lane_memory import load, put_quads, put_words, store
-from .lanes import LANES, Lanes, absolute, lane, square_root, to_float
+from .lanes import LANES, Lanes, absolute, square_root, to_float
 from .superblocks import (
     BLOCK_VALUES,
-    Memory,
-    encode_rows,
     find_scales_and_minima,
     four,
     importance_weights,
     linear_scales,
-    load_blocks,
-    load_importance,
     pair_words,
     requantize_offset,
     weighted_scales,
 )
 
-SUBS, SUB, SCALE_TOP = 8, 32, np.float32(63)
-Q2_SUBS, Q2_SUB, Q2_TOP, Q2_SCALE_TOP = 16, 16, np.float32(3), np.float32(15)
+SUBS, SUB = 8, 32
+Q2_SUBS, Q2_SUB = 16, 16
 Q2_BLOCK_BYTES, (Q2_SCALES, Q2_QS, Q2_D, Q2_DMIN) = Q2.itemsize, field_offsets(Q2)
 DMIN, SCALES, CODES = 2, 4, 16  # where these start; codes begin with the fifth bits
 
 
-def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    return encode_rows(KERNELS[form.name], Q2_SUBS if form.name == "Q2_K" else SUBS, form, rows, importance)
-
-
-def decode(form: Format, raw: Bytes) -> Floats:
-    values = value_rows(form, raw)
-    KERNELS[form.name].decode(flat(raw), values.reshape(-1))
-    return values
-
-
 @inlined
-def _put(fifth: bool, top: np.float32, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
+def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
     """Byte l of every 32 of qs: the lower four bits of codes l and l + 32 of 64. Bit j of qh[l]: the fifth one of code
     32 * j + l.
     """
     codes, words, targets = memory.codes, memory.words, memory.targets
-    requantize_offset(SUB, top, d, dmin, memory)
     if fifth:
         for k in range(8):
             high = (load(codes, LANES * k) >> 4) & 0x01010101
@@ -102,99 +84,71 @@ def _six_bits(raw: Bytes, at: int, j: int) -> tuple[int, int]:
     return (low & 15) | (raw[at + j - 4] >> 6) << 4, (low >> 4) | (raw[at + j] >> 6) << 4
 
 
-def _encoders(fifth: bool, first_tried: np.float32, steps: int) -> tuple[Any, Any]:
-    """The kernels of Q5_K, which has fifth bits, or of Q4_K. first_tried, steps: of the search for a scale."""
-    block_bytes, top = (176, np.float32(31)) if fifth else (144, np.float32(15))
-
-    @kernel
-    def encode(x: Floats, memory: Memory, raw: Bytes) -> None:
-        for first in range(0, x.size // BLOCK_VALUES, LANES):
-            load_blocks(x, first, block_bytes, memory)
-            for at in range(0, BLOCK_VALUES * LANES, LANES * SUB):
-                level = square_root(sum_of_squares(memory.x, at, SUB) / np.float32(SUB))
-                for i in range(at, at + LANES * SUB, LANES):
-                    store(memory.weights, i, level + absolute(load(memory.x, i)))
-            find_scales_and_minima(SUB, top, first_tried, np.float32(0.1), steps, False, memory)
-            d, dmin = linear_scales(SUBS, SCALE_TOP, memory)
-            _put(fifth, top, d, dmin, memory, raw)
-
-    @kernel
-    def weighted(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-        for first in range(0, x.size // BLOCK_VALUES, LANES):
-            load_blocks(x, first, block_bytes, memory)
-            load_importance(x, importance, first, memory)
-            importance_weights(np.float32(2), SUB, memory)
-            find_scales_and_minima(SUB, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
-            d, dmin = weighted_scales(SUBS, SCALE_TOP, memory)
-            _put(fifth, top, d, dmin, memory, raw)
-
-    return encode, weighted
-
-
-@kernel
-def _decode_q4_k(raw: Bytes, values: Floats) -> None:
-    for b in range(values.size // BLOCK_VALUES):
-        at, to = 144 * b, BLOCK_VALUES * b
-        d, dmin = load_half(raw, at), load_half(raw, at + DMIN)
-        for j in range(SUBS):
-            scale, minimum = _six_bits(raw, at + SCALES, j)
-            scaled, offset = d * np.float32(scale), dmin * np.float32(minimum)
-            for half in range(0, SUB, LANES):
-                q = load(raw, at + CODES + SUB * (j // 2) + half)
-                code = (q >> 4) if j % 2 else (q & 15)
-                store(values, to + SUB * j + half, scaled * to_float(code) - offset)
-
-
-@kernel_with_arrays
-def _decode_q5_k(raw: Bytes, values: Floats) -> None:
-    scales, minima = np.empty(SUBS, np.float32), np.empty(SUBS, np.float32)
-    for b in range(values.size // BLOCK_VALUES):
-        at, to = 176 * b, BLOCK_VALUES * b
-        d, dmin = lane(load_half(raw, at), 0), lane(load_half(raw, at + DMIN), 0)
-        for j in range(SUBS):
-            scale, minimum = _six_bits(raw, at + SCALES, j)
-            scales[j], minima[j] = d * np.float32(scale), dmin * np.float32(minimum)
-        for half in range(0, SUB, LANES):
-            high = load(raw, at + CODES + half) << 4
-            for j in range(0, SUBS, 2):
-                q = load(raw, at + CODES + 32 + SUB * (j // 2) + half)
-                first, second = (q & 15) | (high >> j & 16), (q >> 4) | (high >> (j + 1) & 16)
-                store(values, to + SUB * j + half, scales[j] * to_float(first) - minima[j])
-                store(values, to + SUB * (j + 1) + half, scales[j + 1] * to_float(second) - minima[j + 1])
-
-
-@kernel
-def _encode_q2_k(x: Floats, memory: Memory, raw: Bytes) -> None:
-    for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q2_BLOCK_BYTES, memory)
-        for i in range(0, BLOCK_VALUES * LANES, LANES):
-            store(memory.weights, i, absolute(load(memory.x, i)))
-        find_scales_and_minima(Q2_SUB, Q2_TOP, np.float32(-0.5), np.float32(0.1), 15, True, memory)
-        d, dmin = linear_scales(Q2_SUBS, Q2_SCALE_TOP, memory)
-        _put_q2_k(d, dmin, memory, raw)
-
-
-@kernel
-def _weighted_q2_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-    for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q2_BLOCK_BYTES, memory)
-        load_importance(x, importance, first, memory)
-        importance_weights(np.float32(1), Q2_SUB, memory)
-        find_scales_and_minima(Q2_SUB, Q2_TOP, np.float32(-0.9), np.float32(0.05), 36, False, memory)
-        d, dmin = weighted_scales(Q2_SUBS, Q2_SCALE_TOP, memory)
-        _put_q2_k(d, dmin, memory, raw)
-
-
 @inlined
 def _put_q2_k(d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
     targets = memory.targets
-    requantize_offset(Q2_SUB, Q2_TOP, d, dmin, memory)
     pair_words(memory.codes, memory.codes)
     put_words(raw, targets, Q2_D, d | (dmin << 16))
     for k in range(4):
         both = four(memory.scale_codes, 4 * k) | (four(memory.minimum_codes, 4 * k) << 4)
         put_words(raw, targets, Q2_SCALES + 4 * k, both)
     put_all(raw, targets, Q2_QS, memory.codes, 16)
+
+
+def _kernels(bits: int, block_bytes: int, first_tried: float, steps: int) -> Kernels:
+    """The kernels of the format with codes of 2, 4 or 5 bits. first_tried, steps: of the search for a scale."""
+    fifth, two, top, start = bits == 5, bits == 2, np.float32(2**bits - 1), np.float32(first_tried)
+    subs, sub, scale_top = (Q2_SUBS, Q2_SUB, np.float32(15)) if two else (SUBS, SUB, np.float32(63))
+
+    @kernel
+    def encode(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+        for first in range(0, x.size // BLOCK_VALUES, LANES):
+            load_blocks(x, first, BLOCK_VALUES, block_bytes, memory)
+            for at in range(0, BLOCK_VALUES * LANES, LANES * sub):
+                if two:
+                    for i in range(at, at + LANES * sub, LANES):
+                        store(memory.weights, i, absolute(load(memory.x, i)))
+                else:
+                    level = square_root(sum_of_squares(memory.x, at, sub) / np.float32(sub))
+                    for i in range(at, at + LANES * sub, LANES):
+                        store(memory.weights, i, level + absolute(load(memory.x, i)))
+            find_scales_and_minima(sub, top, start, np.float32(0.1), steps, two, memory)
+            d, dmin = linear_scales(subs, scale_top, memory)
+            requantize_offset(sub, top, d, dmin, memory)
+            if two:
+                _put_q2_k(d, dmin, memory, raw)
+            else:
+                _put(fifth, d, dmin, memory, raw)
+
+    @kernel
+    def weighted(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+        for first in range(0, x.size // BLOCK_VALUES, LANES):
+            load_blocks(x, first, BLOCK_VALUES, block_bytes, memory)
+            importance_weights(x, importance, first, np.float32(1 if two else 2), sub, memory)
+            find_scales_and_minima(sub, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
+            d, dmin = weighted_scales(subs, scale_top, memory)
+            requantize_offset(sub, top, d, dmin, memory)
+            if two:
+                _put_q2_k(d, dmin, memory, raw)
+            else:
+                _put(fifth, d, dmin, memory, raw)
+
+    @kernel
+    def decode(raw: Bytes, values: Floats) -> None:
+        for b in range(values.size // BLOCK_VALUES):
+            at, to = block_bytes * b, BLOCK_VALUES * b
+            d, dmin = load_half(raw, at), load_half(raw, at + DMIN)
+            for j in range(SUBS):
+                scale, minimum = _six_bits(raw, at + SCALES, j)
+                scaled, offset = d * np.float32(scale), dmin * np.float32(minimum)
+                for half in range(0, SUB, LANES):
+                    q = load(raw, at + CODES + (32 if fifth else 0) + SUB * (j // 2) + half)
+                    code = (q >> 4) if j % 2 else (q & 15)
+                    if fifth:
+                        code |= (load(raw, at + CODES + half) >> j & 1) << 4
+                    store(values, to + SUB * j + half, scaled * to_float(code) - offset)
+
+    return Kernels(encode, weighted, _decode_q2_k if two else decode)
 
 
 @kernel
@@ -210,7 +164,6 @@ def _decode_q2_k(raw: Bytes, values: Floats) -> None:
 
 
 KERNELS = {
-    "Q2_K": Kernels(_encode_q2_k, _weighted_q2_k, _decode_q2_k),
-    "Q4_K": Kernels(*_encoders(False, np.float32(-1), 20), _decode_q4_k),
-    "Q5_K": Kernels(*_encoders(True, np.float32(-0.5), 15), _decode_q5_k),
-}
+    "Q2_K": _kernels(2, Q2_BLOCK_BYTES, -0.5, 15), "Q4_K": _kernels(4, 144, -1, 20), "Q5_K": _kernels(5, 176, -0.5, 15),
+}  # fmt: skip
+encode, decode = codec(KERNELS)

@@ -4,8 +4,6 @@
 word. weight = (integer - zero) * scale, where zeros and scales are those of the value's group.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Ways to the nearest integer that formats differ in. `round_even` of lanes is the third."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .jit import inlined

@@ -4,8 +4,6 @@ Each works on `count` values a lane: value i of all lanes is at [at + 16 * i]. S
 (an inverse scale), and the scale; the codes themselves are computed once, when a search is over.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -237,9 +235,10 @@ def byte_codes(code: Lanes, top: np.float32) -> Lanes:
 def positive_scale(
     values: Floats, weights: Floats, count: int, top: np.float32, scratch: Floats, codes: Words
 ) -> Lanes:
-    """Codes 0 … top for `count` values of each lane, none negative, by weighted least squares; returns the scale.
+    """Codes 0 … top for `count` values of each lane by weighted least squares; returns the scale.
 
-    Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds.
+    Nine scales are tried, then single codes are moved as long as that helps, in at most five rounds. Codes are bytes:
+    those of negative values wrap.
     """
     peak = every(ZERO)
     for i in range(0, LANES * count, LANES):
@@ -248,7 +247,7 @@ def positive_scale(
     scale = ONE / best_inverse
     for i in range(0, LANES * count, LANES):
         v = load(values, i)
-        error = v - scale * round_even(best_inverse * v)
+        error = v - scale * _as_byte(round_even(best_inverse * v))
         best += load(weights, i) * error * error
     for step in range(-4, 5):
         if step == 0:
@@ -265,7 +264,7 @@ def positive_scale(
     for i in range(0, LANES * count, LANES):
         v, w = load(values, i), load(weights, i)
         code = smaller(round_even(best_inverse * v), top)
-        store(scratch, i, code)
+        store(scratch, i, _as_byte(code))
         sum_lx += w * v * code
         sum_ll += w * code * code
     for _ in range(5):
@@ -277,7 +276,7 @@ def positive_scale(
             new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
             better = (rest_lx > ZERO) & (rest_ll > ZERO) & (new != code)
             better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
-            store(scratch, i, where(better, to_float(to_int(new) & 255), code))  # codes are bytes
+            store(scratch, i, where(better, _as_byte(new), code))
             sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
             changed |= better
         if not any_lane(changed):
@@ -286,6 +285,11 @@ def positive_scale(
     for i in range(0, LANES * count, LANES):
         store(codes, i, where(empty, 0, to_int(load(scratch, i))))
     return where(empty | ~(sum_ll > ZERO), ZERO, sum_lx / sum_ll)
+
+
+@inlined
+def _as_byte(code: Lanes) -> Lanes:
+    return to_float(to_int(code) & 255)
 
 
 @inlined

@@ -1,16 +1,25 @@
 """Q3_K and Q6_K: 16 sub-blocks of 16 codes, each with a scale, which may be negative."""
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ..format import Format
 from ..formats.q3_k import BLOCK as Q3
 from ..formats.q6_k import BLOCK as Q6
-from .blocks import Bytes, Floats, bytes_to_words, field_offsets, flat, load_half, put_all, value_rows
+from .blocks import (
+    Bytes,
+    Floats,
+    Kernels,
+    Memory,
+    bytes_to_words,
+    codec,
+    field_offsets,
+    load_blocks,
+    load_half,
+    load_importance,
+    put_all,
+    weigh_by_squares,
+)
 from .half import to_half
-from .jit import Kernels, inlined, kernel
+from .jit import inlined, kernel
 from .lane_memory import load, put_halves, put_words, store
 from .lanes import LANES, Lanes, any_lane, round_even, smaller, to_float, to_int, where
 from .scales import NOTHING, ONE, ZERO, extreme, refined_scale, signed_codes, signed_scale
@@ -18,13 +27,9 @@ from .superblocks import (
     BLOCK_VALUES,
     FOUR_BITS,
     TWO_BITS,
-    Memory,
-    encode_rows,
     find_signed_scales,
     four,
     importance_weights,
-    load_blocks,
-    load_importance,
     pair_words,
     requantize_signed,
 )
@@ -36,21 +41,11 @@ Q3_TOP, Q6_TOP, SCALE_TOP = np.float32(4), np.float32(32), np.float32(32)
 SUBS, SUB = 16, 16
 
 
-def encode(form: Format, rows: Floats, importance: Floats | None) -> Bytes:
-    return encode_rows(KERNELS[form.name], SUBS, form, rows, importance)
-
-
-def decode(form: Format, raw: Bytes) -> Floats:
-    values = value_rows(form, raw)
-    KERNELS[form.name].decode(flat(raw), flat(raw.view(np.int8)), values.reshape(-1))
-    return values
-
-
 @kernel
-def _encode_q3_k(x: Floats, memory: Memory, raw: Bytes) -> None:
+def _encode_q3_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     scales, old = memory.scales, memory.weights
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q3_BLOCK_BYTES, memory)
+        load_blocks(x, first, BLOCK_VALUES, Q3_BLOCK_BYTES, memory)
         for j in range(0, SUBS, GROUPS):
             store_wide(scales, LANES * j, LANES, refined_scale(memory.x, SUB * LANES * j, SUB, Q3_TOP, old))
         signed, _ = extreme(scales, 0, SUBS)
@@ -66,11 +61,10 @@ def _encode_q3_k(x: Floats, memory: Memory, raw: Bytes) -> None:
 def _weighted_q3_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     scales = memory.scales
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q3_BLOCK_BYTES, memory)
-        load_importance(x, importance, first, memory)
-        importance_weights(np.float32(2), SUB, memory)
+        load_blocks(x, first, BLOCK_VALUES, Q3_BLOCK_BYTES, memory)
+        importance_weights(x, importance, first, np.float32(2), SUB, memory)
         find_signed_scales(SUB, Q3_TOP, memory)
-        d, inverse = signed_scale(scales, memory.sums, memory.scratch, memory.room, 0, SUBS, SCALE_TOP, None)
+        d, inverse = signed_scale(scales, memory.sums, memory.scratch, memory.limited, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
             store(memory.scale_codes, i, to_int(where(inverse == ZERO, ZERO, code)))
@@ -101,7 +95,7 @@ def _put_q3_k(d: Lanes, old: Floats, inverses: Floats | None, memory: Memory, ra
 
 
 @kernel
-def _decode_q3_k(raw: Bytes, signed: NDArray[np.int8], values: Floats) -> None:
+def _decode_q3_k(raw: Bytes, values: Floats) -> None:
     for b in range(values.size // BLOCK_VALUES):
         at, to = Q3_BLOCK_BYTES * b, BLOCK_VALUES * b
         d = load_half(raw, at + Q3_D)
@@ -114,12 +108,10 @@ def _decode_q3_k(raw: Bytes, signed: NDArray[np.int8], values: Floats) -> None:
 
 
 @kernel
-def _encode_q6_k(x: Floats, memory: Memory, raw: Bytes) -> None:
+def _encode_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q6_BLOCK_BYTES, memory)
-        for i in range(0, BLOCK_VALUES * LANES, LANES):
-            v = load(memory.x, i)
-            store(memory.weights, i, v * v)
+        load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
+        weigh_by_squares(BLOCK_VALUES, memory)
         find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 
@@ -127,8 +119,8 @@ def _encode_q6_k(x: Floats, memory: Memory, raw: Bytes) -> None:
 @kernel
 def _weighted_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     for first in range(0, x.size // BLOCK_VALUES, LANES):
-        load_blocks(x, first, Q6_BLOCK_BYTES, memory)
-        load_importance(x, importance, first, memory)
+        load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
+        load_importance(x, importance, first, BLOCK_VALUES, memory)
         find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 
@@ -167,7 +159,7 @@ def _put_q6_k(memory: Memory, raw: Bytes) -> None:
 
 
 @kernel
-def _decode_q6_k(raw: Bytes, signed: NDArray[np.int8], values: Floats) -> None:
+def _decode_q6_k(raw: Bytes, values: Floats) -> None:
     for b in range(values.size // BLOCK_VALUES):
         at, to = Q6_BLOCK_BYTES * b, BLOCK_VALUES * b
         d = load_half(raw, at + Q6_D)
@@ -175,7 +167,7 @@ def _decode_q6_k(raw: Bytes, signed: NDArray[np.int8], values: Floats) -> None:
             half, part = j // 8, j % 8 // 2  # part: which of four groups of 32
             low = load(raw, at + Q6_QL + 64 * half + 32 * (part % 2) + 16 * (j % 2)) >> 4 * (part // 2) & 15
             high = load(raw, at + Q6_QH + 32 * half + 16 * (j % 2)) >> 2 * part & 3
-            scale = d * np.float32(signed[at + Q6_SCALES + j])
+            scale = d * np.float32(np.int8(raw[at + Q6_SCALES + j]))
             store(values, to + SUB * j, scale * to_float((low | high << 4) - 32))
 
 
@@ -183,3 +175,4 @@ KERNELS = {
     "Q3_K": Kernels(_encode_q3_k, _weighted_q3_k, _decode_q3_k),
     "Q6_K": Kernels(_encode_q6_k, _weighted_q6_k, _decode_q6_k),
 }
+encode, decode = codec(KERNELS)

@@ -3,17 +3,12 @@
 As everywhere in `kernels`, sixteen super-blocks lie side by side, one a lane.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import numpy as np
 
-from ..format import Format
-from .blocks import Bytes, Floats, Offsets, Words, bytes_to_words, column_offsets, flat, raw_rows, sum_of_squares, weigh
+from .blocks import Floats, Memory, Words, bytes_to_words, load_importance, sum_of_squares, weigh
 from .half import from_half, to_half
-from .jit import Kernels, inlined, inlined_once
-from .lane_memory import block_offsets, load, room_for_floats, room_for_words, store, transpose
+from .jit import inlined, inlined_once
+from .lane_memory import load, store
 from .lanes import (
     LANES,
     Lanes,
@@ -36,75 +31,17 @@ ALMOST_HALF, SURE = np.float32(0.4999), np.float32(2**20)
 FOUR_BITS, TWO_BITS = 0x0F0F0F0F, 0x03030303  # in each byte of a word
 
 
-class Memory(NamedTuple):
-    """Arrays of an encoder, for sixteen super-blocks."""
-
-    starts: Offsets  # where they are read,
-    targets: Offsets  # where they are written,
-    columns: Offsets  # and where the importance of their columns is
-    x: Floats
-    weights: Floats
-    scratch: Floats
-    limited: Floats  # values, so that their codes are within bounds
-    scales: Floats  # of each sub-block; results of the search for them
-    minima: Floats
-    lows: Floats
-    inverses: Floats
-    sums: Floats  # of weights
-    room: Floats
-    scale_codes: Words  # scales and minima as they are stored
-    minimum_codes: Words
-    codes: Words
-    words: Words  # to be written
-
-
-def working_memory(subs: int) -> Memory:
-    """For super-blocks of `subs` sub-blocks."""
-    return Memory._make([
-        *(np.empty(LANES, np.int64) for _ in range(3)), *(room_for_floats(BLOCK_VALUES) for _ in range(4)),
-        *(room_for_floats(subs) for _ in range(6)), *(room_for_words(subs) for _ in range(2)),
-        room_for_words(BLOCK_VALUES), room_for_words(BLOCK_VALUES),
-    ])  # fmt: skip
-
-
-def encode_rows(
-    kernels: Kernels, subs: int, form: Format, rows: Floats, importance: Floats | None
-) -> Bytes:
-    """Rows in a format of `subs` sub-blocks."""
-    raw, memory = raw_rows(form, rows), working_memory(subs)
-    if importance is None:
-        kernels.encode(flat(rows), memory, raw.reshape(-1))
-    else:
-        kernels.weighted(flat(rows), flat(importance), memory, raw.reshape(-1))
-    return raw
-
-
 @inlined
-def load_blocks(x: Floats, first: int, block_bytes: int, memory: Memory) -> None:
-    """Lay super-blocks first … first + 15 side by side."""
-    block_offsets(first, x.size // BLOCK_VALUES, BLOCK_VALUES, memory.starts)
-    block_offsets(first, x.size // BLOCK_VALUES, block_bytes, memory.targets)
-    transpose(x, memory.starts, BLOCK_VALUES, memory.x)
-
-
-@inlined
-def load_importance(x: Floats, importance: Floats, first: int, memory: Memory) -> None:
-    """The importance of the same values, as their weights."""
-    count, per_row = x.size // BLOCK_VALUES, importance.size // BLOCK_VALUES
-    column_offsets(first, count, BLOCK_VALUES, per_row, memory.columns)
-    transpose(importance, memory.columns, BLOCK_VALUES, memory.weights)
-
-
-@inlined
-def importance_weights(factor: np.float32, count: int, memory: Memory) -> None:
+def importance_weights(
+    x: Floats, importance: Floats, first: int, factor: np.float32, count: int, memory: Memory
+) -> None:
     """weights = importance * sqrt(factor * mean square of the super-block + x * x), and sums of each sub-block's."""
-    x, weights = memory.x, memory.weights
-    mean = factor * sum_of_squares(x, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES)
-    weigh(x, weights, mean, BLOCK_VALUES, weights)
+    load_importance(x, importance, first, BLOCK_VALUES, memory)
+    weigh(factor * sum_of_squares(memory.x, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES), BLOCK_VALUES, memory)
     for j in range(BLOCK_VALUES // count):
         total = every(ZERO)
         for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
-            total += load(weights, i)
+            total += load(memory.weights, i)
         store(memory.sums, LANES * j, total)
 
 
@@ -133,8 +70,9 @@ def linear_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, La
 @inlined
 def weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
     """Scales and minima by weighted least squares; returns d and dmin as float16."""
-    d = positive_scale(memory.scales, memory.sums, subs, top, memory.room, memory.scale_codes)
-    return to_half(d), to_half(positive_scale(memory.minima, memory.sums, subs, top, memory.room, memory.minimum_codes))
+    sums, scratch = memory.sums, memory.scratch
+    d = positive_scale(memory.scales, sums, subs, top, scratch, memory.scale_codes)
+    return to_half(d), to_half(positive_scale(memory.minima, sums, subs, top, scratch, memory.minimum_codes))
 
 
 @inlined

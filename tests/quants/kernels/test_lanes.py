@@ -16,13 +16,12 @@ from numba.core.errors import TypingError
 from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import (
     block_offsets,
-    float_lanes,
-    int_lanes,
     load,
     put_halves,
     put_quads,
     put_tile,
     put_words,
+    rooms,
     store,
     transpose,
 )
@@ -221,19 +220,12 @@ def test_wide_values_are_several_f32x16():
     assert (alone == x[0, 1] + 1).all()
 
 
-@kernel
-def rooms(out):
-    floats, integers = float_lanes(3), int_lanes(5)
-    store(floats, 2 * LANES, every(np.float32(4)))
-    store(integers, 4 * LANES, every_int(5))
-    out[0], out[1], out[2], out[3] = floats.size, integers.size, floats[47], integers[79]
-    return floats.ctypes.data % 4096, integers.ctypes.data % 4096
-
-
 def test_rooms_start_on_a_page():
-    out = np.zeros(4, np.int64)
-    assert rooms(out) == (0, 0)
-    assert out.tolist() == [3 * LANES, 5 * LANES, 4, 5]
+    floats, integers = rooms(3, 5)
+    assert (floats.size, integers.size) == (3 * LANES, 5 * LANES)
+    assert (floats.ctypes.data % 4096, integers.ctypes.data % 4096) == (0, 0)
+    floats[:], integers.view(i32)[:] = 4, 5
+    assert floats.tolist() == [4] * floats.size
 
 
 @kernel
@@ -252,9 +244,11 @@ def test_functions_on_lanes_say_that_python_cannot_call_them():
 
 
 CACHED = """
-import numpy as np, quants, quants.kernels.q8_0 as q8_0
+import numpy as np, quants
+from quants.kernels.small_blocks import KERNELS
 quants.encode("Q8_0", np.ones((1, 32), np.float32))
-print(sum(q8_0._encode.stats.cache_hits.values()), sum(q8_0._encode.stats.cache_misses.values()))
+stats = KERNELS["Q8_0"].encode.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 
