@@ -3,13 +3,15 @@
 Disguises are undone here: concatenation, joins, replacements, reversals, formats, repetition, characters by number.
 """
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import nodes
 
 LIMIT = 10_000  # characters; longer results are not followed
+HUGE = 1 << 512  # numbers: larger ones are not multiplied
+FIELD = re.compile(r"\{([^}]*)")
 
 
 @dataclass
@@ -50,21 +52,19 @@ def _fold(node: Any, values: Values) -> Any:
         case nodes.Concat():
             parts = [fold(part, values) for part in node.nodes]
             return _joined("", parts) if None not in parts else None
-        case nodes.Add() | nodes.Mul() | nodes.Mod():
+        case nodes.Add() | nodes.Mul() | nodes.Mod() | nodes.Pow():
             return _arithmetic(node, fold(node.left, values), fold(node.right, values))
         case nodes.Dict():
             pairs = {fold(pair.key, values): fold(pair.value, values) for pair in node.items}
             return pairs if None not in pairs else None
         case nodes.Call(node=nodes.Name(name="dict")):
             return {argument.key: fold(argument.value, values) for argument in node.kwargs}
-        case nodes.Getitem(arg=nodes.Slice() as part):
-            return _sliced(fold(node.node, values), part, values)
+        case nodes.Getitem(arg=nodes.Slice(start=start, stop=stop, step=step)):
+            return fold(node.node, values)[slice(*(end and fold(end, values) for end in (start, stop, step)))]
         case nodes.Getitem():
             return fold(node.node, values)[fold(node.arg, values)]
-        case nodes.Filter() if node.node is not None:
-            return _filtered(node.name, fold(node.node, values), _arguments(node, values))
-        case nodes.Call(node=nodes.Getattr(node=inner, attr=name)):
-            return _filtered(name, fold(inner, values), _arguments(node, values))
+        case nodes.Filter(name=name, node=target) | nodes.Call(node=nodes.Getattr(node=target, attr=name)):
+            return _filtered(name, fold(target, values), [fold(argument, values) for argument in node.args])
     return None
 
 
@@ -80,15 +80,15 @@ def _joined(separator: str, items: Any) -> str | None:
     return separator.join(texts) if sum(map(len, texts)) + len(separator) * len(texts) <= LIMIT else None
 
 
-def _arguments(node: Any, values: Values) -> list[Any]:
-    return [fold(argument, values) for argument in node.args]
-
-
 def _arithmetic(node: nodes.BinExpr, left: Any, right: Any) -> Any:
     if left is None or right is None:
         return None
+    if isinstance(node, nodes.Pow):
+        return left if abs(left) >= 1 << 16 else left ** min(right, 64)
     if isinstance(node, nodes.Mul):
         text, count = (left, right) if isinstance(left, str) else (right, left)
+        if isinstance(text, int) and isinstance(count, int):
+            return text * count if max(abs(text), abs(count)) < HUGE else max(text, count, key=abs)
         return text * count if isinstance(text, str) and isinstance(count, int) and count <= LIMIT else None
     if isinstance(node, nodes.Mod):
         return _formatted(left, right if isinstance(right, list) else [right]) if isinstance(left, str) else None
@@ -100,11 +100,6 @@ def _formatted(text: str, arguments: list[Any]) -> str | None:
     wide = any(character.isdigit() or character == "*" for character in text.replace("%%", "").split("%", 1)[-1][:12])
     values = [each if isinstance(each, (int, float)) else _plain(each) for each in arguments]
     return None if wide else text % tuple(values)
-
-
-def _sliced(value: Any, part: nodes.Slice, values: Values) -> Any:
-    ends = (None if end is None else fold(end, values) for end in (part.start, part.stop, part.step))
-    return None if value is None else value[slice(*ends)]
 
 
 def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
@@ -124,7 +119,7 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
             return value[::-1] if text else list(value)[::-1]
         case "format" if text and "%" in value:
             return _formatted(value, arguments)
-        case "format" if text and all(field in ("{}", "{0}", "{1}", "{2}") for field in _fields(value)):
+        case "format" if text and all(field in ("", "0", "1", "2") for field in FIELD.findall(value)):
             return value.format(*map(_plain, arguments))
         case "lower" | "upper" | "title" | "capitalize" | "swapcase" if text:
             return getattr(value, name)()
@@ -140,26 +135,8 @@ def _filtered(name: str, value: Any, arguments: list[Any]) -> Any:
     return None
 
 
-def _fields(text: str) -> Iterator[str]:
-    rest = text
-    while "{" in rest:
-        _, _, rest = rest.partition("{")
-        inner, _, rest = rest.partition("}")
-        yield "{" + inner + "}"
-
-
 def number(node: Any, values: Values) -> int | None:
-    """A whole number, powers included, as far as it is plain."""
-    if isinstance(node, nodes.Pow):
-        base, exponent = number(node.left, values), number(node.right, values)
-        return None if base is None or exponent is None else base ** min(exponent, 64) if abs(base) < 1 << 16 else base
-    if isinstance(node, (nodes.Mul, nodes.Add)):
-        left, right = number(node.left, values), number(node.right, values)
-        if left is None or right is None:
-            return None
-        return left * right if isinstance(node, nodes.Mul) else left + right
-    if isinstance(node, nodes.Name) and len(assigned := values.names.get(node.name, ())) == 1:
-        return number(assigned[0], values) if assigned[0] is not node else None
+    """A whole number, as far as it is plain."""
     found = fold(node, values)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 

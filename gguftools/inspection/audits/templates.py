@@ -17,7 +17,7 @@ from ...metadata.child import ask
 from ...metadata.sandbox import bounded_request, environment, tell
 from .finding import Finding, Severity
 from .folding import Values, called, fold, name_of, number
-from .unicode import DECEPTIVE, INVISIBLE, mixed_word, named
+from .unicode import hidden, mixed_word
 from .work import Work, growth
 
 SECONDS = 5.0  # of processor time for the templates of a file
@@ -76,13 +76,13 @@ class Template:
 
     folding: what is assigned to each name ("ns.x" for members of namespaces), and what expressions come to.
     user_text: names that hold what a message says; dates: names that hold the time; triggers: names whose value was
-    decided by a keyword in a message, with the keyword.
+    decided by a keyword in a message, with the keyword. macros: by name.
     """
 
     key: str
     source: str
     tree: nodes.Template
-    macros: frozenset[str]
+    macros: dict[str, nodes.Macro]
     folding: Values = field(default_factory=Values)
     user_text: set[str] = field(default_factory=set)
     dates: set[str] = field(default_factory=set)
@@ -122,16 +122,16 @@ def audit_template(key: str, source: str) -> list[Finding]:
         line = getattr(error, "lineno", None)
         return [*found, Finding("medium", "syntax", key, f"is not valid: {str(error)[:120]}", line)]
     try:
-        found += _rules(Template(key, source, tree, frozenset(macro.name for macro in _find(tree, nodes.Macro))))
+        found += _rules(Template(key, source, tree, {macro.name: macro for macro in _find(tree, nodes.Macro)}))
     except RecursionError:
         found.append(Finding("high", "size", key, "nests so deeply that it cannot be looked into"))
-    unique = dict.fromkeys(found)
-    return sorted(unique, key=lambda each: (each.line or 0, each.rule))
+    return sorted(dict.fromkeys(found), key=lambda each: (each.line or 0, each.rule))
 
 
 def _rules(template: Template) -> Iterator[Finding]:
     _follow(template)
-    for rule in (_internals, _calls, _other_files, _loops, _triggers, _dates, _users, _texts, _rewriting):
+    ways_out = (_internals, _calls, _loops, _work, _growing, _recursion)
+    for rule in (*ways_out, _triggers, _dates, _users, _texts, _rewriting):
         yield from rule(template)
 
 
@@ -142,10 +142,8 @@ def _find(tree: nodes.Node, *kinds: type[nodes.Node]) -> Iterator[Any]:
 def _characters(key: str, source: str) -> Iterator[Finding]:
     """Invisible and deceptive characters, as they are in the file or written as escapes."""
     for at, line in enumerate(source.splitlines(), 1):
-        for pattern, severity in ((DECEPTIVE, "high"), (INVISIBLE, "medium")):
-            if match := pattern.search(line):
-                name = named(match[0])
-                yield Finding(severity, "invisible text", key, f"has {name}, which a reader doesn't see", at)  # type: ignore[arg-type]
+        for severity, name in hidden(line):
+            yield Finding(severity, "invisible text", key, f"has {name}, which a reader doesn't see", at)
         if word := mixed_word(line):
             yield Finding("medium", "look-alike letters", key, f"mixes alphabets in the word {word!r}", at)
 
@@ -175,12 +173,11 @@ def _follow(template: Template) -> None:
 
 def _assignments(tree: nodes.Node) -> Iterator[tuple[str, nodes.Expr]]:
     for node in _find(tree, nodes.Assign, nodes.For, nodes.AssignBlock):
-        if isinstance(node, nodes.Assign):
-            yield from _pairs(node.target, node.node)
-        elif isinstance(node, nodes.For):
-            yield from _pairs(node.target, node.iter)
-        elif name := name_of(node.target):
-            yield name, nodes.Concat([part for output in node.body for part in getattr(output, "nodes", ())])
+        if isinstance(node, nodes.AssignBlock):
+            value: Any = nodes.Concat([part for output in node.body for part in getattr(output, "nodes", ())])
+        else:
+            value = node.node if isinstance(node, nodes.Assign) else node.iter
+        yield from _pairs(node.target, value)
     macros = {macro.name: macro for macro in _find(tree, nodes.Macro)}
     for call in _find(tree, nodes.Call):
         if (macro := macros.get(called(call) or "")) is not None:
@@ -217,16 +214,13 @@ def _is_user_text(template: Template, node: Any) -> bool:
             return True
         case nodes.Filter():
             return node.name not in ("length", "count") and _is_user_text(template, node.node)
-        case nodes.Call(node=nodes.Getattr(node=nodes.Name(name=name), attr="items" | "values")) if name in MESSAGES:
-            return True
-        case nodes.Call(node=nodes.Getattr(attr="get")) if node.args and template.text(node.args[0]) in CONTENT:
-            return True
-        case nodes.Call(node=nodes.Getattr(node=inner)):
-            return _is_user_text(template, inner)
-        case nodes.Concat():
-            return any(_is_user_text(template, part) for part in node.nodes)
-        case nodes.Add():
-            return _is_user_text(template, node.left) or _is_user_text(template, node.right)
+        case nodes.Call(node=nodes.Getattr(node=inner, attr=attribute)):
+            if attribute == "get" and node.args and template.text(node.args[0]) in CONTENT:
+                return True
+            all_of_it = attribute in ("items", "values") and isinstance(inner, nodes.Name) and inner.name in MESSAGES
+            return all_of_it or _is_user_text(template, inner)
+        case nodes.Concat() | nodes.Add():
+            return any(_is_user_text(template, part) for part in node.iter_child_nodes())
         case nodes.CondExpr():
             return _is_user_text(template, node.expr1) or _is_user_text(template, node.expr2)
     return False
@@ -234,9 +228,7 @@ def _is_user_text(template: Template, node: Any) -> bool:
 
 def _is_date(template: Template, node: Any) -> bool:
     """Whether an expression depends on the time."""
-    if name_of(node) in template.dates:
-        return True
-    if called(node) == "strftime_now":
+    if name_of(node) in template.dates or called(node) == "strftime_now":
         return True
     if isinstance(node, nodes.Test) and node.name in DEFINEDNESS:
         return False
@@ -247,9 +239,8 @@ def _is_date(template: Template, node: Any) -> bool:
 
 
 def _internals(template: Template) -> Iterator[Finding]:
-    """Attributes and subscripts that lead to Python's internals, and strings that spell their names."""
-    kinds = (nodes.Getattr, nodes.NSRef, nodes.Getitem, nodes.Filter, nodes.Keyword, nodes.Name)
-    for node in _find(template.tree, *kinds):
+    """Attributes and subscripts that lead to Python's internals, strings that spell their names, and other files."""
+    for node in _find(template.tree, nodes.Node):
         match node:
             case nodes.Getattr() | nodes.NSRef() if _is_internal(node.attr):
                 yield template.found("high", "internals", node, f"reads the attribute {node.attr!r}")
@@ -261,6 +252,8 @@ def _internals(template: Template) -> Iterator[Finding]:
                 yield template.found("high", "internals", node, f"spells the name {node.key!r} as an argument")
             case nodes.Name() if node.name in STARTS and node.name not in template.folding.names:
                 yield template.found("high", "internals", node, f"uses {node.name!r}, which attacks start from")
+            case nodes.Import() | nodes.FromImport() | nodes.Include() | nodes.Extends():
+                yield template.found("high", "other files", node, "reads another template")
     for node in _find(template.tree, nodes.Expr):
         text = template.text(node)
         if text and (match := re.search(r"__[A-Za-z]\w*?__", text)):
@@ -294,7 +287,7 @@ def _calls(template: Template) -> Iterator[Finding]:
     for node in _find(template.tree, nodes.Call):
         target = node.node
         if (name := called(node)) is not None:
-            if name not in FUNCTIONS | template.macros | STARTS:
+            if name not in FUNCTIONS | STARTS | template.macros.keys():
                 what = "which is a variable" if name in template.folding.names else "which templates don't have"
                 yield template.found("medium", "call", node, f"calls {name!r}, {what}")
         elif isinstance(target, nodes.Getattr):
@@ -304,11 +297,6 @@ def _calls(template: Template) -> Iterator[Finding]:
                 yield template.found("medium", "call", node, "formats by a pattern that is not in the template")
         else:
             yield template.found("medium", "call", node, "calls the result of an expression")
-
-
-def _other_files(template: Template) -> Iterator[Finding]:
-    for node in _find(template.tree, nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends):
-        yield template.found("high", "other files", node, "reads another template")
 
 
 def _loops(template: Template) -> Iterator[Finding]:
@@ -329,30 +317,26 @@ def _loops(template: Template) -> Iterator[Finding]:
             count = number(node.args[0], template.folding)
         if count is not None and count > LONG_LOOP:
             yield template.found("high" if count > ENDLESS_LOOP else "medium", "loop", node, f"repeats {count:,} times")
-    yield from _work(template)
 
 
 def _work(template: Template) -> Iterator[Finding]:
     """What takes too long or fills memory without a large number in it."""
-    macros = {macro.name: macro for macro in _find(template.tree, nodes.Macro)}
-    bodies = [[template.tree], *(macro.body for macro in macros.values())]
-    total = max(Work(template.folding, macros).of(body) for body in bodies)
+    bodies: list[list[Any]] = [[template.tree], *(macro.body for macro in template.macros.values())]
+    total = max(Work(template.folding, template.macros).of(body) for body in bodies)
     if total > MUCH_WORK:
         severity: Severity = "high" if total > ENDLESS_WORK else "medium"
         yield template.found(severity, "loop", template.tree, f"may write {total:.0e} characters, or go so many rounds")
-    yield from _growing(template, macros)
-    yield from _recursion(template, macros)
 
 
-def _growing(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterator[Finding]:
+def _growing(template: Template) -> Iterator[Finding]:
     """Values that are doubled in each round of a loop, or again and again."""
-    loops = [*_find(template.tree, nodes.For), *macros.values()]
+    loops = [*_find(template.tree, nodes.For), *template.macros.values()]
     inner = [assign for loop in loops for assign in _find(loop, nodes.Assign)]
     kept = {id(assign) for assign in inner if isinstance(assign.target, nodes.NSRef)}
     factors: dict[str, list[float]] = {}
     for assign in _find(template.tree, nodes.Assign):
         name = name_of(assign.target)
-        if name is None or (factor := growth(assign.node, name, template.folding, macros)) == 1:
+        if name is None or (factor := growth(assign.node, name, template.folding, template.macros)) == 1:
             continue
         factors.setdefault(name, []).append(factor)
         if factor > DOUBLES and id(assign) in kept:
@@ -361,9 +345,9 @@ def _growing(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterator[
             yield template.found("high", "loop", assign, f"makes {name!r} longer and longer")
 
 
-def _recursion(template: Template, macros: Mapping[str, nodes.Macro]) -> Iterator[Finding]:
+def _recursion(template: Template) -> Iterator[Finding]:
     """Macros and loops that call themselves with no smaller part of what they were given."""
-    for macro in macros.values():
+    for macro in template.macros.values():
         given = {argument.name for argument in macro.args}
         for call in _find(macro, nodes.Call):
             arguments = [*call.args, *(each.value for each in call.kwargs)]
@@ -388,8 +372,7 @@ def _is_part(argument: Any, given: Container[str]) -> bool:
 def _triggers(template: Template) -> Iterator[Finding]:
     """Text that appears only where a message has certain words."""
     for node in _find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
-        keyword = _keyword(template, node.test) if node.test is not None else None
-        if keyword is None:
+        if node.test is None or (keyword := _keyword(template, node.test)) is None:
             continue
         text = _written(template, node)
         if _is_sentence(text):
@@ -424,18 +407,11 @@ def _keyword(template: Template, test: Any) -> str | None:
                     compared = node.args
                 elif by_content and template.text(node.args[0]) in CONTENT:
                     compared = node.args[2:]
-        words = [word for part in compared for word in _strings(template, part)]
-        if found := next((word for word in sorted(words, key=_is_words, reverse=True) if word.strip()), None):
-            return found
+        folded = [fold(part, template.folding) for part in compared]
+        words = [word for part in folded for word in (part if isinstance(part, list) else [part])]
+        if texts := [word for word in words if isinstance(word, str) and word.strip()]:
+            return max(texts, key=_is_words)
     return None
-
-
-def _strings(template: Template, node: Any) -> Iterator[str]:
-    found = fold(node, template.folding)
-    if isinstance(found, str):
-        yield found
-    elif isinstance(found, list):
-        yield from (item for item in found if isinstance(item, str))
 
 
 def _dates(template: Template) -> Iterator[Finding]:
@@ -466,10 +442,9 @@ def _users(template: Template) -> Iterator[Finding]:
         for compare in (*own, *node.test.find_all(nodes.Compare)):
             sides = _sides(compare)
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
-            if who and any(template.text(side) for side in sides):
+            if who and any(map(template.text, sides)):
                 yield template.found("medium", "user", node, f"decides by {who[0]!r}")
-            turns = [fold(side, template.folding) for side in sides]
-            late = [n for n in turns if isinstance(n, int) and not isinstance(n, bool) and n > 2]
+            late = [n for side in sides if (n := number(side, template.folding)) and n > 2]
             if late and any(map(_counts_turns, sides)) and _is_sentence(text := _written(template, node)):
                 yield template.found("medium", "turn", node, f"writes {_cut(text)} from message {late[0]} on")
     for node in _find(template.tree, nodes.Filter):
@@ -490,28 +465,28 @@ def _texts(template: Template) -> Iterator[Finding]:
         if not text:
             continue
         if match := ORDERS.search(text):
-            yield template.found("medium", "instruction", node, f"tells the model {_cut(_around(text, match))}")
+            around = text[max(0, match.start() - 20) : match.end() + 40]
+            yield template.found("medium", "instruction", node, f"tells the model {_cut(around)}")
         if match := URL.search(text):
             severity: Severity = "low" if match[0].lower().startswith("http") else "medium"
             yield template.found(severity, "link", node, f"writes the link {_cut(match[0])}")
         if match := ENCODED.search(text):
             yield template.found("medium", "encoded text", node, f"holds {len(match[0])} characters of encoded data")
-        for pattern, worse in ((DECEPTIVE, "high"), (INVISIBLE, "medium")):
-            if match := pattern.search(text):
-                yield template.found(worse, "invisible text", node, f"writes {named(match[0])}")  # type: ignore[arg-type]
+        for worse, name in hidden(text):
+            yield template.found(worse, "invisible text", node, f"writes {name}")
 
 
 def _rewriting(template: Template) -> Iterator[Finding]:
     """Words of a message that are replaced by others."""
     for node in _find(template.tree, nodes.Filter, nodes.Call):
-        is_filter = isinstance(node, nodes.Filter)
-        name = node.name if is_filter else getattr(node.node, "attr", None)
-        source = node.node if is_filter else getattr(node.node, "node", None)
-        if name != "replace" or len(node.args) < 2 or not _is_user_text(template, source):
-            continue
-        old, new = (template.text(argument) for argument in node.args[:2])
-        if old is not None and new is not None and _is_words(old) and _is_words(new):
-            yield template.found("high", "rewriting", node, f"replaces {old!r} by {new!r} in messages")
+        match node:
+            case (
+                nodes.Filter(name="replace", node=said, args=[old, new, *_])
+                | nodes.Call(node=nodes.Getattr(node=said, attr="replace"), args=[old, new, *_])
+            ) if _is_user_text(template, said):
+                before, after = template.text(old) or "", template.text(new) or ""
+                if _is_words(before) and _is_words(after):
+                    yield template.found("high", "rewriting", node, f"replaces {before!r} by {after!r} in messages")
 
 
 def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) -> str:
@@ -537,16 +512,13 @@ def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
         case nodes.Call(node=nodes.Name(name="raise_exception")) | nodes.Compare() | nodes.Test():
             return
         case nodes.Getitem(node=inner) | nodes.Filter(node=inner) | nodes.Assign(node=inner):
-            yield from _literals(inner) if inner is not None else ()
-        case nodes.If():
-            for child in (*node.body, *node.elif_, *node.else_):
-                yield from _literals(child)
-        case nodes.CondExpr():
-            yield from _literals(node.expr1)
-            yield from _literals(node.expr2) if node.expr2 is not None else ()
+            within: Iterable[Any] = (inner,)
+        case nodes.If() | nodes.CondExpr():
+            within = node.iter_child_nodes(exclude=("test",))
         case _:
-            for child in node.iter_child_nodes():
-                yield from _literals(child)
+            within = node.iter_child_nodes()
+    for child in within:
+        yield from _literals(child) if child is not None else ()
 
 
 def _is_words(text: str) -> bool:
@@ -559,10 +531,7 @@ def _is_sentence(text: str) -> bool:
     return bool(SENTENCE.search(re.sub(r"<[^<>]*>", " . ", text)))
 
 
-def _cut(text: str, limit: int = 80) -> str:
+def _cut(text: str) -> str:
     shown = " ".join(text.split())
-    return repr(shown if len(shown) <= limit else f"{shown[:limit]}…")
+    return repr(shown if len(shown) <= 80 else f"{shown[:80]}…")
 
-
-def _around(text: str, match: re.Match[str]) -> str:
-    return text[max(0, match.start() - 20) : match.end() + 40]

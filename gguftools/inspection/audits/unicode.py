@@ -2,6 +2,9 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
+
+from .finding import Severity
 
 # Direction overrides, and "tag" characters, which spell a second, invisible text.
 DECEPTIVE = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
@@ -11,8 +14,16 @@ INVISIBLE = re.compile(
 )
 # Codes that terminals obey when a string is printed.
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
+HIDDEN: tuple[tuple[Severity, re.Pattern[str]], ...] = (("high", DECEPTIVE), ("medium", INVISIBLE))
 WORD = re.compile(r"\w{2,}")
 LOOK_ALIKE_SCRIPTS = ("CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
+
+
+def hidden(text: str) -> Iterator[tuple[Severity, str]]:
+    """Of characters that turn text around, and of those that are not seen: how bad they are, and the first."""
+    for severity, pattern in HIDDEN:
+        if match := pattern.search(text):
+            yield severity, named(match[0])
 
 
 def named(text: str) -> str:

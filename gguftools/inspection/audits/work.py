@@ -5,6 +5,7 @@ What only a conversation decides counts as a message's length, or as the message
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import nodes
@@ -18,17 +19,15 @@ WIDTH = re.compile(r"%[^%A-Za-z]*?(\d+)[^%A-Za-z]*?(\d*)[A-Za-z]|\{[^{}]*:[^{}]*
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "batch", "slice", "expandtabs"})
 
 
+@dataclass
 class Work:
     """values: what names stand for. given: lengths of names that are supposed to be known."""
 
-    def __init__(
-        self, values: Values, macros: Mapping[str, nodes.Macro], given: Mapping[str, float] | None = None
-    ) -> None:
-        self._values = values
-        self._macros = macros
-        self._given = given or {}
-        self._known: dict[int, float] = {}
-        self._open: set[str] = set()
+    values: Values
+    macros: Mapping[str, nodes.Macro]
+    given: Mapping[str, float] = field(default_factory=dict)
+    _known: dict[int, float] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
 
     def of(self, statements: Iterable[nodes.Node]) -> float:
         """Of statements, one after the other."""
@@ -68,13 +67,13 @@ class Work:
             return self._named(name)
         match node:
             case nodes.Const() | nodes.TemplateData():
-                return float(len(str(node.as_const()))) if isinstance(node.as_const(), str) else 1
+                return float(len(text)) if isinstance(text := node.as_const(), str) else 1
             case nodes.CondExpr():
                 branches = (node.expr1, node.expr2)
                 return self.text(node.test) + max(self.text(each) for each in branches if each is not None)
             case nodes.Mul():
-                counts = [abs(count) for side in (node.left, node.right) if (count := number(side, self._values))]
-                return (self.text(node.left) + self.text(node.right)) * min(max(counts, default=1), MOST)
+                sides = (node.left, node.right)
+                return sum(map(self.text, sides)) * self._largest(sides, 1)
             case nodes.Mod():
                 return self._formatted(node.left, [node.right])
             case nodes.Filter() if node.node is not None:
@@ -86,53 +85,54 @@ class Work:
         return max(sum(map(self.text, node.iter_child_nodes())), 1)
 
     def _named(self, name: str) -> float:
-        if name in self._given:
-            return self._given[name]
-        if name in self._open or name not in self._values.names:
+        if name in self.given:
+            return self.given[name]
+        if name in self._open or name not in self.values.names:
             return UNKNOWN_TEXT
         self._open.add(name)
-        found = max(map(self.text, self._values.names[name]))
+        found = max(map(self.text, self.values.names[name]))
         self._open.discard(name)
         return found
 
     def _call(self, name: str, call: nodes.Call) -> float:
         passed = sum(map(self.text, call.args))
-        counts = [abs(count) for argument in call.args if (count := number(argument, self._values))]
         if name in ("range", "lipsum"):
-            return float(min(max(counts, default=1), MOST))
-        if name in self._macros and name not in self._open:
+            return self._largest(call.args, 1)
+        if name in self.macros and name not in self._open:
             self._open.add(name)
-            passed += self.of(self._macros[name].body)
+            passed += self.of(self.macros[name].body)
             self._open.discard(name)
         return passed + 1
 
     def _method(self, name: str, target: Any, arguments: list[Any]) -> float:
         """A filter or a method of its name."""
         base, passed = self.text(target), sum(map(self.text, arguments))
-        count = min(max((abs(number(each, self._values) or 0) for each in arguments), default=0), MOST)
         if name == "format":
             return self._formatted(target, arguments)
         if name in PADDING:
-            return base + count
+            return base + self._largest(arguments, 0)
         if name == "indent":
-            return base * (1 + count)
+            return base * (1 + self._largest(arguments, 0))
         if name == "join":
             return base * (1 + passed / 8) + passed  # of either the separator or the items, each a few characters long
         if name == "replace" and len(arguments) > 1:
-            old = fold(arguments[0], self._values)
+            old = fold(arguments[0], self.values)
             return base * max(1, self.text(arguments[1]) / max(1, len(old) if isinstance(old, str) else 1))
         return base + passed
 
     def _formatted(self, pattern: Any, arguments: list[Any]) -> float:
-        text = fold(pattern, self._values)
-        widths = [int(each) for found in WIDTH.findall(text) for each in found if each] if isinstance(text, str) else []
-        if isinstance(text, str) and "*" in text:
-            widths += [count for each in arguments for part in _parts(each) if (count := number(part, self._values))]
-        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(map(abs, widths)), MOST)
+        found = fold(pattern, self.values)
+        text = found if isinstance(found, str) else ""
+        widths = [int(each) for found in WIDTH.findall(text) for each in found if each]
+        if "*" in text:
+            parts = [part for each in arguments for part in getattr(each, "items", (each,))]
+            widths += [abs(number(part, self.values) or 0) for part in parts]
+        return self.text(pattern) + sum(map(self.text, arguments)) + min(sum(widths), MOST)
 
-
-def _parts(node: Any) -> Iterable[Any]:
-    return node.items if isinstance(node, (nodes.Tuple, nodes.List)) else [node]
+    def _largest(self, arguments: Iterable[Any], default: int) -> float:
+        """The largest number among arguments that are plain ones."""
+        counts = [abs(count) for argument in arguments if (count := number(argument, self.values))]
+        return float(min(max(counts, default=default), MOST))
 
 
 def growth(value: nodes.Expr, name: str, values: Values, macros: Mapping[str, nodes.Macro]) -> float:

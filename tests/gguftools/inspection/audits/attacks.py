@@ -27,6 +27,7 @@ ESCAPES = {
     "octal": r"{{ messages['\137\137class\137\137'] }}",
     "reversed": "{{ messages|attr('__ssalc__'|reverse) }}",
     "reversed by a slice": "{{ messages|attr(('_' ~ '_ssalc_' ~ '_')[::-1]) }}",
+    "repeated by a product": "{{ messages|attr('_' * (2 * 1) ~ 'class' ~ '_' * 2) }}",
     "repeated": "{{ messages|attr('_' * 2 ~ 'class' ~ '_' * 2) }}",
     "replaced": "{{ messages|attr('XXclassXX'|replace('X', '_')) }}",
     "replaced by a method": "{{ messages|attr('--class--'.replace('-', '_')) }}",
@@ -69,6 +70,10 @@ ESCAPES = {
 }
 ENDLESS = {
     "range": "{% for i in range(1000000000) %}x{% endfor %}",
+    "range by squares": (
+        "{% set a0 = 99 %}" + "".join(f"{{% set a{i + 1} = a{i} * a{i} %}}" for i in range(40))
+        + "{% for i in range(a40) %}x{% endfor %}"
+    ),
     "range by a power": "{% for i in range(10 ** 9) %}x{% endfor %}",
     "nested": "{% for i in range(5000) %}{% for j in range(5000) %}x{% endfor %}{% endfor %}",
     "long text": "{{ 'x' * 1000000000 }}",
