@@ -19,9 +19,10 @@ from ..quantization.recipes import RECIPES
 
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
-OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str]] = {  # type -> what reads it, what a wrong value is not
-    "int": (int, "not an int"), "float": (float, "not a float"), "str": (str, ""),
-    "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false"),
+OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
+    "int": (int, "not an int", ValueType.INT64), "float": (float, "not a float", ValueType.FLOAT32),
+    "bool": (lambda text: {"true": True, "false": False}[text.lower()], "neither true nor false", ValueType.BOOL),
+    "str": (str, "", ValueType.STRING),
 }  # fmt: skip
 # Word that stands for a value in help -> what it may be, for completion by the shell.
 VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 def parse_size(text: str) -> int:
-    """A size such as `500M` or `2G`, in bytes: decimal units, as in the names of split sets."""
+    """A size such as `500M` or `2G`, in bytes: units are decimal."""
     found = SIZE.fullmatch(text.strip())
     if not found or not int(found[1]):
         raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
@@ -74,11 +75,7 @@ def parse_rule(text: str) -> tuple[str, str]:
 
 def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
     """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    stripped = (line.strip() for line in lines)
+    stripped = (line.strip() for line in read_text_file(path).splitlines())
     return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
 
 
@@ -88,14 +85,12 @@ def parse_override(text: str) -> tuple[str, Value]:
     if not found:
         raise OptionError(f"override {text!r} is not KEY=TYPE:VALUE", hint="TYPE is int, float, bool or str")
     key, name, raw = found.groups()
-    read, wrong = OVERRIDES[name]
+    read, wrong, type = OVERRIDES[name]
     try:
         data = read(raw)
     except (ValueError, KeyError):
         raise OptionError(f"override {text!r}: {raw!r} is {wrong}") from None
-    integer = ValueType.UINT32 if name == "int" and 0 <= data < 1 << 32 else ValueType.INT64
-    types = {"int": integer, "float": ValueType.FLOAT32, "bool": ValueType.BOOL, "str": ValueType.STRING}
-    return key, Value(data, types[name])
+    return key, Value(data, ValueType.UINT32 if name == "int" and 0 <= data < 1 << 32 else type)
 
 
 def severity_named(name: str) -> Severity:

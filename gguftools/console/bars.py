@@ -2,21 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from rich import progress
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)  # fmt: skip
+from rich.progress import ProgressColumn, Task
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -26,13 +16,13 @@ NOTE = 24
 WHOLE = Column(no_wrap=True)
 
 
-class Bar(Progress):
+class Bar(progress.Progress):
     """A title, a bar and as many columns as there is room for, the first ones first; nothing is left of it."""
 
     def __init__(self, details: Sequence[tuple[ProgressColumn, int]], console: Console) -> None:
         """details: columns with the cells that they may take."""
         self.details, self.terminal = details, console
-        bar = BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
+        bar = progress.BarColumn(None, table_column=Column(width=LEAST_BAR, ratio=1))
         self.always = (_Cut(lambda task: task.description), bar)
         super().__init__(
             *self.always, console=console, transient=True, disable=not console.is_interactive,
@@ -57,8 +47,8 @@ class Bar(Progress):
 def bytes_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in bytes."""
     return [
-        (TaskProgressColumn(table_column=WHOLE), 4), (DownloadColumn(table_column=WHOLE), 14),
-        (TimeRemainingColumn(compact=True, table_column=WHOLE), 7), (_Speed(table_column=WHOLE), 10),
+        (progress.TaskProgressColumn(table_column=WHOLE), 4), (progress.DownloadColumn(table_column=WHOLE), 14),
+        (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7), (_Speed(table_column=WHOLE), 10),
         (_Cut(lambda task: str(task.fields["note"]), Column(width=NOTE, no_wrap=True)), NOTE),
     ]  # fmt: skip
 
@@ -66,13 +56,13 @@ def bytes_details() -> list[tuple[ProgressColumn, int]]:
 def window_details() -> list[tuple[ProgressColumn, int]]:
     """What is shown of work counted in windows; its note is a figure."""
     return [
-        (TaskProgressColumn(table_column=WHOLE), 4), (MofNCompleteColumn(table_column=WHOLE), 9),
-        (TextColumn("{task.fields[note]}", markup=False, table_column=WHOLE), 12),
-        (TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
+        (progress.TaskProgressColumn(table_column=WHOLE), 4), (progress.MofNCompleteColumn(table_column=WHOLE), 9),
+        (progress.TextColumn("{task.fields[note]}", markup=False, table_column=WHOLE), 12),
+        (progress.TimeRemainingColumn(compact=True, table_column=WHOLE), 7),
     ]  # fmt: skip
 
 
-class _Speed(TransferSpeedColumn):
+class _Speed(progress.TransferSpeedColumn):
     """Bytes a second; nothing while that is not known."""
 
     def render(self, task: Task) -> Text:

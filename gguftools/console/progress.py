@@ -42,6 +42,6 @@ def _bar(title: str, details: str, noted: Callable[[Any], str]) -> Iterator[Call
             drawn = now
             bar.update(task, completed=done, total=total or None, note=visible(noted(note)), refresh=True)
 
-    with bars.Bar(getattr(bars, details)(), terminal.console(sys.stderr)) as bar:
+    with bars.Bar(getattr(bars, details)(), terminal.console(stderr=True)) as bar:
         task = bar.add_task(visible(title), total=None, note="")
         yield update

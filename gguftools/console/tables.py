@@ -31,10 +31,8 @@ def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
     for i, column in enumerate(zip(*rows, strict=True)):
         taken = list(map(places, column))
         most = min(max(taken), WIDEST)
-        if right[i : i + 1] == "r":
-            padded.append([" " * (most - size) + cell for cell, size in zip(column, taken, strict=True)])
-        else:
-            padded.append([cell + " " * (most - size) for cell, size in zip(column, taken, strict=True)])
+        cells = zip(column, (" " * (most - size) for size in taken), strict=True)
+        padded.append([gap + cell if right[i : i + 1] == "r" else cell + gap for cell, gap in cells])
     return (GAP.join(cells).rstrip(" ") for cells in zip(*padded, strict=True))
 
 

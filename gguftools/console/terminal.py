@@ -67,13 +67,9 @@ def width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def console(stream: TextIO) -> "Console":
-    """What draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
-    return _console(stream is sys.stderr)
-
-
 @cache
-def _console(stderr: bool) -> "Console":
+def console(stderr: bool) -> "Console":
+    """What draws on stdout or stderr where that is a terminal; only there, because rich takes long to import."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
@@ -84,7 +80,7 @@ def put(stream: TextIO, *parts: str | tuple[str, str]) -> None:
     if stream.isatty():
         from rich.text import Text
 
-        console(stream).print(Text.assemble(*parts), soft_wrap=True)
+        console(stream is sys.stderr).print(Text.assemble(*parts), soft_wrap=True)
         return
     stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
     if stream is sys.stderr:

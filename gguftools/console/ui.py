@@ -85,7 +85,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
         terminal.put(sys.stdout, (visible(title), "bold"))
     shown = [list(map(visible, row)) for row in (columns, *rows)]
     if sys.stdout.isatty() and len(rows) <= MOST_FOLDED:
-        console = terminal.console(sys.stdout)
+        console = terminal.console(stderr=False)
         console.print(*folded(shown, right, console.width), sep="", end="")
         return
     head, *lines = table(shown, right)

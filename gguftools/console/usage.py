@@ -187,12 +187,6 @@ def given_twice(command: Any, words: Sequence[str], ctx: Any) -> str | None:
     return None
 
 
-def current(word: str, aliases: Mapping[str, str]) -> str:
-    """A word in the spelling that is shown in help."""
-    flag, sign, value = word.partition("=")
-    return aliases.get(flag, flag) + sign + value
-
-
 def explain(error: Any, words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, str]:
     """What is wrong with a call in one line, and what to type instead."""
     option, name = getattr(error, "option_name", None), next((word for word in words if word in commands), "")

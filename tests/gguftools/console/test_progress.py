@@ -21,7 +21,7 @@ def test_what_is_told_is_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     for name, value in {"TERM": "xterm", "COLUMNS": "90", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(terminal, "_console", terminal._console.__wrapped__)  # one of its own, of this environment
+    monkeypatch.setattr(terminal, "console", terminal.console.__wrapped__)  # one of its own, of this environment
     with window_progress("measure \x1b[1m[red]:smile:", "PPL") as told:
         told(3, 4, 12.5)
     drawn = capsys.readouterr().err
