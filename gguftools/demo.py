@@ -33,7 +33,7 @@ class Row:
 
 
 def example(name: str) -> Path:
-    """A file or folder of the examples, which come with the package."""
+    """A file or folder of the examples that come with the package."""
     return EXAMPLES / name
 
 
@@ -52,13 +52,10 @@ def demo(
         converted = convert(model, folder, overwrite=overwrite, reads=[text]).outputs[0]
     tell(f"quantize to {', '.join(recipes)}, in one pass")
     quantized = quantize(converted.file, list(recipes), folder, overwrite=overwrite, reads=[model, text])
-    outputs = [converted, *quantized.outputs]
     rows = []
-    for output in outputs:
+    for output in (converted, *quantized.outputs):
         tell(f"measure {output.file}")
         measured = perplexity(output.file, text)
-        rows.append(
-            Row(output.recipe, Path(output.file), output.nbytes, output.bits_per_weight, measured.perplexity,
-                measured.standard_error, measured.tokens_per_second)
-        )  # fmt: skip
+        figures = measured.perplexity, measured.standard_error, measured.tokens_per_second
+        rows.append(Row(output.recipe, output.file, output.nbytes, output.bits_per_weight, *figures))
     return rows

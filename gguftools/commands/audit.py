@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
-from ..console.options import Json, Threads
+from ..console.options import Files, Json, Threads
 
 EXAMPLES = (
     "gguftools audit model.gguf",
@@ -15,7 +15,7 @@ EXAMPLES = (
 
 
 def audit(
-    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    files: Files,
     against: Annotated[Path | None, Option(help="Hugging Face folder or GGUF file that they were made from.")] = None,
     tensor_values: Annotated[bool, Option(help="Also look for tensors out of line; reads all data.")] = False,
     fail_on: Annotated[Any, Option(help="Exit code 1 from this severity on: info, low, medium or high.")] = "medium",

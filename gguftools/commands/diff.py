@@ -61,17 +61,13 @@ def _print_comparison(found: "DiffReport", all_tensors: bool) -> None:
 
 
 def _tensor_row(tensor: "TensorDifference") -> tuple[str, ...]:
-    a, b = tensor.a or "", tensor.b or ""
-    if tensor.kind in ("shape", "added", "removed"):
-        a, b = (
-            f"{form} {' × '.join(map(str, shape or ()))}".strip()
-            for form, shape in ((a, tensor.shape_a), (b, tensor.shape_b))
-        )
-    figures = tensor.figures
-    if figures is None or tensor.kind == "same":
-        return (tensor.name, tensor.kind, a, b, "", "", "")
-    numbers = (f"{figures.rmse:.3g}", f"{figures.max_error:.3g}", f"{100 * figures.relative:.3g} %")
-    return (tensor.name, tensor.kind, a, b, *numbers)
+    shapes = (tensor.shape_a, tensor.shape_b) if tensor.kind in ("shape", "added", "removed") else (None, None)
+    sides = zip((tensor.a, tensor.b), shapes, strict=True)
+    shown = (f"{form or ''} {' × '.join(map(str, shape or ()))}".strip() for form, shape in sides)
+    figures, numbers = tensor.figures, ("", "", "")
+    if figures is not None and tensor.kind != "same":
+        numbers = f"{figures.rmse:.3g}", f"{figures.max_error:.3g}", f"{100 * figures.relative:.3g} %"
+    return (tensor.name, tensor.kind, *shown, *numbers)
 
 
 def _print_drafting(found: "DraftingReport") -> None:

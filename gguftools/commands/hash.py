@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
-from ..console.options import Json, Overwrite, where
+from ..console.options import Files, Json, Overwrite, where
 
 EXAMPLES = (
     "gguftools hash model.gguf",
@@ -15,7 +15,7 @@ EXAMPLES = (
 
 
 def hash(
-    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    files: Files,
     xxh64: Annotated[bool, Option(help="XXH64: fast, against damage. The default.")] = False,
     sha1: Annotated[bool, Option(help="SHA-1.")] = False,
     sha256: Annotated[bool, Option(help="SHA-256: against tampering.")] = False,

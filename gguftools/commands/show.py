@@ -1,11 +1,10 @@
 """`gguftools show`."""
 
-from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from ..console.options import Json, Markdown
+from ..console.options import Files, Json, Markdown
 
 EXAMPLES = (
     "gguftools show model.gguf",
@@ -15,7 +14,7 @@ EXAMPLES = (
 
 
 def show(
-    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    files: Files,
     key: Annotated[list[str] | None, Option(help="Print the whole value of one key, arrays too.")] = None,
     tensors: Annotated[str | None, Option(help="Tensors whose names match: they alone are listed.")] = None,
     json: Json = False, markdown: Markdown = False,
@@ -35,11 +34,11 @@ def show(
     table = print_markdown if markdown else print_table
     for each in opened:
         if key:
-            values = [describe.full_value(each.metadata, name) for name in key]
+            values = [(name, describe.full_value(each.metadata, name)) for name in key]
             if json and len(key) > 1:
-                print_json(dict(zip(key, values, strict=True)))
+                print_json(dict(values))
                 continue
-            for name, value in zip(key, values, strict=True):
+            for name, value in values:
                 if len(key) > 1:
                     print_line(f"{name}:")
                 print_value(value, json)
@@ -48,11 +47,9 @@ def show(
                 print_line(line, keep="\t")
         else:
             if tensors is None:
-                facts = [(k, describe.fact(v)) for k, v in describe.summary(each).items()]
-                table(str(each.path), ("", ""), facts)
-                pairs = {k: each.metadata.value(k) for k in each.metadata}
-                rows = [(k, str(v.gguf_type), brief(v)) for k, v in pairs.items()]
-                table("metadata", ("key", "type", "value"), rows)
+                table(str(each.path), ("", ""), [(k, describe.fact(v)) for k, v in describe.summary(each).items()])
+                pairs = ((k, each.metadata.value(k)) for k in each.metadata)
+                table("metadata", ("key", "type", "value"), [(k, str(v.gguf_type), brief(v)) for k, v in pairs])
             places = each.file.offsets if each.file else {}
             found = [
                 (t.name, t.format.name, " × ".join(map(str, t.shape)), f"{places.get(t.name, 0):,}", size(t.nbytes))

@@ -1,11 +1,10 @@
 """`gguftools validate`."""
 
-from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
-from ..console.options import Json, Threads
+from ..console.options import Files, Json, Threads
 
 EXAMPLES = (
     "gguftools validate model.gguf",
@@ -14,7 +13,7 @@ EXAMPLES = (
 
 
 def validate(
-    files: Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")],
+    files: Files,
     header: Annotated[bool, Option(help="Check the header alone, not every block of the data.")] = False,
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip

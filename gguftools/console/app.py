@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,13 +19,6 @@ HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
 
 
-class Program(NamedTuple):
-    """What the app is made of, for whoever has to say more than what one command knows."""
-
-    version: str
-    modules: Mapping[str, ModuleType]
-
-
 def build_app(version: str, modules: Mapping[str, ModuleType], called: str | None = None) -> typer.Typer:
     """The Typer app. modules: by a command's name, what has the function of that name, and EXAMPLES of it.
 
@@ -33,7 +26,7 @@ def build_app(version: str, modules: Mapping[str, ModuleType], called: str | Non
     """
     app = typer.Typer(
         cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "obj": Program(version, modules)},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": (version, modules)},
     )  # fmt: skip
 
     @app.callback()
@@ -49,16 +42,13 @@ def build_app(version: str, modules: Mapping[str, ModuleType], called: str | Non
     for name, module in modules.items():
         function = getattr(module, name.replace("-", "_"))
         command = app.command(name, cls=Command, help=inspect.getdoc(function), epilog="\n".join(module.EXAMPLES))
-        command(with_common_options(function) if called in (None, name) else _not_called)
+        command(with_common_options(function) if called in (None, name) else lambda: None)
     return app
-
-
-def _not_called() -> None: ...
 
 
 def _print_version(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gguftools {context.obj.version}")
+        typer.echo(f"gguftools {context.obj[0]}")
         raise typer.Exit
 
 
@@ -117,8 +107,7 @@ class Commands(OwnHelp, TyperGroup):
                 raise
             from .ui import usage
 
-            program: Program = self.context_settings["obj"]
-            every: Any = typer.main.get_command(build_app(program.version, program.modules))
+            every: Any = typer.main.get_command(build_app(*self.context_settings["obj"]))
             usage(*explain(error, self.words, every.commands))
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args
 
-from typer import Option
+from typer import Argument, Option
 from typer.models import OptionInfo
 
+Files = Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")]
 Threads = Annotated[int | None, Option("--threads", "-j", min=1, help="Threads; all processors if not given.")]
 Memory = Annotated[Any, Option("--memory", help="What running work may hold, such as 512M.")]  # "512M", becomes bytes
 Reserve = Annotated[int | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")]

@@ -20,15 +20,13 @@ class Predictor:
 
     layers: tuple[tuple[Tensor, Tensor], ...]
     threshold: float | None
-    files: tuple[Path, ...]
 
 
 def open_predictor(folder: PathLike) -> Predictor:
     """Open a predictor folder; nothing but headers is read. Raises FileError."""
     folder = Path(folder)
-    files = numbered_files(folder, "model")
     layers = []
-    for path in files:
+    for path in numbered_files(folder, "model"):
         found = open_torch(path)
         if found.keys() != set(LINEAR) or any(len(tensor.shape) != 2 for tensor in found.values()):
             names = ", ".join(sorted(found)) or "nothing"
@@ -38,18 +36,15 @@ def open_predictor(folder: PathLike) -> Predictor:
     threshold = read_json_object(config).get("sparse_threshold") if config.exists() else None
     if threshold is not None and not (type(threshold) in (int, float) and abs(threshold) < 1e30):
         raise FileError(f"{config}: sparse_threshold is {threshold!r}; a number was expected")
-    return Predictor(tuple(layers), None if threshold is None else float(threshold), tuple(files))
+    return Predictor(tuple(layers), None if threshold is None else float(threshold))
 
 
 def numbered_files(folder: Path, stem: str) -> list[Path]:
     """STEM_0.pt, STEM_1.pt, … of a folder, in order of layers. Raises FileError for none, or one that is missing."""
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}")
-    found = {
-        int(match[1]): path
-        for path in folder.iterdir()
-        if (match := re.fullmatch(rf"{stem}_(0|[1-9]\d{{0,5}})\.pt", path.name))
-    }
+    matches = ((path, re.fullmatch(rf"{stem}_(0|[1-9]\d{{0,5}})\.pt", path.name)) for path in folder.iterdir())
+    found = {int(match[1]): path for path, match in matches if match}
     if not found:
         raise FileError(f"{folder} has no files {stem}_0.pt, {stem}_1.pt, …, one for each layer")
     missing = sorted(set(range(max(found) + 1)) - set(found))
