@@ -10,7 +10,7 @@ from quants.errors import ModelError
 
 from .experts import GATING
 from .schema import F32, find
-from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Positions, Rope, Scoring
+from .spec import ACTIVATIONS, Activation, Architecture, Block, Floats, Positions, Rope, Scoring, last_of_period
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     return block.numbers(keys, numbers) if block.numbers else numbers
 
 
-def growing_queries(numbers: Hyper, positions: Positions) -> Floats | None:
-    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,); None where nothing grows."""
+def growing_queries(numbers: Hyper, positions: Positions, rotated: bool = True) -> Floats | None:
+    """1 + scale * ln(1 + ⌊position / length⌋), float32 (tokens,), in all layers; None where nothing grows."""
     if not numbers.temperature_scale:
         return None
     steps = np.floor(positions / numbers.temperature_length)
@@ -173,7 +173,12 @@ def _layer(keys: Keys, block: Block, i: int, usual_width: int) -> LayerHyper:
     heads = int(keys.of_layer("attention.head_count", i, 0))
     # an array of 1 for layers with rope; ours is named as in SmolLM3's config
     rotating = keys.get("attention.rope_pattern", keys.get("no_rope_layers"))
-    rotates = windowed or block.rope_layers == "all" or not window if rotating is None else bool(rotating[i])
+    if rotating is not None:
+        rotates = bool(rotating[i])
+    elif block.rope_period:
+        rotates = not last_of_period(block.rope_period, i)
+    else:
+        rotates = windowed or block.rope_layers == "all" or not window
     whole_width = int(keys.get("attention.key_length", usual_width))
     sparsity = keys.of_layer("activation_sparsity_scale", i)
 

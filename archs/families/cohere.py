@@ -15,7 +15,7 @@ from archs.families.llama import HALVES
 from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.rope import scaling_type
-from archs.spec import Config, ConfigKeys, Floats, GgufKeys, Tensors, add
+from archs.spec import Config, add
 from archs.typed_json import Unread
 
 COHERE = HALVES.derive(
@@ -80,27 +80,11 @@ def rope_pattern(config: Config) -> list[bool] | None:
     return rotating if rotating != usual else None
 
 
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {
-        "first_k_dense_replace": keys["leading_dense_block_count"],
-        "prefix_dense_intermediate_size": keys["feed_forward_length"],
-        "intermediate_size": keys["expert_feed_forward_length"],
-        "num_shared_experts": keys.get("expert_shared_count", 0), **kinds_of_nets(keys, tensors),
-        "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
-    }  # fmt: skip
-
-
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """Dense layers before the first with experts have rope, too, unless the file says which have it."""
     said = keys.get("attention.rope_pattern") is not None
     first = 0 if said else int(keys.get("leading_dense_block_count", 0))
     return usual.with_layers(lambda index, own: {"rotates": own.rotates or index < first})
-
-
-def average(routed: Floats, shared: Floats) -> Floats:
-    """The mean of what routed and shared experts give."""
-    half: Floats = add(routed, shared) * np.float32(0.5)
-    return half
 
 
 COHERE2_MOE = COHERE2.derive(
@@ -124,10 +108,16 @@ COHERE2_MOE = COHERE2.derive(
         "prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 4, "num_experts": 8,
         "num_experts_per_tok": 2, "num_shared_experts": 0, "expert_selection_fn": "softmax", "norm_topk_prob": True,
     },
-    config_from_gguf=config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {
+        "first_k_dense_replace": keys["leading_dense_block_count"],
+        "prefix_dense_intermediate_size": keys["feed_forward_length"],
+        "intermediate_size": keys["expert_feed_forward_length"],
+        "num_shared_experts": keys.get("expert_shared_count", 0), **kinds_of_nets(keys, tensors),
+        "expert_selection_fn": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
+    },
     rope_parameters="one",
     refused={"shared_expert_combination_strategy": "sum", "rms_norm_eps": lambda eps: eps is not None},
     tensors={".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},
     layers_vary=True,
-    block={"numbers": numbers, "add_shared_expert": average},
+    block={"numbers": numbers, "add_shared_expert": lambda routed, shared: add(routed, shared) * np.float32(0.5)},
 )  # fmt: skip

@@ -43,11 +43,6 @@ def attn_factor(config: Config) -> float | None:
     return found if found != 1 else None
 
 
-def groups_used(config: Config) -> int | None:
-    """The plain greedy choice looks at all groups."""
-    return config.get("n_group") if config.get("topk_method") == "greedy" else config.get("topk_group")
-
-
 def numbers(keys: Keys, usual: Hyper) -> Hyper:
     """`expert_weights_norm` holds for sigmoids only: transformers' DeepSeek V2 does not read `norm_topk_prob`."""
     return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
@@ -87,7 +82,9 @@ DEEPSEEK_V2 = LLAMA.derive(
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.latent_norm_epsilon": lambda config: LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None,
         "expert_gating_func": always("softmax"),
-        "expert_group_used_count": groups_used,
+        "expert_group_used_count": lambda config: (  # the plain greedy choice looks at all groups
+            config.get("n_group" if config.get("topk_method") == "greedy" else "topk_group")
+        ),
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
         "rope.dimension_count": "qk_rope_head_dim",
         "rope.scaling.attn_factor": attn_factor,

@@ -12,7 +12,7 @@ from archs.families.deepseek2 import DOTS1
 from archs.families.olmo import OLMO2
 from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
 from archs.rope import scaling_type
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.spec import Config
 from archs.typed_json import Either, Text, Whole
 
 PATTERN = {"sliding_window_pattern": Either((Whole(), Text(form="[LG]+")))}
@@ -28,15 +28,12 @@ def window_pattern(config: Config) -> list[bool] | None:
     return windowed_layers(config, lambda layer: (layer + 1) % int(said) != 0)
 
 
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Without a window transformers must be told the kind of each layer."""
-    return {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
-
-
 EXAONE4 = OLMO2.derive(
     name="exaone4", hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
     keys=PATTERN,
-    config_from_gguf=config_from_gguf,
+    config_from_gguf=lambda keys, tensors: (  # without a window transformers must be told the kind of each layer
+        {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
+    ),
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": window_pattern,

@@ -102,11 +102,6 @@ def inner_size(config: Config) -> int:
     return int(config.get("mamba_d_ssm") or config["mamba_expand"] * config["hidden_size"])
 
 
-def norm_before_gate(config: Config) -> bool | None:
-    """Whether the Mamba output is normalised before the gate, where it is (llama.cpp drops it)."""
-    return bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
-
-
 def projection_factors(config: Config) -> Floats:
     """The multiplier of each row of the Mamba projection: gate, input, B, C, time steps."""
     groups = config["mamba_n_groups"] * config["mamba_d_state"]
@@ -124,22 +119,15 @@ def tied_logit_scale(config: Config) -> float | None:
     return scale if scale != 1 else None
 
 
-def h1_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The multipliers have gone into the weights."""
-    return {
-        "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
-        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
-        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **step_limits(keys),
-    }  # fmt: skip
-
-
 FALCON_H1 = LLAMA.derive(
     name="falcon-h1", hf_classes=("FalconH1ForCausalLM",), vocab=("bpe",),
     metadata={
         "rope.dimension_count": None,
         **MAMBA2_KEYS,
         "ssm.inner_size": inner_size,
-        "ssm.norm_before_gate": norm_before_gate,
+        "ssm.norm_before_gate": lambda config: (  # llama.cpp drops it
+            bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
+        ),
         "tied_logit_scale": tied_logit_scale,
     },
     defaults={
@@ -152,7 +140,11 @@ FALCON_H1 = LLAMA.derive(
         "ssm_multipliers": lambda config: [1.0] * 5, "lm_head_multiplier": 1.0, "vocab_size": 128_000,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    config_from_gguf=h1_config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {  # the multipliers have gone into the weights
+        "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
+        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **step_limits(keys),
+    },
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={
         "embed_tokens": TensorMap("token_embd", scaled("embedding_multiplier")), **mamba2("mamba", "mamba_n_groups"),

@@ -12,7 +12,6 @@ import numpy as np
 from archs.config import rope_scaling, windowed_layers
 from archs.config_keys import FLAG
 from archs.families.gemma import GEMMA3
-from archs.hyper import Hyper, Keys
 from archs.layouts import not_exportable
 from archs.rope import SCALING
 from archs.spec import Computed, Config, TensorMap
@@ -76,12 +75,6 @@ KEYS: dict[str, str | Computed | None] = {
     "rope.dimension_count_swa": "head_dim",
 }
 
-
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
-    """The width of a head does not scale q·k."""
-    return usual.with_layers(lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))})
-
-
 # Tokens that whoever reads a chat wants to see.
 CHANNELS = (
     "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
@@ -116,6 +109,8 @@ GEMMA4 = GEMMA3.derive(
     layers_vary=True,
     block={
         "window_period": 0, "qkv_steps": ("clamp", "norm_values", "norm", "rope"), "normalize_experts": True,
-        "numbers": numbers,
+        "numbers": lambda keys, usual: usual.with_layers(  # the width of a head does not scale q·k
+            lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))}
+        ),
     },
 )  # fmt: skip

@@ -11,10 +11,6 @@ from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import transpose, ungroup
 
 
-def feed_forward_length(config: Config) -> int:
-    return int(config.get("n_inner") or 4 * required(config, "n_embd|hidden_size"))
-
-
 def attention_scale(config: Config) -> float | list[float] | None:
     """The factor of q·k where it is not the usual one, of each layer where they differ (llama.cpp drops it)."""
     width = required(config, "n_embd|hidden_size") / required(config, "n_head|num_attention_heads")
@@ -37,7 +33,7 @@ GPT2 = BASE.derive(
     name="gpt2", hf_classes=("GPT2LMHeadModel", "GPT2Model"),
     metadata={
         "context_length": "n_ctx|n_positions",
-        "feed_forward_length": feed_forward_length,
+        "feed_forward_length": lambda config: config.get("n_inner") or 4 * required(config, "n_embd|hidden_size"),
         "attention.scale": attention_scale,
     },
     defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},

@@ -4,18 +4,9 @@ Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come 
 """
 
 from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
-from archs.spec import BASE, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import BASE, TensorMap
 from archs.transforms import ungroup
 from archs.typed_json import Unread
-
-
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The names that transformers reads, which takes `rope_theta` and `partial_rotary_factor` from elsewhere."""
-    width = keys["embedding_length"] // keys["attention.head_count"]
-    return {
-        "rotary_emb_base": keys.get("rope.freq_base", 10_000), "rotary_pct": keys["rope.dimension_count"] / width,
-    }  # fmt: skip
-
 
 GPTNEOX = BASE.derive(
     name="gptneox", hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
@@ -42,7 +33,10 @@ GPTNEOX = BASE.derive(
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
     generated=(llama3_freqs, longrope_factors),
-    config_from_gguf=config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
+        "rotary_emb_base": keys.get("rope.freq_base", 10_000),
+        "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),
+    },
     flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
     block={
         "norm": "layer", "rope": "halves", "activation": "gelu", "gated": False, "parallel":

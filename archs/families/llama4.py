@@ -5,21 +5,18 @@ Reference: transformers `models/llama4/modeling_llama4.py`. Norms of q and k hav
 rope. llama.cpp drops what is not as in the published models: our keys say it.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from archs.config import unless_usual
 from archs.experts import gate_and_up
 from archs.families.llama import LLAMA
-from archs.families.llama_like import rope_layers, rotates, unusual_rope_layers
+from archs.families.llama_like import PERIOD, rope_layers, unusual_rope_layers
 from archs.families.qwen3 import columns
 from archs.hyper import Hyper, Keys, LayerHyper, growing_queries
 from archs.layouts import gated_net, not_exportable
-from archs.spec import Config, Floats, Positions, TensorMap
+from archs.spec import Config, TensorMap
 from quants.errors import ModelError
-
-PERIOD = 4  # of the layers without rope
 
 CHUNK, SCALE, LENGTH = 8192, 0.1, 8192  # what files without such keys mean
 
@@ -54,22 +51,10 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     normed = bool(keys.get("attention.normed", keys.get("expert_count") != LARGEST))
 
     def of_layer(index: int, own: LayerHyper) -> dict[str, Any]:
-        if not rotates(keys, index, own):
-            return {"rotates": False}
-        return {"chunk": length, "qk_l2_norm": normed}
+        return {"chunk": length, "qk_l2_norm": normed} if own.rotates else {}
 
     scale = float(keys.get("attention.temperature_scale", SCALE))
     return replace(usual.with_layers(of_layer), temperature_scale=scale)
-
-
-def query_scale(numbers: Hyper, positions: Positions, rotated: bool) -> Floats | None:
-    """Queries of layers without rope grow; positions count from one."""
-    return None if rotated else growing_queries(numbers, positions + 1)
-
-
-def weigh_input(net: Callable[[Floats], Floats], x: Floats, weights: Floats) -> Floats:
-    """Experts' weights multiply what goes into them."""
-    return net(x * weights)
 
 
 LLAMA4 = LLAMA.derive(
@@ -104,6 +89,9 @@ LLAMA4 = LLAMA.derive(
     layers_vary=True,
     block={
         "qkv_steps": ("clamp", "norm", "rope", "norm_without_weights"), "scoring": "sigmoid",
-        "normalize_experts": False, "numbers": numbers, "query_scale": query_scale, "weigh_expert": weigh_input,
+        "normalize_experts": False, "rope_period": PERIOD, "numbers": numbers,
+        # queries of layers without rope grow; positions count from one
+        "query_scale": lambda numbers, positions, rotated: None if rotated else growing_queries(numbers, positions + 1),
+        "weigh_expert": lambda net, x, weights: net(x * weights),  # weights multiply what goes into experts
     },
 )  # fmt: skip

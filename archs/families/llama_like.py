@@ -19,7 +19,6 @@ Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the cod
 from archs.config import head_dim, windows
 from archs.experts import always
 from archs.families.llama import HALVES, LLAMA, MIXTRAL
-from archs.hyper import Hyper, Keys, LayerHyper
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
@@ -137,19 +136,15 @@ INTERNLM2 = LLAMA.derive(
     },
 )  # fmt: skip
 
-
-def bias_of_13b(config: Config) -> float | None:
-    """The largest distance penalty's exponent for the 13B models, whose config has no `max_position_embeddings`."""
-    return 8.0 if config.get("max_position_embeddings") is None else None
-
-
 BAICHUAN = LLAMA.derive(
     name="baichuan", hf_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"), vocab=("sentencepiece",),
     metadata={
         "tensor_data_layout": lambda config: "Meta AI original pth",
         "context_length": "max_position_embeddings|model_max_length",
         "attention.head_count_kv": None,
-        "attention.max_alibi_bias": bias_of_13b,
+        "attention.max_alibi_bias": lambda config: (  # of the 13B models, whose config has no `max_position_embeddings`
+            8.0 if config.get("max_position_embeddings") is None else None
+        ),
         "rope.freq_base": None, "vocab_size": None,
     },
     defaults={"head_dim": None, "max_position_embeddings": None, "vocab_size": 64_000},
@@ -215,16 +210,6 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"no_rope_layers": keys.get("no_rope_layers", usual)}
 
 
-def rotates(keys: Keys, index: int, own: LayerHyper) -> bool:
-    """Whether a layer of a file has rope: as the file says, or else all layers but each fourth."""
-    said = keys.get("attention.rope_pattern") is not None or keys.get("no_rope_layers") is not None
-    return own.rotates and (said or (index + 1) % PERIOD != 0)
-
-
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
-    return usual.with_layers(lambda index, own: {"rotates": rotates(keys, index, own)})
-
-
 SMOLLM3 = LLAMA.derive(
     name="smollm3", hf_classes=("SmolLM3ForCausalLM", "SmolLM3Model"),
     metadata={
@@ -237,5 +222,5 @@ SMOLLM3 = LLAMA.derive(
         "no_rope_layer_interval": PERIOD, "vocab_size": 128_256,
     },
     config_from_gguf=config_from_gguf,
-    block={"numbers": numbers},
+    block={"rope_period": PERIOD},
 )  # fmt: skip

@@ -9,10 +9,10 @@ from archs.config import rope_scaling
 from archs.experts import SEPARATE_EXPERTS
 from archs.families.deepseek2 import DEEPSEEK_V3, attn_factor, v3_config_from_gguf
 from archs.families.llama import MISTRAL
-from archs.hyper import Hyper, growing_queries
+from archs.hyper import growing_queries
 from archs.layouts import not_exportable
 from archs.rope import yarn_settings
-from archs.spec import Architecture, Computed, Config, ConfigKeys, Floats, GgufKeys, Positions, Tensors, in_layers
+from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Tensors, in_layers
 
 
 def of_yarn(key: str) -> Computed:
@@ -36,21 +36,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors, scale: float = 1) -> Conf
     return {"rope_parameters": settings, "rope_scaling": None}
 
 
-def latent(config: Config) -> Architecture | None:
-    """The wrapper's class does not tell which text model is in it."""
-    return MISTRAL4 if config.get("model_type") == "mistral4" else None
-
-
-def query_scale(numbers: Hyper, positions: Positions, rotated: bool) -> Floats | None:
-    """Queries of all layers grow; positions count from zero."""
-    return growing_queries(numbers, positions)
-
-
 MISTRAL3 = MISTRAL.derive(
     name="mistral3", hf_classes=("Mistral3ForConditionalGeneration",),
-    variant=latent,
+    # the wrapper's class does not tell which text model is in it
+    variant=lambda config: MISTRAL4 if config.get("model_type") == "mistral4" else None,
     config_from_gguf=not_exportable,
-    block={"query_scale": query_scale},
+    block={"query_scale": growing_queries},
 )  # fmt: skip
 
 MINISTRAL3 = MISTRAL3.derive(
@@ -72,7 +63,7 @@ MINISTRAL3 = MISTRAL3.derive(
     },
 )  # fmt: skip
 
-MISTRAL4 = DEEPSEEK_V3.derive(
+MISTRAL4: Architecture = DEEPSEEK_V3.derive(
     name="mistral4", hf_classes=("Mistral4ForCausalLM", "Mistral4Model"),
     metadata={
         "attention.temperature_scale": of_yarn("llama_4_scaling_beta"),  # llama.cpp drops it
@@ -95,5 +86,5 @@ MISTRAL4 = DEEPSEEK_V3.derive(
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
     refused={"n_group": lambda count: (count or 1) > 1},
     tensors={".mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight"},
-    block={"query_scale": query_scale, "numbers": None},
+    block={"query_scale": growing_queries, "numbers": None},
 )  # fmt: skip

@@ -18,11 +18,6 @@ POOLING = {"mean": 1, "cls": 2}
 PERIOD = 3  # every third layer sees everything, the first one too
 
 
-def pooling_type(config: Config) -> int:
-    """What a classifier would read."""
-    return POOLING[config["classifier_pooling"]]
-
-
 def global_layers(config: Config) -> int | list[bool]:
     """Every how many layers one sees everything; or for each layer whether it doesn't, where that is irregular."""
     windowed = windowed_layers(config, lambda layer: layer % config["global_attn_every_n_layers"] != 0)
@@ -54,7 +49,7 @@ MODERNBERT = BASE.derive(
         "classifier.output_labels": labels,
         "attention.sliding_window": "local_attention",
         "attention.sliding_window_pattern": global_layers,
-        "classifier.pooling_type": pooling_type,
+        "classifier.pooling_type": lambda config: POOLING[config["classifier_pooling"]],
         "vocab_size": "vocab_size",
         "hidden_activation": "hidden_activation",
     },

@@ -69,11 +69,6 @@ def kv_heads(config: Config) -> list[int]:
     return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in layer_kinds(config)]
 
 
-def unused_epsilon(config: Config) -> float | None:
-    """Configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same."""
-    return None if config.get("rms_norm_eps") is None else float(config["layer_norm_epsilon"])
-
-
 def expert_lengths(config: Config) -> list[int]:
     """The width of each layer's experts; llama.cpp writes none of dense nets beside them."""
     kinds = layer_kinds(config) + ["moe"] * further(config)
@@ -133,10 +128,6 @@ def experts_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {**found, "layers_block_type": kinds, "intermediate_size": width, "num_nextn_predict_layers": count}
 
 
-def with_experts(config: Config) -> Architecture | None:
-    return NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None
-
-
 NEMOTRON_H = MAMBA2.derive(
     name="nemotron_h", hf_classes=("NemotronHForCausalLM",),
     metadata={
@@ -147,7 +138,10 @@ NEMOTRON_H = MAMBA2.derive(
             config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
         ],
         "attention.head_count_kv": kv_heads,
-        "attention.layer_norm_rms_epsilon": unused_epsilon,
+        # configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same
+        "attention.layer_norm_rms_epsilon": lambda config: (
+            None if config.get("rms_norm_eps") is None else config["layer_norm_epsilon"]
+        ),
         "rope.dimension_count": "head_dim",
         "rope.scaling.finetuned": lambda config: False,
         "expert_count": None, "expert_used_count": None,
@@ -167,7 +161,7 @@ NEMOTRON_H = MAMBA2.derive(
     refused={"hidden_act": None, "mamba_hidden_act": other_than("silu", "swish")},
     config_from_gguf=config_from_gguf,
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_*.bias"},
-    variant=with_experts,
+    variant=lambda config: NEMOTRON_H_MOE if "moe" in layer_kinds(config) else None,
     tensors={
         ".mixer.q_proj": TensorMap("attn_q", interleave_rope("num_attention_heads")),
         ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), ".mixer.v_proj": "attn_v",
@@ -178,7 +172,7 @@ NEMOTRON_H = MAMBA2.derive(
     block={"activation": "relu2", "gated": False},
 )  # fmt: skip
 
-NEMOTRON_H_MOE = NEMOTRON_H.derive(
+NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
     name="nemotron_h_moe",
     variant=None,
     by_variant=True,
@@ -186,8 +180,7 @@ NEMOTRON_H_MOE = NEMOTRON_H.derive(
     prepare_export=published,
     ignored=("mtp.*",),
     metadata={
-        **ROUTING,
-        "expert_gating_func": None, "leading_dense_block_count": None,
+        **ROUTING, "expert_gating_func": None, "leading_dense_block_count": None,
         "block_count": lambda config: len(layer_kinds(config)) + further(config),
         "nextn_predict_layers": lambda config: further(config) or None,
         "attention.head_count_kv": lambda config: kv_heads(config) + [config["num_key_value_heads"]] * further(config),

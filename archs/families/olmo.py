@@ -9,7 +9,6 @@ from archs.config import windowed_layers
 from archs.experts import renormalized
 from archs.families.llama import HALVES, LLAMA
 from archs.families.qwen3 import QWEN3_MOE
-from archs.hyper import Hyper, Keys
 from archs.layouts import head_norms
 from archs.spec import ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
@@ -33,11 +32,6 @@ def without_window(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {}
 
 
-def numbers(keys: Keys, usual: Hyper) -> Hyper:
-    """Rope scaling is for the layers that see everything."""
-    return usual.with_layers(lambda index, own: {"rope_scaled": own.rope_scaled and own.window is None})
-
-
 OLMO2 = HALVES.derive(
     name="olmo2", hf_classes=("Olmo2ForCausalLM", "Olmo2Model"),
     defaults={"intermediate_size": 11_008, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "vocab_size": 50_304},
@@ -46,7 +40,9 @@ OLMO2 = HALVES.derive(
         ".input_layernorm": None, **head_norms(), ".post_attention_layernorm": "post_attention_norm",
         ".post_feedforward_layernorm": "post_ffw_norm",
     },
-    block={"window_period": 4, "numbers": numbers},
+    block={"window_period": 4, "numbers": lambda keys, usual: usual.with_layers(
+        lambda index, own: {"rope_scaled": own.rope_scaled and own.window is None}  # of layers that see everything
+    )},
 )  # fmt: skip
 
 THETA = 500_000.0
