@@ -104,6 +104,11 @@ class GgufFile:
     def is_split(self) -> bool:
         return len(self.shards) > 1
 
+    @property
+    def split_count(self) -> int:
+        """How many shards the file, opened by itself, says there are."""
+        return int(self.metadata.get("split.count", 0))
+
 
 def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> GgufFile:
     """Open a GGUF file, version 2 or 3, either byte order. A shard of a split set opens the whole set.
@@ -113,7 +118,7 @@ def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> Gg
     """
     path = Path(path)
     opened = _open_file(path, ignore_journal)
-    if join and _split_count(opened) > 1:
+    if join and opened.split_count > 1:
         opened = _join(opened, ignore_journal)
     log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
              path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
@@ -126,22 +131,17 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
         if not ignore_journal:
             _wait_for_edit(path, end)
         state = state_of(path)
-        problem = None
+        opened: GgufFile | FileError
         try:
-            opened = _Header(path, map_file(path, "GGUF file")).parse()
+            opened = _Header(path, map_file(path, "GGUF file")).parse(state)
         except FileError as error:
-            problem = error
-        if ignore_journal or time.monotonic() > end or not _was_changed(path, state):
+            opened = error
+        was_edited = os.path.lexists(journal_path(path)) or state_of(path) != state  # maybe while it was read
+        if not was_edited or ignore_journal or time.monotonic() > end:
             break
-    if problem is not None:
-        raise problem
-    opened = replace(opened, state=state)
+    if isinstance(opened, FileError):
+        raise opened
     return replace(opened, parts=[opened])
-
-
-def _was_changed(path: Path, state: State) -> bool:
-    """Whether the header may have been read while someone edited it."""
-    return os.path.lexists(journal_path(path)) or state_of(path) != state
 
 
 def _wait_for_edit(path: Path, end: float) -> None:
@@ -188,18 +188,12 @@ def align(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
-@dataclass
 class _Header:
     """A position that moves through the header."""
 
-    path: Path
-    buffer: NDArray[np.uint8]
-    position: int = 0
-    byte_order: str = "little"
-    nested: int = 0
-
-    def __post_init__(self) -> None:
-        self.view, self.size = self.buffer.data, len(self.buffer)
+    def __init__(self, path: Path, buffer: NDArray[np.uint8]) -> None:
+        self.path, self.buffer, self.view, self.size = path, buffer, buffer.data, len(buffer)
+        self.position, self.byte_order, self.nested = 0, "little", 0
 
     @property
     def left(self) -> int:
@@ -219,40 +213,27 @@ class _Header:
             raise self.error(f"{what} at byte {start} needs {size} bytes, the file has {self.size - start} left")
         return start
 
-    def raw(self, size: int, what: str, of: str = "") -> bytes:
-        start = self.take(size, what, of)
-        return self.view[start : self.position].tobytes()
-
     def number(self, code: str, what: str, of: str = "") -> Any:
         return self.numbers(code, what, of)[0]
 
     def numbers(self, codes: str, what: str, of: str = "") -> tuple[Any, ...]:
         layout = packed(ORDER_SIGN[self.byte_order] + codes)
-        start, self.position = self.position, self.position + layout.size
-        if self.position > self.size:
-            self.position = start
-            self.take(layout.size, what, of)
-        return layout.unpack_from(self.view, start)
+        return layout.unpack_from(self.view, self.take(layout.size, what, of))
 
     def name(self, what: str, index: int) -> str:
         """A string that must be UTF-8 and not empty: `what` number `index`."""
-        start = self.position + 8
-        if start > self.size:
-            self.take(8, f"{what} {index}")
-        length = int.from_bytes(self.view[start - 8 : start], self.byte_order)  # type: ignore[arg-type]
-        self.position = start + length
-        if not 0 < length <= MAX_NAME_BYTES or self.position > self.size:
-            what, self.position = f"{what} {index}", start
-            if 0 < length <= MAX_NAME_BYTES:
-                self.take(length, what)
-            raise self.error(f"{what} at byte {start} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        what = f"{what} {index}"
+        length = self.number("Q", what)
+        if not 0 < length <= MAX_NAME_BYTES:
+            raise self.error(f"{what} at byte {self.position} has {length} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+        start = self.take(length, what)
         raw = bytes(self.view[start : self.position])
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise self.error(f"{what} {index} at byte {start} is not UTF-8: {raw[:40]!r}") from None
+            raise self.error(f"{what} at byte {start} is not UTF-8: {raw[:40]!r}") from None
 
-    def parse(self) -> GgufFile:
+    def parse(self, state: State) -> GgufFile:
         magic, version = self.read_magic()
         tensor_count = self.number("Q", "number of tensors")
         key_count = self.number("Q", "number of metadata pairs")
@@ -265,17 +246,17 @@ class _Header:
         data_offset = align(header_bytes, alignment)
         self.check_offsets(entries, data_offset, alignment)
         tensors: dict[str, Tensor] = {}
-        file_name = self.path.name
+        file_name, read_bytes, order = self.path.name, self.mapped, self.byte_order
         for name, shape, form, offset, _ in entries:
             if name in tensors:
                 raise self.error(f"there are two tensors {quote(name)}")
-            read = row_reader(self.mapped, data_offset + offset, shape, form, self.byte_order)
+            read = row_reader(read_bytes, data_offset + offset, shape, form, order)
             tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
             tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
             offsets={name: data_offset + offset for name, _, _, offset, _ in entries},
-            shards=[self.path], file_size=self.size, magic=magic,
+            shards=[self.path], file_size=self.size, magic=magic, state=state,
         )  # fmt: skip
 
     def read_magic(self) -> tuple[bytes, int]:
@@ -328,18 +309,16 @@ class _Header:
         if kind is ValueType.ARRAY:
             return self.read_array(key, depth + 1)
         if kind is ValueType.STRING:
-            length = self.number("Q", "length of", key)
-            raw = self.raw(length, "value of", key)
+            start = self.take(self.number("Q", "length of", key), "value of", key)
+            raw = self.view[start : self.position].tobytes()
             try:
                 return Value(raw.decode(), kind)
             except UnicodeDecodeError:
                 return Value(raw, kind)
         data = self.number(SCALARS[kind], "value of", key)
-        if kind is ValueType.BOOL:
-            if data > 1:
-                raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
-            data = bool(data)
-        return Value(data, kind)
+        if kind is ValueType.BOOL and data > 1:
+            raise self.error(f"metadata key {quote(key)} is BOOL with value {data}; 0 and 1 are allowed")
+        return Value(bool(data) if kind is ValueType.BOOL else data, kind)
 
     def read_array(self, key: str, depth: int) -> Value:
         if depth > MAX_ARRAY_DEPTH:
@@ -411,27 +390,17 @@ class _Header:
         expected = 0
         for name, _, _, offset, nbytes in sorted(entries, key=itemgetter(3, 4)):
             end = data_offset + offset + nbytes
-            if offset != expected or (nbytes and end > self.size):
-                raise self.misplaced(name, offset, nbytes, expected, end, alignment)
-            expected = align(offset + nbytes, alignment)
-
-    def misplaced(
-        self, name: str, offset: int, nbytes: int, expected: int, end: int, alignment: int
-    ) -> FileError:  # fmt: skip
-        where = f"data of tensor {quote(name)} is at offset {offset}"
-        if offset % alignment:
-            return self.error(f"{where}, not a multiple of the alignment {alignment}")
-        if offset != expected:
-            problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
-            return self.error(f"{where}, which {problem}: {expected} expected")
-        return self.error(
-            f"{where} and needs {nbytes} bytes, so the file must have {end} bytes; it has {self.size}",
-            hint="the file is cut short: fetch it again",
-        )
-
-
-def _split_count(opened: GgufFile) -> int:
-    return int(opened.metadata.get("split.count", 0))
+            if offset == expected and (end <= self.size or not nbytes):
+                expected = align(offset + nbytes, alignment)
+                continue
+            where = f"data of tensor {quote(name)} is at offset {offset}"
+            if offset % alignment:
+                raise self.error(f"{where}, not a multiple of the alignment {alignment}")
+            if offset != expected:
+                problem = "overlaps the tensor before it" if offset < expected else "leaves a gap before it"
+                raise self.error(f"{where}, which {problem}: {expected} expected")
+            needed = f"{nbytes} bytes, so the file must have {end} bytes; it has {self.size}"
+            raise self.error(f"{where} and needs {needed}", hint="the file is cut short: fetch it again")
 
 
 def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
@@ -448,7 +417,13 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
     parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(parts):
-        _check_shard(part, number, len(parts), parts[0])
+        found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
+        if found != (number, len(parts)):
+            wanted = f"shard {number} of {len(parts)} (split.no, split.count)"
+            raise FileError(f"{part.path} should be {wanted}; it says {found[0]} of {found[1]}")
+        if part.byte_order != parts[0].byte_order:
+            first = f"{parts[0].path} is {parts[0].byte_order} endian"
+            raise FileError(f"{part.path} is {part.byte_order} endian, {first}")
         for name, tensor in part.tensors.items():
             if name in tensors:
                 raise FileError(f"tensor {quote(name)} is in two shards: {tensors[name].origin}, {tensor.origin}")
@@ -479,7 +454,7 @@ def _check_open_files(path: Path, shards: int) -> None:
 
 def paths_of_set(named: GgufFile) -> list[Path]:
     """Where the shards of a set are, by the name of one of them: always beside it."""
-    count = _split_count(named)
+    count = named.split_count
     match = SHARD_NAME.fullmatch(named.path.name)
     if match is None or int(match["count"]) != count:
         raise FileError(
@@ -488,13 +463,3 @@ def paths_of_set(named: GgufFile) -> list[Path]:
             hint="give all shards the names they were published under",
         )
     return shard_paths(named.path, match["prefix"], count)
-
-
-def _check_shard(part: GgufFile, number: int, count: int, first: GgufFile) -> None:
-    found = (part.metadata.get("split.no"), part.metadata.get("split.count"))
-    if found != (number, count):
-        raise FileError(
-            f"{part.path} should be shard {number} of {count} (split.no, split.count); it says {found[0]} of {found[1]}"
-        )
-    if part.byte_order != first.byte_order:
-        raise FileError(f"{part.path} is {part.byte_order} endian, {first.path} is {first.byte_order} endian")

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -25,9 +26,8 @@ class StringArray(Sequence[Any]):
     """
 
     def __init__(self, body: NDArray[np.uint8], starts: NDArray[np.int64], byte_order: str = "little") -> None:
-        self._body = body
-        self._starts = starts
-        self._byte_order = byte_order
+        self._body, self._starts, self._byte_order = body, starts, byte_order
+        self._stops = np.append(starts, len(body))[1:]
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -39,8 +39,7 @@ class StringArray(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> str | bytes | list[str | bytes]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]
-        return _text(self._body[int(self._starts[i]) + 8 : self._end(i)].tobytes())
+        return _text(self._body[self._starts[index] + 8 : self._stops[index]].tobytes())
 
     def __iter__(self) -> Iterator[str | bytes]:
         return iter(self.tolist())
@@ -56,25 +55,14 @@ class StringArray(Sequence[Any]):
         shown = ", ".join(repr(item) for item in self[:3])
         return f"StringArray([{shown}{', …' if len(self) > 3 else ''}], length {len(self)})"
 
-    def _end(self, i: int) -> int:
-        return int(self._starts[i + 1]) if i + 1 < len(self) else len(self._body)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Bytes of each string."""
-        if not len(self):
-            return self._starts
-        return np.append(self._starts[1:], len(self._body)) - self._starts - 8
-
     def tolist(self) -> list[str | bytes]:
         """All strings, decoded at once."""
         body = self._body.tobytes()
-        starts = (self._starts + 8).tolist()
-        stops = np.append(self._starts[1:], len(body)).tolist() if starts else []
+        places = list(zip((self._starts + 8).tolist(), self._stops.tolist(), strict=True))
         try:
-            return [body[a:b].decode() for a, b in zip(starts, stops, strict=True)]
+            return [body[a:b].decode() for a, b in places]
         except UnicodeDecodeError:
-            return [_text(body[a:b]) for a, b in zip(starts, stops, strict=True)]
+            return [_text(body[a:b]) for a, b in places]
 
     def raw(self) -> NDArray[np.uint8]:
         """The array as a little-endian GGUF file stores it, after element type and count; a view if it can be."""
@@ -84,11 +72,6 @@ class StringArray(Sequence[Any]):
         for i in range(8):
             body[self._starts + i] = self._body[self._starts + (7 - i)]
         return body
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Where in `raw()` each string's length is."""
-        return self._starts
 
 
 def _text(raw: bytes) -> str | bytes:
@@ -106,77 +89,78 @@ def find_strings(
     what: names the array in the message of the FileError that a string beyond the end raises.
     """
     starts = np.empty(count, np.int64)
-    found, position = 0, start
+    finder, found, position = _Finder(buffer, byte_order, what), 0, start
     while found < count:
         left = count - found
-        new: NDArray[np.int64] | list[int]
         if left < FEW_STRINGS:
-            new, position = _walk(buffer, position, len(buffer), left, byte_order, what)
+            new, position = finder.walk(position, len(buffer), left)
         else:
-            new, position = _leap(buffer, position, left, byte_order, what)
+            new, position = finder.leap(position, left)
         starts[found : found + len(new)] = new
         found += len(new)
     return StringArray(buffer[start:position], starts - start, byte_order), position
 
 
-def _walk(
-    buffer: NDArray[np.uint8], position: int, stop: int, count: int, byte_order: str, what: str
-) -> tuple[list[int], int]:
-    """Up to `count` strings that begin before `stop`, one after the other."""
-    read_length = struct.Struct(ORDER_SIGN[byte_order] + "Q").unpack_from
-    data, size = buffer.data, len(buffer)
-    starts: list[int] = []
-    while len(starts) < count and position < stop:
-        if size - position < 8:
-            break
-        (length,) = read_length(data, position)
-        if length > size - position - 8:
-            raise FileError(
-                f"{what}: a string at byte {position} claims {length} bytes, the file has {size - position - 8} left"
-            )
-        starts.append(position)
-        position += 8 + length
-    if not starts:
-        raise FileError(f"{what}: the file ends at byte {size}, {count} strings before the array does")
-    return starts, position
+@dataclass(frozen=True)
+class _Finder:
+    """Finds where strings begin. What `walk` and `leap` return: some of the places, and the position after these."""
 
+    buffer: NDArray[np.uint8]
+    byte_order: str
+    what: str
 
-def _leap(
-    buffer: NDArray[np.uint8], position: int, count: int, byte_order: str, what: str
-) -> tuple[NDArray[np.int64] | list[int], int]:
-    """Up to `count` strings that begin in the window from `position` on, many at a time.
+    def walk(self, position: int, stop: int, count: int) -> tuple[list[int] | NDArray[np.int64], int]:
+        """Up to `count` strings that begin before `stop`, one after the other."""
+        read_length = struct.Struct(ORDER_SIGN[self.byte_order] + "Q").unpack_from
+        data, size = self.buffer.data, len(self.buffer)
+        starts: list[int] = []
+        while len(starts) < count and position < stop and size - position >= 8:
+            (length,) = read_length(data, position)
+            if (left := size - position - 8) < length:
+                claim = f"a string at byte {position} claims {length} bytes, the file has {left} left"
+                raise FileError(f"{self.what}: {claim}")
+            starts.append(position)
+            position += 8 + length
+        if not starts:
+            raise self._ended(count)
+        return starts, position
 
-    A place whose 64-bit number is below 256 is probably a length; it surely is one if the string before it ends there.
-    Long strings, empty ones and zero bytes break the chain; from there one string is read by itself, then the next
-    chain is looked for.
-    """
-    window = buffer[position : position + WINDOW]
-    places, ends = _probable_lengths(window, byte_order)
-    if not len(places):
-        return _walk(buffer, position, position + 1, 1, byte_order, what)
-    breaks = np.append(np.flatnonzero(ends[:-1] != places[1:]), len(places) - 1)
-    if len(breaks) > MANY_BREAKS:
-        return _walk(buffer, position, position + len(window), count, byte_order, what)
-    chains: list[NDArray[np.int64]] = []
-    taken, here = 0, 0
-    while taken < count and here <= len(window) - 8:
-        first = int(np.searchsorted(places, here))
-        if first < len(places) and places[first] == here:
-            last = min(int(breaks[np.searchsorted(breaks, first)]), first + count - taken - 1)
-            chains.append(places[first : last + 1] + position)
-            here = int(ends[last])
-        else:
-            one, after = _walk(buffer, position + here, position + here + 1, 1, byte_order, what)
-            chains.append(np.array(one, np.int64))
-            here = after - position
-        taken += len(chains[-1])
-    if position + here > len(buffer):
-        raise FileError(
-            f"{what}: a string at byte {chains[-1][-1]} ends {position + here - len(buffer)} bytes after the file does"
-        )
-    if not taken:
-        raise FileError(f"{what}: the file ends at byte {len(buffer)}, {count} strings before the array does")
-    return np.concatenate(chains), position + here
+    def leap(self, position: int, count: int) -> tuple[list[int] | NDArray[np.int64], int]:
+        """Up to `count` strings that begin in the window from `position` on, many at a time.
+
+        A place whose 64-bit number is below 256 is probably a length; it surely is one if the string before it ends
+        there. Long strings, empty ones and zero bytes break the chain; from there one string is read by itself, then
+        the next chain is looked for.
+        """
+        window = self.buffer[position : position + WINDOW]
+        places, ends = _probable_lengths(window, self.byte_order)
+        if not len(places):
+            return self.walk(position, position + 1, 1)
+        breaks = np.append(np.flatnonzero(ends[:-1] != places[1:]), len(places) - 1)
+        if len(breaks) > MANY_BREAKS:
+            return self.walk(position, position + len(window), count)
+        chains: list[Any] = []
+        taken, here = 0, 0
+        while taken < count and here <= len(window) - 8:
+            first = int(np.searchsorted(places, here))
+            if first < len(places) and places[first] == here:
+                last = min(int(breaks[np.searchsorted(breaks, first)]), first + count - taken - 1)
+                chains.append(places[first : last + 1] + position)
+                here = int(ends[last])
+            else:
+                one, after = self.walk(position + here, position + here + 1, 1)
+                chains.append(one)
+                here = after - position
+            taken += len(chains[-1])
+        if (after := position + here - len(self.buffer)) > 0:
+            raise FileError(f"{self.what}: a string at byte {chains[-1][-1]} ends {after} bytes after the file does")
+        if not taken:
+            raise self._ended(count)
+        return np.concatenate(chains), position + here
+
+    def _ended(self, missing: int) -> FileError:
+        end = f"the file ends at byte {len(self.buffer)}"
+        return FileError(f"{self.what}: {end}, {missing} strings before the array does")
 
 
 def _probable_lengths(window: NDArray[np.uint8], byte_order: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -24,7 +24,6 @@ def check(items, byte_order="little", before=b"", after=b""):
     assert end == len(raw) - len(after)
     assert [bytes(item) if isinstance(item, bytes) else item.encode() for item in found.tolist()] == items
     assert found.raw().tobytes() == store(items)
-    assert found.lengths.tolist() == [len(item) for item in items]
 
 
 AWKWARD = st.one_of(
