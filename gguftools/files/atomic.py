@@ -232,11 +232,8 @@ def remove_own(fd: int, path: Path) -> None:
 
 
 def _link_open(fd: int, path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:  # only with a folder given does Python make the call that looks through the link in /proc
+    with _opened(path.parent) as folder:  # only with one given does Python look through the link in /proc
         os.link(PROC_FD.format(fd), path.name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)
 
 
 def _temporary_name(target: Path) -> Path:
@@ -246,9 +243,15 @@ def _temporary_name(target: Path) -> Path:
 
 def sync_folder(folder: Path) -> None:
     """Make names given and taken in the folder durable."""
+    with _opened(folder) as fd:
+        os.fsync(fd)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
     fd = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)
 

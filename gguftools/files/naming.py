@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from quants.arguments import PathLike
@@ -17,6 +18,11 @@ SCHEME = "hf://"
 def is_remote(name: PathLike) -> bool:
     """Whether a model's name is that of a repository rather than of a folder."""
     return isinstance(name, str) and name.startswith(SCHEME)
+
+
+def few(names: Sequence[object]) -> str:
+    """The first of them, for a message."""
+    return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")
 
 
 def hint_for_absent(path: PathLike) -> str | None:
@@ -40,8 +46,7 @@ def hint_for_folder(folder: Path) -> str:
     """What to do with a folder where a GGUF file is wanted."""
     files = sorted(path for path in folder.iterdir() if path.suffix == ".gguf") if os.access(folder, os.R_OK) else []
     if files:
-        more = ", …" if len(files) > SHOWN else ""
-        return f"name a file in it: {', '.join(map(str, files[:SHOWN]))}{more}"
+        return f"name a file in it: {few(files)}"
     if (folder / "config.json").exists():
         return f"`gguftools convert {folder}` makes a GGUF file of it"
     return "name a GGUF file"

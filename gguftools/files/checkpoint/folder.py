@@ -13,12 +13,11 @@ from quants.errors import FileError
 
 from ..gguf.reader import MAGICS
 from ..gguf.shards import shard_paths
-from ..naming import hint_for_absent
+from ..naming import few, hint_for_absent
 from .safetensors import open_safetensors
 
 log = logging.getLogger(__name__)
 OpenWeights = Callable[[Path], dict[str, Tensor]]
-
 
 
 def open_torch(path: Path) -> dict[str, Tensor]:
@@ -69,21 +68,20 @@ def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Ch
             if name in tensors:
                 raise FileError(f"tensor {name!r} is in two files: {tensors[name].origin} and {tensor.origin}")
             tensors[name] = tensor
-    _check_index(folder, weight_map, tensors)
+    if missing := [name for name in weight_map if name not in tensors]:
+        more = f" ({len(missing)} tensors in all)" if len(missing) > 1 else ""
+        where = f"{missing[0]!r} in {weight_map[missing[0]]}, which does not have it"
+        raise FileError(f"{folder}: the index puts tensor {where}{more}")
     log.info("opened %s: %d tensors in %d files", folder, len(tensors), len(files))
-    return Checkpoint(
-        folder, config, read_json_object(generation) if generation.exists() else None, tensors, files
-    )
+    return Checkpoint(folder, config, read_json_object(generation) if generation.exists() else None, tensors, files)
 
 
 def _check_folder(folder: Path) -> None:
     if folder.is_file():
         with folder.open("rb") as file:
             is_gguf = file.read(4) in MAGICS
-        raise FileError(
-            f"{folder} is a {'GGUF ' if is_gguf else ''}file; a checkpoint folder was expected",
-            hint="`gguftools quantize` takes GGUF files" if is_gguf else "name the folder that holds config.json",
-        )
+        hint = "`gguftools quantize` takes GGUF files" if is_gguf else "name the folder that holds config.json"
+        raise FileError(f"{folder} is a {'GGUF ' if is_gguf else ''}file; a checkpoint folder was expected", hint)
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}", hint_for_absent(folder))
     if (folder / "config.json").is_file():
@@ -117,10 +115,9 @@ def _weight_files(folder: Path) -> tuple[list[Path], OpenWeights, dict[str, str]
     others = [path for path in sorted(folder.glob("*.safetensors")) if not path.name.startswith("consolidated")]
     if len(others) == 1:
         return others, open_safetensors, {}
-    raise FileError(
-        f"{folder} has no weights: neither {' nor '.join(pattern for _, pattern, _ in LAYOUTS)}",
-        hint="download the weights too, not just the configuration",
-    )
+    patterns = " nor ".join(pattern for _, pattern, _ in LAYOUTS)
+    hint = "download the weights too, not just the configuration"
+    raise FileError(f"{folder} has no weights: neither {patterns}", hint)
 
 
 def _read_index(index: Path) -> dict[str, str]:
@@ -133,12 +130,12 @@ def _read_index(index: Path) -> dict[str, str]:
     files = sorted(set(weight_map.values()))
     missing = [file for file in files if not (index.parent / file).is_file()]
     if missing:
-        raise FileError(
-            f"{index} names {len(files)} files, {len(missing)} of which are not there: "
-            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
-            hint="fetch the missing files",
-        )
+        raise _missing(f"{index} names {len(files)} files", missing)
     return weight_map
+
+
+def _missing(what: str, names: list[str]) -> FileError:
+    return FileError(f"{what}, {len(names)} of which are not there: {few(names)}", hint="fetch the missing files")
 
 
 def _check_shards(shards: list[Path]) -> None:
@@ -151,17 +148,4 @@ def _check_shards(shards: list[Path]) -> None:
         wanted = shard_paths(path, prefix, int(count), suffix)
         missing = [shard.name for shard in wanted if shard not in shards]
         if missing:
-            raise FileError(
-                f"{path} is one of {int(count)} files, {len(missing)} of which are not there: "
-                f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
-                hint="fetch the missing files",
-            )
-
-
-def _check_index(folder: Path, weight_map: dict[str, str], tensors: dict[str, Tensor]) -> None:
-    missing = [name for name in weight_map if name not in tensors]
-    if missing:
-        raise FileError(
-            f"{folder}: the index puts tensor {missing[0]!r} in {weight_map[missing[0]]}, which does not have it"
-            + (f" ({len(missing)} tensors in all)" if len(missing) > 1 else "")
-        )
+            raise _missing(f"{path} is one of {int(count)} files", missing)

@@ -170,10 +170,8 @@ class PickleMachine:
 
     def find(self, module: str, name: str) -> None:
         if (module, name) not in ALLOWED:
-            raise self.error(
-                f"it asks for {module[:80]}.{name[:80]}, which weights don't need",
-                hint="loading it elsewhere might run code: take a safetensors version of the model",
-            )
+            hint = "loading it elsewhere might run code: take a safetensors version of the model"
+            raise self.error(f"it asks for {module[:80]}.{name[:80]}, which weights don't need", hint)
         self.push(Global(module, name))
 
     def find_on_stack(self) -> None:
@@ -242,8 +240,7 @@ class PickleMachine:
         form = checkpoint_formats()[STORAGES[kind.name]]
         if self.storage_formats.setdefault(str(key), form) != form:
             raise self.error(f"storage {quote(key)} has two types")
-        first = 0
-        view = saved[5] if len(saved) == 6 else None
+        first, view = 0, saved[5] if len(saved) == 6 else None
         if view is not None:
             if not isinstance(view, tuple) or len(view) != 3 or not _is_size(view[1]) or not _is_size(view[2]):
                 raise self.error(f"a view of storage {quote(key)} is {_brief(view)}")
@@ -268,9 +265,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _are_sizes(values: Any) -> bool:
-    return (
-        isinstance(values, (tuple, list)) and len(values) <= MAX_DIMENSIONS and all(_is_size(value) for value in values)
-    )
+    return isinstance(values, (tuple, list)) and len(values) <= MAX_DIMENSIONS and all(map(_is_size, values))
 
 
 def _brief(value: Any) -> str:
@@ -287,46 +282,29 @@ def _brief(value: Any) -> str:
 STOP = ord(".")
 # Instruction by its code, named as in Python's pickletools.
 INSTRUCTIONS: dict[int, Callable[[PickleMachine], Any]] = {
-    0x80: lambda m: m.take(1),  # PROTO
-    0x95: lambda m: m.take(8),  # FRAME
-    ord("("): lambda m: m.push(_MARK),  # MARK
-    ord("0"): lambda m: m.pop(),  # POP
-    ord("N"): lambda m: m.push(None),  # NONE
-    0x88: lambda m: m.push(True),  # NEWTRUE
-    0x89: lambda m: m.push(False),  # NEWFALSE
-    ord("K"): lambda m: m.push(m.unsigned(1)),  # BININT1
-    ord("M"): lambda m: m.push(m.unsigned(2)),  # BININT2
+    0x80: lambda m: m.take(1), 0x95: lambda m: m.take(8),  # PROTO, FRAME
+    ord("("): lambda m: m.push(_MARK), ord("0"): lambda m: m.pop(),  # MARK, POP
+    ord("N"): lambda m: m.push(None), 0x88: lambda m: m.push(True), 0x89: lambda m: m.push(False),  # NONE, NEWTRUE, …
+    ord("K"): lambda m: m.push(m.unsigned(1)), ord("M"): lambda m: m.push(m.unsigned(2)),  # BININT1, BININT2
     ord("J"): lambda m: m.push(struct.unpack("<i", m.take(4))[0]),  # BININT
     0x8A: lambda m: m.push(int.from_bytes(m.take(m.unsigned(1)), "little", signed=True)),  # LONG1
     ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),  # BINFLOAT
     ord("X"): lambda m: m.text(m.unsigned(4)),  # BINUNICODE
-    0x8C: lambda m: m.text(m.unsigned(1)),  # SHORT_BINUNICODE
-    0x8D: lambda m: m.text(m.unsigned(8)),  # BINUNICODE8
-    ord("U"): lambda m: m.text(m.unsigned(1)),  # SHORT_BINSTRING
-    ord("T"): lambda m: m.text(m.unsigned(4)),  # BINSTRING
+    0x8C: lambda m: m.text(m.unsigned(1)), 0x8D: lambda m: m.text(m.unsigned(8)),  # SHORT_BINUNICODE, BINUNICODE8
+    ord("U"): lambda m: m.text(m.unsigned(1)), ord("T"): lambda m: m.text(m.unsigned(4)),  # SHORT_BINSTRING, BINSTRING
     ord("C"): lambda m: m.push(bytes(m.take(m.unsigned(1)))),  # SHORT_BINBYTES
     ord("B"): lambda m: m.push(bytes(m.take(m.unsigned(4)))),  # BINBYTES
-    ord("}"): lambda m: m.push({}),  # EMPTY_DICT
-    ord("]"): lambda m: m.push([]),  # EMPTY_LIST
-    ord(")"): lambda m: m.push(()),  # EMPTY_TUPLE
-    ord("d"): lambda m: m.make_dict(),  # DICT
-    ord("l"): lambda m: m.push(m.pop_to_mark()),  # LIST
-    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),  # TUPLE
-    0x85: lambda m: m.make_tuple(1),  # TUPLE1
-    0x86: lambda m: m.make_tuple(2),  # TUPLE2
-    0x87: lambda m: m.make_tuple(3),  # TUPLE3
-    ord("a"): lambda m: m.append([m.pop()]),  # APPEND
-    ord("e"): lambda m: m.append(m.pop_to_mark()),  # APPENDS
+    ord("}"): lambda m: m.push({}), ord("]"): lambda m: m.push([]), ord(")"): lambda m: m.push(()),  # EMPTY_DICT, …
+    ord("d"): lambda m: m.make_dict(), ord("l"): lambda m: m.push(m.pop_to_mark()),  # DICT, LIST
+    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())), 0x85: lambda m: m.make_tuple(1),  # TUPLE, TUPLE1
+    0x86: lambda m: m.make_tuple(2), 0x87: lambda m: m.make_tuple(3),  # TUPLE2, TUPLE3
+    ord("a"): lambda m: m.append([m.pop()]), ord("e"): lambda m: m.append(m.pop_to_mark()),  # APPEND, APPENDS
     ord("s"): lambda m: m.set_items([m.pop(), m.pop()][::-1]),  # SETITEM
     ord("u"): lambda m: m.set_items(m.pop_to_mark()),  # SETITEMS
-    ord("q"): lambda m: m.remember(m.unsigned(1)),  # BINPUT
-    ord("r"): lambda m: m.remember(m.unsigned(4)),  # LONG_BINPUT
+    ord("q"): lambda m: m.remember(m.unsigned(1)), ord("r"): lambda m: m.remember(m.unsigned(4)),  # BINPUT, LONG_BINPUT
     0x94: lambda m: m.remember(len(m.memo)),  # MEMOIZE
-    ord("h"): lambda m: m.recall(m.unsigned(1)),  # BINGET
-    ord("j"): lambda m: m.recall(m.unsigned(4)),  # LONG_BINGET
-    ord("c"): lambda m: m.find(m.line(), m.line()),  # GLOBAL
-    0x93: lambda m: m.find_on_stack(),  # STACK_GLOBAL
-    ord("Q"): lambda m: m.find_storage(),  # BINPERSID
-    ord("R"): lambda m: m.reduce(),  # REDUCE
+    ord("h"): lambda m: m.recall(m.unsigned(1)), ord("j"): lambda m: m.recall(m.unsigned(4)),  # BINGET, LONG_BINGET
+    ord("c"): lambda m: m.find(m.line(), m.line()), 0x93: lambda m: m.find_on_stack(),  # GLOBAL, STACK_GLOBAL
+    ord("Q"): lambda m: m.find_storage(), ord("R"): lambda m: m.reduce(),  # BINPERSID, REDUCE
     ord("b"): lambda m: m.pop(),  # BUILD: attributes of a dictionary, such as the versions of modules
-}
+}  # fmt: skip

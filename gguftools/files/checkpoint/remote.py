@@ -101,24 +101,21 @@ class Repository:
         failures, etags = 0, set[str]()
         while len(got) < end - begin:
             before = len(got)
-            reason, counts = "the connection ends early", 1
-            wait: float | None = None
+            trouble = _TroubleError("the connection ends early")
             try:
                 self._receive(file, begin + before, end, got, etags)
-            except _BusyError as busy:
-                reason, wait = str(busy), busy.wait
-            except _SlowError as slow:
-                reason, wait, counts = str(slow), 0.0, SLOW_TRY
+            except _TroubleError as error:
+                trouble = error
             except NETWORK_ERRORS as error:
-                reason = _first_line(error)
-            failures = 0 if len(got) - before >= LEAST_BYTES else failures + counts
+                trouble = _TroubleError(_first_line(error))
+            failures = 0 if len(got) - before >= LEAST_BYTES else failures + trouble.counts
             if failures >= TRIES and len(got) < end - begin:
                 raise FileError(
-                    f"{self.name}: {file} cannot be read on from byte {begin + before}: {reason}",
+                    f"{self.name}: {file} cannot be read on from byte {begin + before}: {trouble}",
                     hint="check the connection; the same command with --resume goes on from what was written",
-                ) from ConnectionError(reason)  # an OSError: not the source's fault, so what was written is kept
+                ) from trouble  # an OSError: not the source's fault, so what was written is kept
             if len(got) < end - begin:
-                time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2**failures if wait is None else wait))
+                time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2**failures if trouble.wait is None else trouble.wait))
         return np.frombuffer(bytes(got), np.uint8)
 
     def _receive(self, file: str, begin: int, end: int, got: bytearray, etags: set[str]) -> None:
@@ -126,16 +123,15 @@ class Repository:
         with _request(self.url(file), f"bytes={begin}-{end - 1}") as response:
             status = response.status_code
             if status in PASSING:
-                raise _BusyError(f"status {status}", response.headers.get("retry-after"))
+                wait = response.headers.get("retry-after") or ""
+                raise _TroubleError(f"status {status}", float(wait) if wait.isdecimal() else None)
             if status in (401, 403):
                 raise _restricted(self.name, self.endpoint, self.repo, status)
             if status not in (200, 206):
                 raise FileError(f"{self.name}: {file} cannot be read: the server answers with status {status}")
             if status == 200 and begin:
-                raise FileError(
-                    f"{self.name}: the server sends the whole of {file} where a part of it is asked for",
-                    hint="download the model, and convert the folder",
-                )
+                problem = f"{self.name}: the server sends the whole of {file} where a part of it is asked for"
+                raise FileError(problem, hint="download the model, and convert the folder")
             self._check_part(file, begin, end, response.headers, status)
             etags.add(response.headers.get("etag", "W/").removeprefix("W/"))
             if len(etags - {""}) > 1:
@@ -166,19 +162,16 @@ class Repository:
             raise FileError(f"{where} of {match[3]} bytes; the listing says {size}", hint)
 
 
-class _BusyError(Exception):
-    """The server asks for patience."""
+class _TroubleError(ConnectionError):
+    """What another try may mend. wait: seconds before it, None for more each time. counts: for how many tries."""
 
-    def __init__(self, reason: str, retry_after: str | None) -> None:
+    def __init__(self, reason: str, wait: float | None = None, counts: int = 1) -> None:
         super().__init__(reason)
-        self.wait = float(retry_after) if retry_after and retry_after.isdecimal() else None
+        self.wait, self.counts = wait, counts
 
 
-class _SlowError(OSError):
-    """The server trickles."""
-
-    def __init__(self) -> None:
-        super().__init__(f"less than {LEAST_BYTES} bytes in {_timeout():g} s")
+def _too_slow() -> _TroubleError:
+    return _TroubleError(f"less than {LEAST_BYTES} bytes in {_timeout():g} s", 0.0, SLOW_TRY)
 
 
 def _timeout() -> float:
@@ -214,18 +207,18 @@ def _begun(request: AbstractContextManager[Any]) -> Any:
     try:
         return future.result(3 * _timeout())  # for the connection, and for redirections
     except FutureTimeoutError:
-        raise _SlowError from None
+        raise _too_slow() from None
 
 
 def _steadily(response: Any) -> Iterator[bytes]:
-    """The pieces of a body. Raises _SlowError where next to nothing comes."""
+    """The pieces of a body. Raises an error where next to nothing comes."""
     begun, got = time.monotonic(), 0
     for chunk in response.iter_bytes() if hasattr(response, "iter_bytes") else response.iter_content(1 << 14):
         yield chunk
         got += len(chunk)
         if time.monotonic() - begun > _timeout():
             if got < LEAST_BYTES:
-                raise _SlowError
+                raise _too_slow()
             begun, got = time.monotonic(), 0
 
 
@@ -244,10 +237,8 @@ def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
                     raise FileError(f"{name}: {endpoint} answers with more than {MAX_ANSWER >> 20} MB")
             return parse_json(bytes(text)), response.links.get("next", {}).get("url", "")
     except NETWORK_ERRORS as error:
-        raise FileError(
-            f"{name}: {endpoint} cannot be reached: {_first_line(error)}",
-            hint="check the connection and HF_ENDPOINT, or convert a folder that was downloaded before",
-        ) from error
+        hint = "check the connection and HF_ENDPOINT, or convert a folder that was downloaded before"
+        raise FileError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}", hint) from error
     except ValueError as error:
         raise FileError(f"{name}: {endpoint} does not answer as the hub does: {_first_line(error)}") from error
 
@@ -275,9 +266,9 @@ def open_remote(name: str) -> Iterator[Checkpoint]:
         folder = Path(temporary, repository.org, repository.model)  # metadata takes names from the folder's
         folder.mkdir(parents=True)
         sizes = _fetch_small_files(repository, folder)
-        weights = _Weights(repository, sizes, BlockCache(repository.fetch))
+        blocks = BlockCache(repository.fetch)
         try:
-            checkpoint = open_checkpoint(folder, weights.open)
+            checkpoint = open_checkpoint(folder, partial(_open_weights, repository, sizes, blocks))
         except GgufToolsError as error:  # about the folder, which the user does not know
             raise type(error)(str(error).replace(str(folder), name), error.hint) from error
         yield replace(checkpoint, files=[], remote=(name, repository.commit))
@@ -309,18 +300,14 @@ def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileErr
     if code == "RevisionNotFound":
         return FileError(f"{name}: {repository} has no such revision", hint="name a branch, a tag or a commit of it")
     if status in (401, 404):
-        return FileError(
-            f"{name}: there is no such model at {endpoint}, or it is private",
-            hint="check the name; a private one needs a token: run `hf auth login`, or set HF_TOKEN",
-        )
+        hint = "check the name; a private one needs a token: run `hf auth login`, or set HF_TOKEN"
+        return FileError(f"{name}: there is no such model at {endpoint}, or it is private", hint)
     return FileError(f"{name}: {endpoint} answers with status {status}", hint="try again later")
 
 
 def _restricted(name: str, endpoint: str, repository: str, status: int) -> FileError:
-    return FileError(
-        f"{name} may not be read: {endpoint} answers with status {status}",
-        hint=f"accept the terms at {endpoint}/{repository}, then run `hf auth login` or set HF_TOKEN",
-    )
+    hint = f"accept the terms at {endpoint}/{repository}, then run `hf auth login` or set HF_TOKEN"
+    return FileError(f"{name} may not be read: {endpoint} answers with status {status}", hint)
 
 
 def _first_line(error: Exception) -> str:
@@ -348,29 +335,22 @@ def _fetch_small_files(repository: Repository, folder: Path) -> dict[str, int]:
     return sizes
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """The weight files of a repository. sizes: in bytes, by name."""
+def _open_weights(repository: Repository, sizes: dict[str, int], blocks: BlockCache, path: Path) -> dict[str, Tensor]:
+    """The tensors of the weight file of this name. sizes: in bytes, by name.
 
-    repository: Repository
-    sizes: dict[str, int]
-    blocks: BlockCache
-
-    def open(self, path: Path) -> dict[str, Tensor]:
-        """The tensors of the file of this name. Raises FileError, also for a format that can't be read in parts."""
-        if path.suffix != ".safetensors":
-            raise FileError(
-                f"{path} is a pickle, which can't be read in parts",
-                hint=f"run `hf download {self.repository.repo}`, and convert the folder that it prints",
-            )
-        size = self.sizes[path.name]
-        if not size:
-            raise FileError(f"{path} is empty, not a safetensors file")
-        beginning = self.repository.fetch(path.name, 0, min(size, FIRST_READ))
-        length = header_size(path, beginning, size)
-        if length > len(beginning):
-            beginning = np.concatenate([beginning, self.repository.fetch(path.name, len(beginning), length)])
-        header = beginning[:length]
-        tensors = tensors_of(path, header, size, lambda begin, end: read(begin, end))
-        read = self.blocks.reader(path.name, data_edges(header))  # after the header was found to be sound
-        return tensors
+    Raises FileError, also for a format that can't be read in parts.
+    """
+    if path.suffix != ".safetensors":
+        hint = f"run `hf download {repository.repo}`, and convert the folder that it prints"
+        raise FileError(f"{path} is a pickle, which can't be read in parts", hint)
+    size = sizes[path.name]
+    if not size:
+        raise FileError(f"{path} is empty, not a safetensors file")
+    beginning = repository.fetch(path.name, 0, min(size, FIRST_READ))
+    length = header_size(path, beginning, size)
+    if length > len(beginning):
+        beginning = np.concatenate([beginning, repository.fetch(path.name, len(beginning), length)])
+    header = beginning[:length]
+    tensors = tensors_of(path, header, size, lambda begin, end: read(begin, end))
+    read = blocks.reader(path.name, data_edges(header))  # after the header was found to be sound
+    return tensors

@@ -34,7 +34,6 @@ MAX_HEADER = 100_000_000  # as in the format's own library
 MAX_SHAPE = 64
 
 
-
 def open_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, sorted by name as the format's own library lists them.
 
@@ -63,7 +62,6 @@ def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes
     read(begin, end): those bytes of the file. Raises FileError, naming the tensor.
     """
     entries = _parse_header(path, header)
-    entries.pop("__metadata__", None)
     tensors = {name: _tensor(path, name, entries[name], len(header), read) for name in sorted(entries)}
     _check_coverage(path, entries, size - len(header), size)
     return tensors
@@ -72,7 +70,6 @@ def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes
 def data_edges(header: NDArray[np.uint8]) -> list[int]:
     """Where tensors begin in the file, and where the last one ends, by a header that `tensors_of` took."""
     entries = _parse_header(Path(), header)
-    entries.pop("__metadata__", None)
     offsets = {0, *(offset for entry in entries.values() for offset in entry["data_offsets"])}
     return [len(header) + offset for offset in sorted(offsets)]
 
@@ -84,6 +81,7 @@ def _parse_header(path: Path, header: NDArray[np.uint8]) -> dict[str, Any]:
         raise FileError(f"{path}: the header is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not a JSON object")
+    entries.pop("__metadata__", None)
     return entries
 
 
@@ -105,9 +103,9 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int, read_bytes: Read
         row_bytes = form.row_bytes(shape[-1] if shape else 1)
     except FormatError as error:
         raise FileError(f"{where}: {error}") from error
-    if rows * row_bytes != end - begin:
-        needed = f"{rows * row_bytes} bytes; it has {end - begin}"
-        raise FileError(f"{where} of shape {shape} and dtype {form.name} needs {needed}")
+    if (needed := rows * row_bytes) != end - begin:
+        what = f"of shape {shape} and dtype {form.name}"
+        raise FileError(f"{where} {what} needs {needed} bytes; it has {end - begin}")
     read = row_reader(read_bytes, data_start + begin, tuple(shape), form)
     return Tensor(name, tuple(shape), form, read, f"{path.name}: {name}")
 
@@ -148,9 +146,7 @@ def _check_coverage(path: Path, header: dict[str, Any], data_bytes: int, file_by
             raise FileError(f"{path}: {where}, which ends at {expected}")
         expected, previous = end, quote(name)
     if expected > data_bytes:
-        wanted = file_bytes - data_bytes + expected
-        raise FileError(
-            f"{path} is cut short: its header says {wanted} bytes, the file has {file_bytes}", hint="fetch it again"
-        )
+        problem = f"its header says {file_bytes - data_bytes + expected} bytes, the file has {file_bytes}"
+        raise FileError(f"{path} is cut short: {problem}", hint="fetch it again")
     if expected < data_bytes:
         raise FileError(f"{path} has {data_bytes - expected} bytes after the last tensor")

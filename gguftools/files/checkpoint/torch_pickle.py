@@ -82,42 +82,35 @@ def _flatten(path: Path, root: Any) -> Iterator[tuple[str, Strided]]:
             waiting += reversed(inner)
 
 
-def _tensor(
-    file: PositionedInput, name: str, strided: Strided, storage: Bytes, position: int
-) -> Tensor:
+def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, position: int) -> Tensor:
     """A Tensor over a storage, which is mapped and at `position` of the file.
 
     Rows whose numbers are adjacent are read from the file, others gathered from the map.
     """
-    path = file.path
     shape, strides, form = strided.shape, strided.strides, strided.format
-    where = f"{path}: tensor {quote(name)}"
+    where = f"{file.path}: tensor {quote(name)}"
     stored, size = len(storage) // form.block_bytes, math.prod(shape)
     if math.prod(n for n in shape if n) > MAX_VALUES or size > max(stored, MAX_EXPANDED):
         raise FileError(f"{where} of shape {shape} has more values than its storage, which holds {stored}")
     last = strided.offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if size and last >= stored:
         raise FileError(f"{where} uses number {last} of a storage that holds {stored}")
-    width = shape[-1] if shape else 1
-    rows = math.prod(shape[:-1])
-    row_bytes = width * form.block_bytes
-    origin = f"{path.name}: {name}"
+    width, rows = shape[-1] if shape else 1, math.prod(shape[:-1])
+    origin = f"{file.path.name}: {name}"
     if not size or _is_contiguous(shape, strides):
         begin = position + strided.offset * form.block_bytes
         return Tensor(name, shape, form, row_reader(file.read, begin, shape, form), origin)
-    numbers = storage[: stored * form.block_bytes].view(np.dtype(f"V{form.block_bytes}"))
-    step = strides[-1]
+    size, step = form.block_bytes, strides[-1]
+    numbers = storage[: stored * size].view(np.dtype(f"V{size}"))
     leading, leading_strides = shape[:-1] or (1,), strides[:-1] or (0,)
     # Row o of this view begins at number o of the storage.
-    all_rows = as_strided(
-        numbers, (stored - (width - 1) * step, width), (form.block_bytes, step * form.block_bytes), writeable=False
-    )
+    all_rows = as_strided(numbers, (stored - (width - 1) * step, width), (size, step * size), writeable=False)
 
     def read(start: int, stop: int) -> Bytes:
         indices = np.unravel_index(np.arange(*slice(start, stop).indices(rows)), leading)
         firsts = strided.offset + sum(i * s for i, s in zip(indices, leading_strides, strict=True))
         copied = np.ascontiguousarray(all_rows[firsts])
-        return copied.view(np.uint8).reshape(len(copied), row_bytes)
+        return copied.view(np.uint8).reshape(len(copied), width * size)
 
     return Tensor(name, shape, form, read, origin)
 

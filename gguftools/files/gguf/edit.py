@@ -14,19 +14,11 @@ from quants.errors import FileError
 from ..atomic import NOTHING, Reads
 from ..locks import held, state_of
 from ..positioned import CLONE_BLOCK, CopyProgress, Move
+from . import writer
 from .journal import overwrite
 from .reader import GgufFile, align, map_file, open_gguf, paths_of_set, refuse_interrupted
 from .shards import SHARD_NAME
-from .writer import (
-    RESERVE_KEY,
-    RESERVE_OVERHEAD,
-    Layout,
-    create_ggufs,
-    encode_header,
-    plan_file,
-    tensor_infos,
-    with_reserve,
-)
+from .writer import RESERVE_KEY, RESERVE_OVERHEAD, Layout, create_ggufs, plan_file, tensor_infos
 
 
 @dataclass(frozen=True)
@@ -51,15 +43,10 @@ def open_locked(path: Path) -> Iterator[tuple[GgufFile, int]]:
 
 
 def edit_metadata(
-    path: Path | GgufFile,
-    metadata: Metadata,
-    output: Path | None = None,
-    reserve: int = 0,
-    overwrite_output: bool = False,
-    progress: CopyProgress | None = None,
-    reads: Reads = NOTHING,
+    path: Path | GgufFile, metadata: Metadata, output: Path | None = None, reserve: int = 0,
+    overwrite_output: bool = False, progress: CopyProgress | None = None, reads: Reads = NOTHING,
     lock: int | None = None,
-) -> Edit:
+) -> Edit:  # fmt: skip
     """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
 
     The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
@@ -70,9 +57,8 @@ def edit_metadata(
     reads: what else was read. lock: what the caller has locked the file with, see `open_locked`.
     Raises FileError.
     """
-    opened = _open_holder(path)
-    metadata = _keep_split_keys(metadata, opened)
-    if _split_count(opened) > 1 and output is not None:
+    opened, metadata = _holder(path, metadata)
+    if opened.split_count > 1 and output is not None:
         raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
     if output is not None:
         reads = Reads(reads.paths, {**reads.states, opened.path: opened.state})
@@ -80,8 +66,6 @@ def edit_metadata(
     with held(opened.path) if lock is None else nullcontext(lock) as locked:
         if state_of(locked) != opened.state:
             raise FileError(f"{opened.path} was changed by another program meanwhile", hint="run the edit again")
-        if not reserve and _is_same(opened, metadata):
-            return Edit(opened.path, True, 0)
         header = _fitting_header(opened, metadata, reserve)
         if header is not None:
             return _write_in_place(opened, header, locked)
@@ -90,76 +74,54 @@ def edit_metadata(
 
 def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0) -> bool:
     """Whether `edit_metadata` would change the file in place."""
-    opened = _open_holder(path)
-    metadata = _keep_split_keys(metadata, opened)
-    return (not reserve and _is_same(opened, metadata)) or _fitting_header(opened, metadata, reserve) is not None
+    opened, metadata = _holder(path, metadata)
+    return _fitting_header(opened, metadata, reserve) is not None
 
 
-def _is_same(opened: GgufFile, metadata: Metadata) -> bool:
-    return map_file(opened.path, "GGUF file")[: opened.header_bytes].tobytes() == _encode(opened, metadata)
-
-
-def _split_count(opened: GgufFile) -> int:
-    return int(opened.metadata.get("split.count", 0))
-
-
-def _open_holder(path: Path | GgufFile) -> GgufFile:
-    """The file, or of a split set the shard that holds the metadata."""
-    if isinstance(path, GgufFile):
-        return path.parts[0]
-    path = Path(path)
-    opened = open_gguf(path, join=False)
-    if _split_count(opened) <= 1:
-        return opened
+def _holder(path: Path | GgufFile, metadata: Metadata) -> tuple[GgufFile, Metadata]:
+    """The file, or of a split set the shard that holds the metadata; what it is to hold, `split.*` keys included."""
+    opened = path.parts[0] if isinstance(path, GgufFile) else open_gguf(Path(path), join=False)
+    if opened.split_count <= 1:
+        return opened, metadata
     first = paths_of_set(opened)[0]
-    return opened if first == path else open_gguf(first, join=False)
-
-
-def _keep_split_keys(metadata: Metadata, opened: GgufFile) -> Metadata:
-    if _split_count(opened) <= 1 or "split.count" in metadata:
-        return metadata
+    opened = opened if first == opened.path else open_gguf(first, join=False)
     kept = metadata.copy()
-    for key in opened.metadata:
+    for key in opened.metadata if "split.count" not in metadata else ():
         if key.startswith("split."):
             kept[key] = opened.metadata.value(key)
-    return kept
+    return opened, kept
 
 
 def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
     """The header with the tensors where they are."""
     offsets = [offset - opened.data_offset for offset in opened.offsets.values()]
-    return encode_header(metadata, tensor_infos(opened), offsets, opened.magic, opened.version, opened.byte_order)
+    infos = tensor_infos(opened)
+    return writer.encode_header(metadata, infos, offsets, opened.magic, opened.version, opened.byte_order)
 
 
 def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
-    """A header that ends where the old one did, to the byte; None if there is none."""
+    """All before the data, which begins where it did to the byte; None if there is no such header."""
+    stored = map_file(opened.path, "GGUF file")[: opened.data_offset].tobytes()
+    if not reserve and stored[: opened.header_bytes] == _encode(opened, metadata):
+        return stored
     if not opened.tensors or metadata.get("general.alignment", 32) != opened.alignment:
         return None
     bare = metadata.copy()
     bare.pop(RESERVE_KEY, None)
     header = _encode(opened, bare)
-    if RESERVE_KEY not in metadata and not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
-        return header.ljust(opened.data_offset, b"\0")
-    # Where the old end can be kept, slack before large arrays keeps these where they are.
-    for end in (opened.header_bytes, opened.data_offset):
-        if end - len(header) >= reserve + RESERVE_OVERHEAD:
-            return _encode(opened, _with_slack(metadata, end - len(header))).ljust(opened.data_offset, b"\0")
-    if not reserve and 0 <= opened.data_offset - len(header) < opened.alignment:
-        return header.ljust(opened.data_offset, b"\0")
-    return None
-
-
-def _slack(metadata: Metadata) -> int:
-    value = metadata.value(RESERVE_KEY)
-    if value.type is not ValueType.ARRAY or value.element is not ValueType.UINT8:
-        raise FileError(f"metadata key {RESERVE_KEY!r} must be an array of UINT8: it holds space for later edits")
-    return len(value.data)
+    fits = not reserve and 0 <= opened.data_offset - len(header) < opened.alignment
+    if RESERVE_KEY in metadata or not fits:
+        # Where the old end can be kept, slack before large arrays keeps these where they are.
+        for end in (opened.header_bytes, opened.data_offset):
+            if end - len(header) >= reserve + RESERVE_OVERHEAD:
+                return _encode(opened, _with_slack(metadata, end - len(header))).ljust(opened.data_offset, b"\0")
+    return header.ljust(opened.data_offset, b"\0") if fits else None
 
 
 def _with_slack(metadata: Metadata, size: int) -> Metadata:
     """Slack of `size` bytes, where the metadata has it already if it does: what stands before it stays in place."""
     if RESERVE_KEY not in metadata:
-        return with_reserve(metadata, size)
+        return writer.with_reserve(metadata, size)
     new = metadata.copy()
     new[RESERVE_KEY] = Value(np.zeros(size - RESERVE_OVERHEAD, np.uint8), ValueType.ARRAY, ValueType.UINT8)
     return new
@@ -205,7 +167,7 @@ def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[Layo
     if reserve and opened.tensors:  # data that moves by whole blocks can share them with the old file
         distance = align(len(header), alignment) - opened.data_offset
         more = (-distance) % CLONE_BLOCK
-        header = _encode(opened, _with_slack(metadata, _slack(metadata) + RESERVE_OVERHEAD + more))
+        header = _encode(opened, _with_slack(metadata, reserve + RESERVE_OVERHEAD + more))
     if opened.tensors or opened.file_size > opened.header_bytes or opened.header_bytes == opened.data_offset:
         header = header.ljust(align(len(header), alignment), b"\0")
     size = max(opened.file_size - opened.data_offset, 0)

@@ -42,10 +42,8 @@ class Journal:
     guard: str
 
     def store(self) -> bytes:
-        described = json.dumps({
-            "offset": self.offset, "size": len(self.old), "file_size": self.file_size, "guarded": self.guarded,
-            "guard": self.guard,
-        }).encode()  # fmt: skip
+        numbers = {"offset": self.offset, "size": len(self.old), "file_size": self.file_size, "guarded": self.guarded}
+        described = json.dumps({**numbers, "guard": self.guard}).encode()
         body = MAGIC + struct.pack("<I", len(described)) + described + self.old + self.new
         return body + hashlib.sha256(body).digest()
 
@@ -86,16 +84,10 @@ def recover(path: Path, roll_back: bool = False) -> str:
         size = os.fstat(fd).st_size
         current = np.frombuffer(_read(fd, len(journal.old), journal.offset), np.uint8)
         old, new = np.frombuffer(journal.old, np.uint8), np.frombuffer(journal.new, np.uint8)
-        same_file = size == journal.file_size and len(current) == len(old)
-        if (
-            not same_file
-            or not ((current == old) | (current == new)).all()
-            or _guard(fd, journal.guarded, journal.offset, len(old)) != journal.guard
-        ):
-            raise FileError(
-                f"{path} is not the file that {beside.name} belongs to",
-                hint=f"if {path.name} is as it should be, delete {beside.name}",
-            )
+        is_same = size == journal.file_size and len(current) == len(old) and ((current == old) | (current == new)).all()
+        if not is_same or _guard(fd, journal.guarded, journal.offset, len(old)) != journal.guard:
+            hint = f"if {path.name} is as it should be, delete {beside.name}"
+            raise FileError(f"{path} is not the file that {beside.name} belongs to", hint)
         _apply(path, fd, journal.offset, journal.old if roll_back else journal.new)
     return "rolled back" if roll_back else "completed"
 

@@ -36,7 +36,7 @@ from quants.spelling import quote
 
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
-from ..naming import hint_for_absent, hint_for_folder
+from ..naming import few, hint_for_absent, hint_for_folder
 from ..positioned import row_reader
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
@@ -408,11 +408,9 @@ def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
     paths = paths_of_set(named)
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        raise FileError(
-            f"{named.path} is one of {len(paths)} shards, {len(missing)} of which are not beside it: "
-            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''}",
-            hint="all shards must be in one folder, under the names they were given",
-        )
+        absent = f"{len(missing)} of which are not beside it: {few(missing)}"
+        hint = "all shards must be in one folder, under the names they were given"
+        raise FileError(f"{named.path} is one of {len(paths)} shards, {absent}", hint)
     _check_open_files(named.path, len(paths))
     parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
     tensors: dict[str, Tensor] = {}

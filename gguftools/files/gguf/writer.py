@@ -21,16 +21,8 @@ from quants.spelling import quote
 
 from ..atomic import NOTHING, Reads, explained, new_file, publish, write_at
 from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
-from .reader import (
-    DEFAULT_ALIGNMENT,
-    MAX_ALIGNMENT,
-    MAX_DIMENSIONS,
-    MAX_NAME_BYTES,
-    SCALARS,
-    STRUCTURAL_KEYS,
-    GgufFile,
-    align,
-)
+from . import reader
+from .reader import DEFAULT_ALIGNMENT, GgufFile, align
 from .strings import ORDER_SIGN, StringArray
 
 VERSION = 3
@@ -90,14 +82,9 @@ class Layout:
 
 
 def plan_file(
-    metadata: Metadata,
-    tensors: Sequence[TensorInfo],
-    alignment: int = DEFAULT_ALIGNMENT,
-    reserve: int = 0,
-    magic: bytes = b"GGUF",
-    version: int = VERSION,
-    byte_order: str = "little",
-) -> Layout:
+    metadata: Metadata, tensors: Sequence[TensorInfo], alignment: int = DEFAULT_ALIGNMENT, reserve: int = 0,
+    magic: bytes = b"GGUF", version: int = VERSION, byte_order: str = "little",
+) -> Layout:  # fmt: skip
     """Lay a file out: tensors in the order given, each padded to the alignment, the last one too.
 
     alignment: taken from `general.alignment` if the metadata has it; another value than 32 needs that key.
@@ -106,8 +93,8 @@ def plan_file(
     """
     stored = metadata.get("general.alignment")
     alignment = alignment if stored is None else stored
-    if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-        raise FileError(f"alignment {alignment}: powers of two up to {MAX_ALIGNMENT} are allowed")
+    if alignment < 1 or alignment & (alignment - 1) or alignment > reader.MAX_ALIGNMENT:
+        raise FileError(f"alignment {alignment}: powers of two up to {reader.MAX_ALIGNMENT} are allowed")
     if stored is None and alignment != DEFAULT_ALIGNMENT:
         metadata = metadata.copy()
         metadata.set("general.alignment", alignment, ValueType.UINT32)
@@ -144,13 +131,9 @@ def with_reserve(metadata: Metadata, size: int) -> Metadata:
 
 
 def encode_header(
-    metadata: Metadata,
-    tensors: Sequence[TensorInfo],
-    offsets: Sequence[int],
-    magic: bytes = b"GGUF",
-    version: int = VERSION,
-    byte_order: str = "little",
-) -> bytes:
+    metadata: Metadata, tensors: Sequence[TensorInfo], offsets: Sequence[int], magic: bytes = b"GGUF",
+    version: int = VERSION, byte_order: str = "little",
+) -> bytes:  # fmt: skip
     """The header's bytes without padding; offsets count from the start of the data."""
     order = ORDER_SIGN[byte_order]
     pieces = [magic, struct.pack(f"{order}IQQ", version, len(tensors), len(metadata))]
@@ -169,11 +152,11 @@ def encode_header(
         if tensor.name in seen:
             raise FileError(f"two tensors are called {tensor.name!r}")
         seen.add(tensor.name)
-        if len(tensor.shape) > MAX_DIMENSIONS:
-            raise FileError(f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; GGUF allows {MAX_DIMENSIONS}")
+        n = len(tensor.shape)
+        if n > reader.MAX_DIMENSIONS:
+            raise FileError(f"tensor {tensor.name!r} has {n} dimensions; GGUF allows {reader.MAX_DIMENSIONS}")
         if tensor.format.ggml_type < 0:
             raise FileError(f"tensor {tensor.name!r} is {tensor.format.name}, a type that GGUF files cannot hold")
-        n = len(tensor.shape)
         pieces.append(name)
         pieces.append(struct.pack(f"{order}I{n}QIQ", n, *reversed(tensor.shape), tensor.format.ggml_type, offset))
     return b"".join(pieces)
@@ -181,9 +164,9 @@ def encode_header(
 
 def _check_key(key: str, value: Value) -> None:
     """Refuse what our own reader would."""
-    if not 0 < len(key.encode()) <= MAX_NAME_BYTES:
-        raise ValueError(f"keys have 1 to {MAX_NAME_BYTES} bytes")
-    known = STRUCTURAL_KEYS.get(key)
+    if not 0 < len(key.encode()) <= reader.MAX_NAME_BYTES:
+        raise ValueError(f"keys have 1 to {reader.MAX_NAME_BYTES} bytes")
+    known = reader.STRUCTURAL_KEYS.get(key)
     if known and not known.allows(value):
         types = INTEGERS if known.any_width else (known.type,)
         raise ValueError(f"this key must be {' or '.join(type.name for type in types)}")
@@ -195,8 +178,8 @@ def _tensor_name(name: str, order: str) -> bytes:
         raw = _string(name, order)
     except UnicodeEncodeError as error:
         raise FileError(f"a tensor's name, {quote(name)}, is no UTF-8: {error.reason}") from error
-    if not 0 < len(raw) - 8 <= MAX_NAME_BYTES:
-        raise FileError(f"a tensor's name, {quote(name)}, has {len(raw) - 8} bytes; 1 to {MAX_NAME_BYTES} are allowed")
+    if not 0 < len(raw) - 8 <= (most := reader.MAX_NAME_BYTES):
+        raise FileError(f"a tensor's name, {quote(name)}, has {len(raw) - 8} bytes; 1 to {most} are allowed")
     return raw
 
 
@@ -214,7 +197,7 @@ def _value(value: Value, order: str) -> Iterable[bytes]:
         return [_string(value.data, order)]
     if value.type is ValueType.BOOL and value.data not in (0, 1):
         raise ValueError(f"{value.data!r} is neither true nor false")
-    return [struct.pack(order + SCALARS[value.type], value.data)]
+    return [struct.pack(order + reader.SCALARS[value.type], value.data)]
 
 
 def _array(value: Value, order: str) -> Iterator[bytes]:
@@ -249,14 +232,9 @@ class OpenGguf:
     """A GGUF file while it is written: rows of any tensor, in any order, from any thread. fd: the open file."""
 
     def __init__(self, fd: int, layout: Layout, target: Path) -> None:
-        self._fd = fd
-        self._layout = layout
-        self._target = target
+        self._fd, self._layout, self._target, self._output = fd, layout, target, PositionedOutput(fd)
         self._written = [0] * len(layout.tensors)
-        self._busy = 0
-        self._closed = False
-        self._state = threading.Condition()
-        self._output = PositionedOutput(fd)
+        self._state, self._busy, self._closed = threading.Condition(), 0, False
 
     def lay_out(self) -> None:
         """Write the header, and make room for all rows: padding between tensors is what nobody writes."""
