@@ -5,7 +5,7 @@ is believed further than its tensors bear it out.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -119,13 +119,8 @@ class _Model:
     @cached_property
     def encoder_decoder(self) -> bool:
         """An encoder and a decoder."""
-        return any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped) or (
-            "dec.output_norm.weight" in self.outside
-        )
-
-    @cached_property
-    def attends(self) -> bool:
-        return any(role.startswith("attn_q") for roles in self.grouped.values() for role in roles)
+        layers = any(prefix.startswith(("enc.", "dec.")) for prefix in self.grouped)
+        return layers or "dec.output_norm.weight" in self.outside
 
     def layer_counts(self) -> Iterator[tuple[str, str, int]]:
         """For each kind of layer its prefix, the key that counts it, and how many have to be there."""
@@ -137,8 +132,7 @@ class _Model:
         yield "dec.blk.", "decoder_block_count", self.keys.get("decoder_block_count", count)
 
     def fault(self, key: str, problem: str) -> Fault:
-        name = f"{self.keys.architecture}.{key}"
-        return Fault(name, problem)
+        return Fault(f"{self.keys.architecture}.{key}", problem)
 
 
 # Keys
@@ -149,11 +143,12 @@ def _key_faults(model: _Model) -> Iterator[Fault]:
     start = f"{model.keys.architecture}."
     layers, further = model.keys.get("block_count"), model.keys.get("nextn_predict_layers", 0)
     counted = isinstance(layers, int) and isinstance(further, int)
+    attends = any(role.startswith("attn_q") for roles in model.grouped.values() for role in roles)
     for name, data in model.keys.metadata.items():
         rule = MODEL.get(name.removeprefix(start)) if name.startswith(start) else ELSEWHERE.get(name)
         if rule is None or data is None:
             continue
-        if name == f"{start}attention.head_count" and not model.attends and is_zero(data):
+        if name == f"{start}attention.head_count" and not attends and is_zero(data):
             continue  # models without attention say so
         listed = not isinstance(data, str) and hasattr(data, "__len__")
         if rule.per_layer and listed and counted and len(data) not in (layers, layers - further):
@@ -198,35 +193,27 @@ def is_zero(data: Any) -> bool:
 
 def _model_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
     """Numbers that fit no computation."""
-    keys, block = model.keys, model.architecture.block
-    layers = numbers.layers
-    rotating = [own for own in layers if own.rotates]
-    kind, factors = keys.get("rope.scaling.type", "none"), [f"rope_factors_{each}.weight" for each in ("long", "short")]
-    if keys.get("rope.scaling.dynamic_factor"):
-        kind = "dynamic"
+    keys, rotating = model.keys, [own for own in numbers.layers if own.rotates]
+    kind = "dynamic" if keys.get("rope.scaling.dynamic_factor") else keys.get("rope.scaling.type", "none")
     context = keys.get("rope.scaling.original_context_length", keys.get("context_length", 0))
     if rotating and kind in ("yarn", "dynamic") and context < 1:
         yield model.fault("rope.scaling.original_context_length", f"is {context}; 1 or more is expected")
     for key in POSITIVE.get(kind, ()):
         if keys.get(key, 1.0) <= 0:
             yield model.fault(key, f"is {keys.get(key)}; more than 0 is expected")
-    if keys.get("rope.scaling.yarn_log_multiplier", 0.0) < 0:
-        yield model.fault("rope.scaling.yarn_log_multiplier", "is negative; 0 or more is expected")
     if any(own.rope_base == 1 for own in rotating):
         yield model.fault("rope.freq_base", "is 1, with which no two pairs turn apart")
+    factors = [f"rope_factors_{each}.weight" for each in ("long", "short")]
     if kind == "longrope" or any(name in model.outside for name in factors):
-        for name in factors:
-            if name not in model.outside:
-                yield Fault(name, "is missing; longrope needs it")
+        yield from (Fault(name, "is missing; longrope needs it") for name in factors if name not in model.outside)
     others = model.encoder_decoder or any(_has(roles, "ffn_gate_inp inp_gate") for roles in model.grouped.values())
     if numbers.activation == "xielu" and others:
         yield model.fault("hidden_activation", "is 'xielu', which only dense nets have")
-    if keys.get("attention.shared_kv_layers") and "gates" in block.qkv_steps:
+    if keys.get("attention.shared_kv_layers") and "gates" in model.architecture.block.qkv_steps:
         yield model.fault("attention.shared_kv_layers", "is not 0, but queries have gates")
     tokens, table = keys.metadata.get(TOKENS), model.outside.get("token_embd.weight")
-    count = None if tokens is None or not hasattr(tokens, "__len__") else len(tokens)
-    if count is not None and table is not None and count != table.rows:
-        yield Fault(TOKENS, f"has {count} items, but token_embd.weight has {table.rows} rows")
+    if table is not None and isinstance(tokens, Sized) and len(tokens) != table.rows:
+        yield Fault(TOKENS, f"has {len(tokens)} items, but token_embd.weight has {table.rows} rows")
 
 
 def _outside_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
@@ -254,34 +241,31 @@ def _outside_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
         if active >= copies:
             yield model.fault("altup.active_idx", f"is {active}; the file has {copies} copies")
     yield from (_missing(name) for name in needed if name not in roles)
-    widths = [own.rope_width // 2 for own in numbers.layers if own.rotates and own.rope_scaled]
+    pairs = max((own.rope_width // 2 for own in numbers.layers if own.rotates and own.rope_scaled), default=0)
     for name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
         tensor = roles.get(name)
-        if tensor is not None and (len(tensor.shape) != 1 or tensor.shape[0] < max(widths, default=0)):
-            yield Fault(name, f"has shape {list(tensor.shape)}; {max(widths, default=0)} pairs rotate")
+        if tensor is not None and (len(tensor.shape) != 1 or tensor.shape[0] < pairs):
+            yield Fault(name, f"has shape {list(tensor.shape)}; {pairs} pairs rotate")
 
 
 def _alike_faults(model: _Model) -> Iterator[Fault]:
     """Tensors that other layers have, or that every file of the name has."""
     family = [each for each in architectures() if each.name == model.architecture.name] or [model.architecture]
-    written = [written_names(each) for each in family]
-    for name in ("output_norm", *(model.architecture.block.output_norm,)):
-        always = all(name in names for names in written) and not any(each.layers_vary for each in family)
-        if always and not {name, f"{name}.weight"} & set(model.outside):
-            yield _missing(f"{name}.weight")
     if any(each.layers_vary for each in family):
         return
+    block, written = model.architecture.block, [written_names(each) for each in family]
+    for name in ("output_norm", block.output_norm):
+        if all(name in names for names in written) and not {name, f"{name}.weight"} & set(model.outside):
+            yield _missing(f"{name}.weight")
     layers = {prefix: roles for prefix, roles in model.grouped.items() if prefix}
     union = set().union(*layers.values())
     for prefix, roles in layers.items():
         for absent in sorted(union - set(roles)):
             yield Fault(f"{prefix}{absent}", "is missing; other layers have it")
-    needed = [*NEEDED, *([model.architecture.block.ffn_norm] if model.architecture.block.parallel is False else [])]
-    for group in needed:
-        named = [f"blk.{{i}}.{role}" for role in group.split()]
-        if all(set(named) & names for names in written) and not any(_has(union, role) for role in group.split()):
-            role = group.split()[0]
-            yield Fault(f"blk.*.{role}.weight", "is missing in every layer; its architecture needs it")
+    for group in (*NEEDED, *([block.ffn_norm] if block.parallel is False else [])):
+        named = {f"blk.{{i}}.{role}" for role in group.split()}
+        if all(named & names for names in written) and not _has(union, group):
+            yield Fault(f"blk.*.{group.split()[0]}.weight", "is missing in every layer; its architecture needs it")
 
 
 def written_names(architecture: Architecture) -> set[str]:
@@ -306,29 +290,22 @@ def _layer_faults(model: _Model, numbers: Hyper) -> Iterator[Fault]:
             start = f"{prefix}{index}."
             roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
             shapes = frozenset((role, tensor.shape, tensor.format.name) for role, tensor in roles.items())
-            like = (prefix, own, _of_layer(model.keys, "feed_forward_length", index), shapes)
+            like = (prefix, own, _net_width(model, index), shapes)
             if like in sound:
                 continue
-            found = [*_one_layer(model, numbers, start, index)]
+            sizes, made_of = _sizes(model, numbers, index), list(_parts_of(model, start, own))
+            of_parts = [fault for part in made_of for fault in _part_faults(model, start, roles, part, sizes)]
+            if model.encoder_decoder:
+                found = [*_distance_faults(model, start, own)]
+            else:
+                found = [*_attention_faults(model, numbers, start, made_of), *_state_faults(model, made_of, sizes)]
+                found += _expert_faults(model, numbers, start, made_of, sizes)
+            found += of_parts  # what numbers have to do with each other goes first: shapes follow from them
+            if made_of == [parts.NORMS]:
+                found.append(Fault(start[:-1], "is a layer without attention, a feed-forward net or any other"))
             yield from found
             if not found:
                 sound.add(like)
-
-
-def _one_layer(model: _Model, numbers: Hyper, start: str, index: int) -> Iterator[Fault]:
-    """What numbers of the metadata have to do with each other goes first: shapes follow from them."""
-    roles, own = model.grouped[start], numbers.layers[min(index, len(numbers.layers) - 1)]
-    sizes, made_of = _sizes(model, numbers, index), list(_parts_of(model, start, own))
-    of_parts = [fault for part in made_of for fault in _part_faults(model, start, roles, part, sizes)]
-    if model.encoder_decoder:
-        yield from _distance_faults(model, start, own)
-    else:
-        yield from _attention_faults(model, numbers, start, made_of)
-        yield from _state_faults(model, made_of, sizes)
-        yield from _expert_faults(model, numbers, start, made_of, sizes)
-    yield from of_parts
-    if made_of == [parts.NORMS]:
-        yield Fault(start[:-1], "is a layer without attention, a feed-forward net or any other")
 
 
 def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
@@ -356,7 +333,7 @@ def _sizes(model: _Model, numbers: Hyper, index: int) -> Sizes:
     """What keys say of a layer."""
     own = numbers.layers[min(index, len(numbers.layers) - 1)]
     sizes = {name: value for name, key in SIZES.items() if (value := int(model.keys.get(key, 0)))}
-    if width := int(_of_layer(model.keys, "feed_forward_length", index) or 0):
+    if width := _net_width(model, index):
         sizes["ffn"] = width
     heads, groups, inner = own.heads, sizes.setdefault("groups", 1), sizes.get("inner", 0)
     if "steps" in sizes:
@@ -375,6 +352,12 @@ def _sizes(model: _Model, numbers: Hyper, index: int) -> Sizes:
         "keys": own.kv_heads * own.key_width, "values": own.kv_heads * own.value_width,
         "mixed": heads * own.value_width,
     }  # fmt: skip
+
+
+def _net_width(model: _Model, index: int) -> int:
+    """The width of a layer's net; 0 where no key gives it."""
+    value = model.keys.get("feed_forward_length", 0)
+    return int(value if not hasattr(value, "__len__") else value[index] if index < len(value) else 0)
 
 
 def _part_faults(model: _Model, start: str, roles: Roles, part: Part, sizes: Sizes) -> Iterator[Fault]:
@@ -433,13 +416,13 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[P
             yield _missing(f"{start}attn_output.weight")
         return
     most = keys.get("attention.key_length_mla", 0) - 1 if latent else own.key_width
-    rotation = "rope.dimension_count"
+    rotation, where, shared = "rope.dimension_count", start[:-1], "attention.shared_kv_layers"
     if own.heads < 1:
-        yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")
+        yield model.fault("attention.head_count", f"is {own.heads} for {where}, which attends")
         return
     if (own.rotates or latent) and not (0 < own.rope_width <= most and own.rope_width % 2 == 0):
-        width = f"an even number of a head's {most} ('attention.key_length') rotates"
-        yield model.fault(rotation, f"means {own.rope_width} values; {width}")
+        known = f"an even number of a head's {most} ('attention.key_length') rotates"
+        yield model.fault(rotation, f"means {own.rope_width} values; {known}")
     if own.rotates and own.rope_width == 2 and keys.get("rope.scaling.dynamic_factor"):
         yield model.fault(rotation, "is 2; dynamic scaling needs more")
     if latent:
@@ -449,12 +432,11 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[P
     if own.kv_source_layer is not None:
         source, lender = numbers.layers[own.kv_source_layer], model.grouped.get(f"blk.{own.kv_source_layer}.", {})
         if (own.key_width, own.value_width) != (source.key_width, source.value_width):
-            yield model.fault("attention.shared_kv_layers", f"lets {start[:-1]} look at keys of another width")
+            yield model.fault(shared, f"lets {where} look at keys of another width")
         if source.kv_heads < 1 or own.heads % source.kv_heads:
-            yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {start[:-1]}")
+            yield model.fault("attention.head_count_kv", f"is {source.kv_heads}: {own.heads} heads of {where}")
         if not _has(lender, "attn_output") or _has(lender, parts.ATTENTION.unless):
-            problem = f"lets {start[:-1]} look at blk.{own.kv_source_layer}, without keys"
-            yield model.fault("attention.shared_kv_layers", problem)
+            yield model.fault(shared, f"lets {where} look at blk.{own.kv_source_layer}, without keys")
         return
     if not _weighs(roles, "attn_v attn_qkv") and own.key_width != own.value_width:
         yield _missing(f"{start}attn_v.weight")
@@ -465,11 +447,11 @@ def _attention_faults(model: _Model, numbers: Hyper, start: str, made_of: list[P
 def _state_faults(model: _Model, made_of: list[Part], sizes: Sizes) -> Iterator[Fault]:
     if parts.HEADS not in made_of and parts.DELTA not in made_of:
         return
-    for key, name, whole in (("time_step_rank", "steps", "inner"), ("group_count", "groups", "steps")):
-        if model.keys.get(f"ssm.{key}", 1) == 0:
-            yield model.fault(f"ssm.{key}", "is 0; 1 or more is expected")
+    for name, whole in (("steps", "inner"), ("groups", "steps")):
+        if model.keys.get(SIZES[name], 1) == 0:
+            yield model.fault(SIZES[name], "is 0; 1 or more is expected")
         elif sizes.get(whole, 0) % sizes.get(name, 1):
-            yield model.fault(f"ssm.{key}", f"is {sizes[name]}, which does not divide {sizes[whole]}")
+            yield model.fault(SIZES[name], f"is {sizes[name]}, which does not divide {sizes[whole]}")
 
 
 def _expert_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part], sizes: Sizes) -> Iterator[Fault]:
@@ -481,18 +463,17 @@ def _expert_faults(model: _Model, numbers: Hyper, start: str, made_of: list[Part
     groups, best = numbers.expert_groups, numbers.expert_groups_used
     if not 1 <= used <= count:
         yield model.fault("expert_used_count", f"is {used}: {used} experts cannot be used of {count}")
-    if best == groups:
+    if best == groups or groups < 2:
         return
-    if groups > 1 and count % groups:
+    if count % groups:
         yield model.fault("expert_group_count", f"is {groups}, which does not divide {count} experts")
-    elif groups > 1 and not (1 <= best <= groups and used * groups <= best * count):
+    elif not (1 <= best <= groups and used * groups <= best * count):
         yield model.fault("expert_group_used_count", f"is {best}: {used} experts cannot come from so many of {groups}")
 
 
 def _distance_faults(model: _Model, start: str, own: LayerHyper) -> Iterator[Fault]:
     """Distances: near ones have a bucket each, those up to the farthest share the rest."""
-    roles = model.grouped[start]
-    bias = roles.get("attn_rel_b.weight")
+    bias = model.grouped[start].get("attn_rel_b.weight")
     if own.heads < 1:
         yield model.fault("attention.head_count", f"is {own.heads} for {start[:-1]}, which attends")
     if start.endswith(".blk.0.") and bias is None:
@@ -514,10 +495,4 @@ def _weighs(roles: Roles, names: str) -> bool:
 
 def _has(roles: Any, names: str) -> bool:
     """Whether there is a tensor of any of these names, with any suffix."""
-    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", ".weight", ".bias", ".scale"))
-
-
-def _of_layer(keys: Keys, key: str, index: int) -> Any:
-    """A key's value for a layer; None where it has none."""
-    value = keys.get(key)
-    return value if value is None or np.ndim(value) == 0 else value[index] if index < len(value) else None
+    return any(f"{name}{suffix}" in roles for name in names.split() for suffix in ("", *parts.SUFFIXES))
