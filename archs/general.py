@@ -1,4 +1,6 @@
-"""`general.*` metadata of a checkpoint: name, size label, licence, base models, by the rules of `gguf.Metadata`."""
+"""What files beside a checkpoint say: `general.*` (name, size label, licence, base models, by the rules of
+`gguf.Metadata`), and how an embedding model makes one vector of a text (sentence-transformers' modules.json).
+"""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -7,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from quants import Tensor
-from quants.errors import ModelError
+from quants.errors import ModelError, VocabularyError
 
 from .metadata import Metadata
-from .small_files import read_json_object
+from .small_files import read_json, read_json_object
 from .typed_json import Kind, Number, Text, Whole, read_fields
 
 NAME: dict[str, Kind] = {"_name_or_path": Text(most=4096)}
@@ -21,6 +23,14 @@ SAMPLING: dict[str, Kind] = {  # of generation_config.json
         ("top_p", "min_p", "xtc_probability", "xtc_threshold", "temperature", "penalty_repeat", "mirostat_tau",
          "mirostat_eta"), NUMBER),
 }  # fmt: skip
+
+
+# Values of `pooling_type`, by sentence-transformers' words (older files have a flag for each).
+POOLING = {
+    "pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3, "mean": 1, "cls": 2,
+    "lasttoken": 3,
+}  # fmt: skip
+MODULE = {"type": Text(), "path": Text(form=r"(?!\.\.?$)[^/\\\x00]*")}  # a folder beside modules.json
 
 
 def general(
@@ -95,3 +105,23 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
         experts += count
         stacks += 1
     return total, shared, of_one_expert, experts // stacks if stacks else 0
+
+
+def pooling_type(folder: Path) -> int | None:
+    """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
+    file = folder / "modules.json"
+    listed = read_json(file) if file.is_file() else []
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise VocabularyError(f"{file} does not hold a JSON list of objects")
+    modules = [read_fields(module, MODULE, str(file)) for module in listed]
+    pooling = next((module for module in modules if (module.get("type") or "").endswith("Pooling")), None)
+    if pooling is None:
+        return None
+    path = pooling.get("path") or ""
+    config = read_json_object(folder / path / "config.json", optional=True)
+    settings = read_fields(config, {"pooling_mode": Text()}, f"{path}/config.json")
+    words = [key for key, value in settings.items() if value is True] + [settings.get("pooling_mode")]
+    found = [POOLING[word] for word in words if word in POOLING]
+    if len(found) != 1:
+        raise ModelError(f"{folder / path / 'config.json'} pools otherwise than by one of mean, first and last token")
+    return found[0]

@@ -7,7 +7,7 @@ embeddings, get the product transposed. Modules that were trained as a whole are
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from quants.errors import ModelError
 from .config import lookup
 from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
 from .plan import NUMBER, Change, is_left_out, targets, without_prefix
-from .spec import COMMON, Architecture, Config, Transform
+from .spec import COMMON, Architecture, Config, Transform, unchanged
 from .transforms import computed, stacked, transposed
 from .typed_json import Either, ListOf, MapOf, read_fields
 
@@ -38,6 +38,8 @@ REFUSED = {
     "target_parameters": "parameters that are no module's weight were adapted",
     "trainable_token_indices": "single rows of the embedding were trained",
 }
+
+ANOTHER_BASE, MERGE = "the adapter belongs to another base model", "merge the adapter instead (--merge-lora)"
 
 SETTINGS = {  # what is read of adapter_config.json, beside numbers that must be there
     "peft_type": TEXT, "use_rslora": FLAG, "init_lora_weights": Either((FLAG, TEXT)), "alpha_pattern": MapOf(ANYTHING),
@@ -57,14 +59,6 @@ class Pair:
     b: Tensor
     scale: float
     embedding: bool = False
-
-    @property
-    def rank(self) -> int:
-        return self.a.shape[0]
-
-    @property
-    def weight(self) -> str:
-        return f"{self.module}.weight"
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,18 @@ class Adapter:
 def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Adapter:
     """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
-    _check_kind(origin, config, tensors)
+    kind = (config.get("peft_type") or "LORA").upper()
+    if kind != "LORA":
+        raise ModelError(f"{origin} is an adapter of type {kind}; LORA is supported")
+    for key, why in REFUSED.items():
+        if config.get(key):
+            raise ModelError(f"{origin} has {key}, which is not supported: {why}")
+    if any("lora_magnitude_vector" in name for name in tensors):
+        raise ModelError(f"{origin} has magnitude vectors: DoRA is not supported, it {REFUSED['use_dora'][5:]}")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+        hint = "save it with peft's path_initial_model_for_weight_conversion, which makes it a plain LoRA"
+        raise ModelError(f"{origin} was started by {start}, which changed the base model's weights, too", hint)
     halves: dict[tuple[str, bool], dict[str, Tensor]] = {}
     whole: dict[str, Tensor] = {}
     originals: dict[str, Tensor] = {}
@@ -102,34 +107,16 @@ def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Ten
         elif ".original_module." not in bare:
             is_original = bare.endswith(".base_layer.weight")
             (originals if is_original else whole)[WRAPPER.sub(".", bare)] = tensor
-    alpha = _number(origin, config, "lora_alpha")
+    alpha = _number(origin, "lora_alpha", config.get("lora_alpha"))
     pairs = tuple(_pair(origin, config, alpha, *key, both) for key, both in halves.items())
     if not pairs and not whole:
         raise ModelError(f"{origin} holds no tensors")
-    root = math.sqrt(_number(origin, config, "r")) if config.get("use_rslora") else 1.0
+    root = math.sqrt(_number(origin, "r", config.get("r"))) if config.get("use_rslora") else 1.0
     tokens = tuple(config.get("alora_invocation_tokens") or ())
     return Adapter(origin, alpha * root, pairs, whole, originals, tokens)
 
 
-def _check_kind(origin: str, config: Mapping[str, Any], tensors: Iterable[str]) -> None:
-    kind = (config.get("peft_type") or "LORA").upper()
-    if kind != "LORA":
-        raise ModelError(f"{origin} is an adapter of type {kind}; LORA is supported")
-    for key, why in REFUSED.items():
-        if config.get(key):
-            raise ModelError(f"{origin} has {key}, which is not supported: {why}")
-    if any("lora_magnitude_vector" in name for name in tensors):
-        raise ModelError(f"{origin} has magnitude vectors: DoRA is not supported, it {REFUSED['use_dora'][5:]}")
-    start = config.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
-        raise ModelError(
-            f"{origin} was started by {start}, which changed the base model's weights, too",
-            hint="save it with peft's path_initial_model_for_weight_conversion, which makes it a plain LoRA",
-        )
-
-
-def _number(origin: str, config: Mapping[str, Any], key: str) -> float:
-    value = config.get(key)
+def _number(origin: str, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
         raise ModelError(f"{origin}: {key} in adapter_config.json is {value!r}; a positive number was expected")
     return float(value)
@@ -139,29 +126,20 @@ def _pair(
     origin: str, config: Mapping[str, Any], alpha: float, module: str, embedding: bool, both: Mapping[str, Tensor]
 ) -> Pair:
     if both.keys() != {"A", "B"}:
-        missing = "B" if "A" in both else "A"
-        raise ModelError(f"{origin}: {module} has one half of its pair, lora_{missing} is missing")
+        raise ModelError(f"{origin}: {module} has one half of its pair, lora_{'B' if 'A' in both else 'A'} is missing")
     a, b = both["A"], both["B"]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
-        raise ModelError(
-            f"{origin}: {module} has A of shape {list(a.shape)} and B of shape {list(b.shape)}, which don't multiply"
-        )
-    own = _of_module(origin, config.get("alpha_pattern"), module)
-    if own is not None:
-        alpha = _number(origin, {"alpha_pattern": own}, "alpha_pattern")
-    rank = a.shape[0]
-    return Pair(module, a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), embedding)
-
-
-def _of_module(origin: str, patterns: Mapping[str, Any] | None, module: str) -> Any:
-    """The value of the first regular expression that names the module or the end of its path."""
-    for pattern, value in (patterns or {}).items():
-        try:
+        shapes = f"A of shape {list(a.shape)} and B of shape {list(b.shape)}"
+        raise ModelError(f"{origin}: {module} has {shapes}, which don't multiply")
+    for pattern, own in (config.get("alpha_pattern") or {}).items():
+        try:  # the first that names the module or the end of its path
             if re.fullmatch(rf"(.*\.)?({pattern})", module):
-                return value
+                alpha = alpha if own is None else _number(origin, "alpha_pattern", own)
+                break
         except re.error as error:
             raise ModelError(f"{origin}: alpha_pattern {pattern!r} is not a regular expression: {error}") from error
-    return None
+    rank = a.shape[0]
+    return Pair(module, a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), embedding)
 
 
 def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
@@ -190,49 +168,38 @@ def _merge(
     def base(name: str) -> str:
         bare = without_prefix(name, architecture.prefixes)
         if bare == "lm_head.weight" and bare not in names:
-            embedding = next((n for n in tensors if _becomes_embedding(architecture, config, n)), None)
-            if embedding is not None:
-                tensors[name] = tensors[embedding].renamed(name)
-                names[bare] = name
+            for embedding in tensors:
+                if any(each == "token_embd.weight" for _, each in targets(architecture, config, embedding) or ()):
+                    tensors[name], names[bare] = tensors[embedding].renamed(name), name
+                    break
         if bare not in names:
-            raise ModelError(
-                f"{adapter.origin} adapts {name!r}, which the checkpoint does not have",
-                hint="the adapter belongs to another base model, or to another version of its layers",
-            )
+            hint = "the adapter belongs to another base model, or to another version of its layers"
+            raise ModelError(f"{adapter.origin} adapts {name!r}, which the checkpoint does not have", hint)
         return names[bare]
 
     for name, tensor in (*adapter.originals.items(), *adapter.whole.items()):
         place = base(name)
-        old = tensors[place].shape
-        if old != tensor.shape:
-            raise ModelError(
-                f"{adapter.origin}: {name!r} has shape {list(tensor.shape)}, the base model's {list(old)}",
-                hint="an adapter that adds tokens needs a base model that has them: resize its embeddings first",
-            )
+        old, new = tensors[place].shape, tensor.shape
+        if old != new:
+            hint = "an adapter that adds tokens needs a base model that has them: resize its embeddings first"
+            raise ModelError(f"{adapter.origin}: {name!r} has shape {list(new)}, the base model's {list(old)}", hint)
         tensors[place] = tensor.renamed(place)
     for pair in adapter.pairs:
-        place = base(pair.weight)
+        place = base(f"{pair.module}.weight")
         weight = tensors[place]
         turned = pair.embedding or _stored_transposed(architecture, config, weight)
         shape = (pair.b.shape[0], pair.a.shape[1])
         expected = shape[::-1] if turned else shape
         if weight.shape != expected:
-            raise ModelError(
-                f"{adapter.origin}: the pair for {pair.module!r} makes {list(expected)}, the base model's weight is "
-                f"{list(weight.shape)}",
-                hint="the adapter belongs to another base model",
-            )
+            both = f"{list(expected)}, the base model's weight is {list(weight.shape)}"
+            raise ModelError(f"{adapter.origin}: the pair for {pair.module!r} makes {both}", ANOTHER_BASE)
         tensors[place] = _sum(weight, pair, np.float32(pair.scale * strength), turned)
-
-
-def _becomes_embedding(architecture: Architecture, config: Config, name: str) -> bool:
-    return any(target == "token_embd.weight" for _, target in targets(architecture, config, name) or ())
 
 
 def _stored_transposed(architecture: Architecture, config: Config, weight: Tensor) -> bool:
     """Whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
     rules = targets(architecture, config, weight.name) or ()
-    effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform}
+    effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform is not unchanged}
     return len(weight.shape) == 2 and effects == {"transposed"}
 
 
@@ -280,19 +247,25 @@ def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter
     """
     result = AdapterTensors({}, [])
     for name, tensor in adapter.whole.items():
-        _place_norm(architecture, config, adapter, name, tensor, result.tensors)
+        rules = targets(architecture, config, name) or []
+        for rule, target in rules:
+            if "_norm" in target and len(tensor.shape) == 1:
+                result.tensors[target] = rule.transform(tensor, config).renamed(target)
+        if not any(target in result.tensors for _, target in rules):
+            what = f"{adapter.origin} holds {name!r} as a whole (modules_to_save)"
+            raise ModelError(f"{what}, for which an adapter file has no place", MERGE)
     stacks: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
     for pair in adapter.pairs:
-        if is_left_out(pair.weight):
+        weight, what = f"{pair.module}.weight", f"{adapter.origin} adapts {pair.module!r}"
+        if is_left_out(weight):
             result.left_out.append(pair.module)
             continue
-        rules = targets(architecture, config, pair.weight)
+        rules = targets(architecture, config, weight) or []
         if not rules:
-            raise ModelError(
-                f"{adapter.origin} adapts {pair.module!r}, for which {architecture.name} has no rule",
-                hint="the adapter belongs to another base model",
-            )
-        _check_tied(config, adapter, pair)
+            raise ModelError(f"{what}, for which {architecture.name} has no rule", ANOTHER_BASE)
+        if pair.module.endswith("lm_head") and config.get("tie_word_embeddings") is True:
+            hint = f"{MERGE}: the output layer becomes one of its own"
+            raise ModelError(f"{what}, but the base model shares that weight with the embedding", hint)
         for rule, name in rules:
             a, b = _moved(rule.transform, config, adapter, pair)
             if rule.stack:
@@ -309,25 +282,22 @@ def _add(tensors: dict[str, Tensor], name: str, a: Tensor, b: Tensor) -> None:
         tensors[f"{name}.{suffix}"] = tensor.renamed(f"{name}.{suffix}")
 
 
-def _moved(transform: Transform | None, config: Config, adapter: Adapter, pair: Pair) -> tuple[Tensor, Tensor]:
+def _moved(transform: Transform, config: Config, adapter: Adapter, pair: Pair) -> tuple[Tensor, Tensor]:
     """A and B as the file has them: B's rows in the order of the GGUF weight's, scaled to the file's alpha.
 
     A pair maps inputs to outputs however the base stores its weight, so a weight that is transposed changes nothing.
     """
-    factor = np.float32(pair.scale * pair.rank / adapter.alpha)
+    factor = np.float32(pair.scale * pair.a.shape[0] / adapter.alpha)
     b = pair.b if abs(factor - 1) < 1e-6 else computed(pair.b, lambda x: x * factor)
-    if transform is None:
+    if transform is unchanged:
         return (transposed(pair.a) if pair.embedding else pair.a), b
     effect = "other" if pair.embedding else _effect(transform, config, b.shape[0])
     if effect == "rows":
         return pair.a, transform(b, config)
     if effect == "transposed":
         return pair.a, b
-    raise ModelError(
-        f"{adapter.origin} adapts {pair.module!r}, whose weight is changed in a way on its way into the file that a "
-        "pair of matrices cannot follow",
-        hint="merge the adapter instead (--merge-lora)",
-    )
+    way = "whose weight is changed in a way on its way into the file that a pair of matrices cannot follow"
+    raise ModelError(f"{adapter.origin} adapts {pair.module!r}, {way}", MERGE)
 
 
 def _stacked(
@@ -338,32 +308,6 @@ def _stacked(
     missing = next((i for i in range(count) if i not in experts), None)
     if missing is not None or len({a.shape for a, _ in experts.values()}) > 1:
         what = "their ranks differ" if missing is None else f"expert {missing} lacks one"
-        raise ModelError(
-            f"{adapter.origin}: {name!r} needs a pair of one rank for every expert, but {what}",
-            hint="merge the adapter instead (--merge-lora)",
-        )
+        raise ModelError(f"{adapter.origin}: {name!r} needs a pair of one rank for every expert, but {what}", MERGE)
     a, b = (stacked([experts[i][half] for i in range(count)], name) for half in (0, 1))
     return a, b
-
-
-def _check_tied(config: Config, adapter: Adapter, pair: Pair) -> None:
-    if pair.module.endswith("lm_head") and config.get("tie_word_embeddings") is True:
-        raise ModelError(
-            f"{adapter.origin} adapts lm_head, but the base model shares that weight with the embedding",
-            hint="merge the adapter instead (--merge-lora): the output layer becomes one of its own",
-        )
-
-
-def _place_norm(
-    architecture: Architecture, config: Config, adapter: Adapter, name: str, tensor: Tensor, tensors: dict[str, Tensor]
-) -> None:
-    rules = targets(architecture, config, name) or ()
-    for rule, target in rules:
-        if "_norm" in target and len(tensor.shape) == 1:
-            placed = rule.transform(tensor, config) if rule.transform else tensor
-            tensors[target] = placed.renamed(target)
-    if not any(target in tensors for _, target in rules):
-        raise ModelError(
-            f"{adapter.origin} holds {name!r} as a whole (modules_to_save), for which an adapter file has no place",
-            hint="merge the adapter instead (--merge-lora)",
-        )

@@ -14,10 +14,9 @@ from quants.errors import ModelError
 
 from .config import lookup, normalized, required
 from .config_keys import KEYS
-from .general import general
+from .general import general, pooling_type
 from .metadata import Metadata
 from .packed import method_of, settings_of, unpacked, with_settings_beside
-from .pooling import pooling_type
 from .registry import of_config
 from .schema import F32, MODEL
 from .shapes import check_shapes
@@ -101,22 +100,18 @@ def plan(
         metadata[f"{architecture.name}.pooling_type"] = pooling
     check_shapes(architecture, metadata, mapped.tensors)
     embedding = mapped.tensors["token_embd.weight"]
-    said = metadata.get(f"{architecture.name}.vocab_size", embedding.shape[0])
-    if said != embedding.shape[0]:
-        raise ModelError(
-            f'config.json: "vocab_size" is {said}; {embedding.origin or embedding.name} has {embedding.shape[0]} rows'
-        )
+    count = embedding.shape[0]
+    if (said := metadata.get(f"{architecture.name}.vocab_size", count)) != count:
+        raise ModelError(f'config.json: "vocab_size" is {said}; {embedding.origin or embedding.name} has {count} rows')
     generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
     words = vocabulary(
-        folder, architecture.vocab, full, embedding.shape[0], pre, generation_config,
+        folder, architecture.vocab, full, count, pre, generation_config,
         extra=architecture.vocab_keys, user_defined=architecture.vocab_user_defined, embed=embed_tokenizer,
     )  # fmt: skip
     for key in words:
         metadata[key] = words.value(key)
-    settings = settings_of(full)
-    return Plan(
-        architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out, method_of(settings) if settings else ""
-    )
+    packed = method_of(settings) if (settings := settings_of(full)) else ""
+    return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out, packed)
 
 
 def architecture_metadata(architecture: Architecture, config: Config) -> dict[str, Any]:
@@ -138,15 +133,11 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
     if not found.get(f"{architecture.name}.expert_count"):
         found.pop(f"{architecture.name}.expert_used_count", None)  # left over in configs of dense models
     activation = lookup(config, architecture.activation) if architecture.activation else None
-    if activation is not None and _activation(activation) != architecture.block.activation:
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ModelError(f"activation {activation!r} in config.json is not one of {', '.join(ACTIVATIONS)}")
+    if activation is not None and ACTIVATIONS[activation] != architecture.block.activation:
         found[f"{architecture.name}.hidden_activation"] = activation
     return found
-
-
-def _activation(name: str) -> str:
-    if name not in ACTIVATIONS:
-        raise ModelError(f"activation {name!r} in config.json is not one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
 
 
 def full_key(architecture: Architecture, key: str) -> str:
@@ -155,24 +146,15 @@ def full_key(architecture: Architecture, key: str) -> str:
 
 
 def _stored(key: str, value: Any) -> Any:
-    """A value as its key's type. Raises ModelError for one that has no place there."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, (list, tuple)):
-        whole = value and isinstance(value[0], int) and not isinstance(value[0], bool)
-        return [_bounded(key, one, 2**31) for one in value] if whole else value
-    is_float = key in MODEL and MODEL[key].type is F32
-    return float(_bounded(key, value)) if is_float else _bounded(key, value)
-
-
-def _bounded(key: str, value: Any, most: int = 2**32) -> Any:
-    """A number that the file's types can hold: whole ones in 32 bits, others in float32."""
-    least = 1 if key in NEEDED else 0
+    """A value as its key's type, whole numbers in 32 bits. Raises ModelError for one that has no place there."""
+    value, listed = value.item() if isinstance(value, np.generic) else value, isinstance(value, (list, tuple))
+    least, most = int(key in NEEDED), 2**31 if listed else 2**32
     if isinstance(value, float) and not abs(value) <= FLOAT32_MOST:
         raise ModelError(f"config.json makes {key} {value}, which no float32 can be")
-    if type(value) is int and not least <= value < most:
-        raise ModelError(f"config.json makes {key} {value}; a number from {least} to {most - 1} was expected")
-    return value
+    for each in value if listed else [value]:
+        if type(each) is int and not least <= each < most:
+            raise ModelError(f"config.json makes {key} {each}; a number from {least} to {most - 1} was expected")
+    return float(value) if key in MODEL and MODEL[key].type is F32 and not listed else value
 
 
 @dataclass
@@ -209,7 +191,7 @@ def map_tensors(
     sources: Mapping[str, Tensor] = _as_stored_plainly(architecture, config, tensors, whole.tensors)
     sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():
-        if _matches(name, LEFT_OUT):
+        if is_left_out(name):
             result.left_out.append(name)
             continue
         bare = without_prefix(name, architecture.prefixes)
@@ -218,25 +200,25 @@ def map_tensors(
             continue
         numbers = [int(n) for n in NUMBER.findall("." + bare)]
         if bare.startswith("layers.") and numbers and numbers[0] >= count:
-            _check_predicts_more(name, numbers[0], count, config)
+            # left out where the config says that they predict further tokens (DeepSeek)
+            if numbers[0] >= count + int(config.get("num_nextn_predict_layers") or 0):
+                hint = "config.json and weights belong to different models"
+                raise ModelError(f"config.json says {count} layers; the checkpoint has {name!r}", hint)
             result.left_out.append(name)
             continue
         rule = _rule(rules, bare)
         if rule is None:
             unknown.append(name)
-            continue
-        target, suffix = rule
-        if isinstance(target, PerLayerScalars):
-            result.numbers.setdefault(target.key, {})[numbers[0]] = tensor
-            continue
-        for each in maps_of(target):
-            _place(each, suffix, numbers, tensor, config, result)
+        elif isinstance(rule[0], PerLayerScalars):
+            result.numbers.setdefault(rule[0].key, {})[numbers[0]] = tensor
+        else:
+            for each in maps_of(rule[0]):
+                _place(each, rule[1], numbers, tensor, config, result)
     if unknown:
-        raise ModelError(
-            f"{architecture.name} ({', '.join(architecture.hf_classes)}) has no rule for {unknown[0]!r}"
-            + (f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""),
-            hint="the checkpoint is of another variant, or is quantized in a way this version does not read",
-        )
+        more = f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""
+        hint = "the checkpoint is of another variant, or is quantized in a way this version does not read"
+        family = f"{architecture.name} ({', '.join(architecture.hf_classes)})"
+        raise ModelError(f"{family} has no rule for {unknown[0]!r}{more}", hint)
     _stack_experts(result, config)
     _check_layers(architecture, config, result)
     return result
@@ -319,13 +301,13 @@ def _place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, con
         result.stacks.setdefault(name, (each, {}))[1][numbers[-1]] = tensor
         result.tensors.setdefault(name, tensor)  # holds the place in the order of the file
         return
-    placed = each.transform(tensor, config) if each.transform else tensor
-    if name in result.tensors:
-        if result.tensors[name].shape == placed.shape:
-            result.ignored.append(tensor.name)
-            return
-        raise ModelError(f"{tensor.origin} and {result.tensors[name].origin} both become {name!r}")
-    result.tensors[name] = placed.renamed(name)
+    placed = each.transform(tensor, config)
+    if (there := result.tensors.get(name)) is None:
+        result.tensors[name] = placed.renamed(name)
+    elif there.shape == placed.shape:
+        result.ignored.append(tensor.name)
+    else:
+        raise ModelError(f"{tensor.origin} and {there.origin} both become {name!r}")
 
 
 def _stack_experts(result: Mapped, config: Config) -> None:
@@ -334,16 +316,7 @@ def _stack_experts(result: Mapped, config: Config) -> None:
         if missing:
             raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
         tensor = stacked([parts[i] for i in range(len(parts))], name)
-        result.tensors[name] = (rule.transform(tensor, config) if rule.transform else tensor).renamed(name)
-
-
-def _check_predicts_more(name: str, layer: int, count: int, config: Config) -> None:
-    """Layers past the last are left out where the config says that they predict further tokens (DeepSeek)."""
-    if layer >= count + int(config.get("num_nextn_predict_layers") or 0):
-        raise ModelError(
-            f"config.json says {count} layers; the checkpoint has {name!r}",
-            hint="config.json and weights belong to different models",
-        )
+        result.tensors[name] = rule.transform(tensor, config).renamed(name)
 
 
 def layer_count(architecture: Architecture, config: Config) -> int:
@@ -355,31 +328,24 @@ def layer_count(architecture: Architecture, config: Config) -> int:
 def _check_layers(architecture: Architecture, config: Config, result: Mapped) -> None:
     """Every layer there, and (unless layers vary) with the same tensors."""
     if "token_embd.weight" not in result.tensors:
-        raise ModelError(
-            f"no tensor of the checkpoint becomes {architecture.name}'s token_embd.weight: the embedding is missing"
-        )
+        owner = f"{architecture.name}'s token_embd.weight"
+        raise ModelError(f"no tensor of the checkpoint becomes {owner}: the embedding is missing")
     layers: dict[int, set[str]] = {}
-    for name in result.tensors:
-        match = re.match(r"(?:enc\.)?blk\.(\d+)\.(.*)", name)
-        if match:
-            layers.setdefault(int(match[1]), set()).add(match[2])
+    for match in filter(None, (re.match(r"(?:enc\.)?blk\.(\d+)\.(.*)", name) for name in result.tensors)):
+        layers.setdefault(int(match[1]), set()).add(match[2])
     count = layer_count(architecture, config)
     if "nextn_predict_layers" in architecture.metadata:  # which transformers leaves out when it saves such a model
         count -= config.get("num_nextn_predict_layers") or 0
     missing = sorted(set(range(count)) - set(layers))
     if missing:
-        raise ModelError(
-            f"config.json says {count} layers; the checkpoint lacks layer {', '.join(map(str, missing[:5]))}"
-        )
+        lacking = ", ".join(map(str, missing[:5]))
+        raise ModelError(f"config.json says {count} layers; the checkpoint lacks layer {lacking}")
     if architecture.layers_vary:
         return
-    union = set().union(*layers.values()) if layers else set()
+    union = set().union(*layers.values())
     for layer, names in sorted(layers.items()):
-        absent = sorted(union - names)
-        if absent:
-            raise ModelError(
-                f"layer {layer} lacks {absent[0]!r}, which other layers have", hint="a shard may be missing"
-            )
+        if absent := sorted(union - names):
+            raise ModelError(f"layer {layer} lacks {absent[0]!r}, which other layers have", "a shard may be missing")
 
 
 def without_prefix(name: str, prefixes: Iterable[str]) -> str:

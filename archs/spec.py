@@ -33,6 +33,11 @@ Step = Literal["clamp", "gates", "norm", "norm_values", "norm_without_weights", 
 Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer"]
 
 
+def unchanged(tensor: Tensor, config: Config) -> Tensor:
+    """The transform that does nothing."""
+    return tensor
+
+
 @dataclass(frozen=True)
 class TensorMap:
     """Where a source tensor goes: `name` with {i} (layer), and what is done to it on the way.
@@ -42,7 +47,7 @@ class TensorMap:
     """
 
     name: str | Callable[[Config], str]
-    transform: Transform | None = None
+    transform: Transform = unchanged
     stack: bool = False
 
 

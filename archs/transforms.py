@@ -16,7 +16,7 @@ from quants import FormatError, Tensor, format_named
 
 from .cached_rows import CachedRows, element_type
 from .config import lookup, required
-from .spec import Config, Floats, Index, Transform
+from .spec import Config, Floats, Index, Transform, unchanged
 
 LN2_BY_128_HIGH = np.float32(round(math.log(2) * 1024) / 131_072)  # a product with a whole number < 2^14 is exact
 LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
@@ -153,10 +153,6 @@ def zeros(like: Tensor, rows: int) -> Tensor:
 
 Rows = Callable[[int, tuple[int, ...], Config], tuple[Index, tuple[int, ...]]]
 Order = Callable[[int, Config], Index]
-
-
-def unchanged(tensor: Tensor, config: Config) -> Tensor:
-    return tensor
 
 
 @dataclass(frozen=True)

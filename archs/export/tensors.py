@@ -12,13 +12,12 @@ from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ..plan import full_key, layer_count, maps_of
-from ..spec import Architecture, Config, PerLayerScalars, TensorMap
-from ..transforms import Invertible, as_float32, concatenated, reshape, take, unchanged
+from ..spec import Architecture, Config, PerLayerScalars, TensorMap, unchanged
+from ..transforms import Invertible, as_float32, concatenated, reshape, take
 
 SUFFIX = re.compile(r"\.(weight|bias)$")
 LAYER_NUMBER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 OUTSIDE = {"output", "output_norm_head", "cls"}  # GGUF names of what stands outside of the base model
-UNCHANGED = Invertible(unchanged)
 
 
 def export_tensors(
@@ -72,8 +71,8 @@ def _from_maps(
 
 
 def _inverse(rule: TensorMap, tensor: Tensor) -> Invertible:
-    if rule.transform is None:
-        return UNCHANGED
+    if rule.transform is unchanged:
+        return Invertible(unchanged)
     if not isinstance(rule.transform, Invertible):
         raise ModelError(f"what was done to {tensor.name!r} cannot be undone")
     return rule.transform

@@ -17,7 +17,7 @@ from archs.families.mamba import UNBOUNDED
 from archs.hyper import Hyper, Keys
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
 from archs.rope import llama3_freqs, longrope_factors
-from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform
+from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
 from archs.transforms import part
 from quants.errors import ModelError
 
@@ -156,7 +156,7 @@ def without_state_space(config: Config) -> Architecture | None:
     return ATTENTION_AND_EXPERTS if config.get("num_experts_per_tok", 8) else ATTENTION_ALONE
 
 
-def shared(part_of_net: str, transform: Transform | None = None) -> TensorMap:
+def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
     """A weight of the net that all tokens share; without routed experts it is the layer's only one."""
     name = f"ffn_{part_of_net}"
     return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)

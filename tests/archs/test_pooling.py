@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from archs.pooling import pooling_type
+from archs.general import pooling_type
 from quants.errors import ModelError
 
 
