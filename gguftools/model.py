@@ -254,10 +254,7 @@ def write_quantized(
     imatrix: PathLike | ImportanceMatrix | None = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
     prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False, **planning: Any,
 ) -> QuantizeReport:  # fmt: skip
-    """Write a model once for each recipe; the arguments are those of `quantize`, and of a Planner.
-
-    Raises FileError for GGUF files that hold no model.
-    """
+    """Write a model once for each recipe, as `quantize` does; planning: of a Planner. Raises FileError for no model."""
     from .quantization.imatrix import ImportanceMatrix, usable_matrix
     from .quantization.outputs import write_recipes
     from .quantization.planning import Planner, without_layers
@@ -303,10 +300,7 @@ def opened_gguf(source: PathLike | Model) -> Model:
 
 
 def stored_file(source: PathLike | Model) -> Path:
-    """The GGUF file that is worked on byte by byte: the one that is named, or that a Model is opened from.
-
-    Raises OptionError for a Model that no file holds as it is, and for what is neither.
-    """
+    """The GGUF file to work on byte by byte: the one named, or that holds a Model as it is. Raises OptionError."""
     if isinstance(source, (str, os.PathLike)):
         return Path(source)
     if not isinstance(source, Model):

@@ -149,10 +149,7 @@ def read_text_file(path: Path) -> str:
 
 
 def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and types of a JSON file: an object whose values are plain, or {"type": …, "value": …} as `show` prints.
-
-    Raises FileError, too.
-    """
+    """Values and types of a JSON object, whose values are plain or as `show` prints them. Raises FileError, too."""
     try:
         given = parse_json(read_text_file(path))
     except ValueError as error:

@@ -23,11 +23,8 @@ def places(text: str) -> int:
 
 
 def table(rows: Sequence[Sequence[str]], right: str = "") -> Iterator[str]:
-    """The text of each row, columns under each other. right: an "r" for each column that is aligned right ("lrr").
-
-    Without rich, which takes its time for long tables.
-    """
-    padded = []
+    """The text of each row, columns under each other. right: an "r" for each column that is aligned right ("lrr")."""
+    padded = []  # without rich, which takes its time for long tables
     for i, column in enumerate(zip(*rows, strict=True)):
         taken = list(map(places, column))
         most = min(max(taken), WIDEST)

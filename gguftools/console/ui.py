@@ -107,10 +107,7 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
 
 
 def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) -> None:
-    """What conversion or quantization did: for each output its types, then file, size, bits per weight, time.
-
-    resume: whether it was to go on from what an earlier run left.
-    """
+    """What conversion or quantization did. resume: whether it was to go on from what an earlier run left."""
     if report.resumed_bytes:
         done, total = size(report.resumed_bytes), size(report.source_bytes)
         note(f"resumed: {done} of {total} of tensor data were done by an earlier run")
@@ -235,14 +232,11 @@ def print_matrix(matrix: ImportanceMatrix) -> None:
 
 
 def print_value(value: Any, as_json: bool) -> None:
-    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON.
-
-    A terminal gets strings without what it would obey.
-    """
+    """One metadata value in full: strings as they are, everything else (or all, if asked) as JSON."""
     if not isinstance(value, str) or as_json:
         print(_json(value))
     elif sys.stdout.isatty():
-        print_line(value, keep="\n\t")
+        print_line(value, keep="\n\t")  # without what it would obey
     else:
         lossless = value if terminal.is_unicode(sys.stdout) else value.encode("ascii", "backslashreplace").decode()
         print(lossless)  # to the byte, for whoever takes a template out

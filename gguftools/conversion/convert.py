@@ -8,6 +8,7 @@ from typing import Any
 from archs.config import normalized
 from archs.plan import Plan
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
+from quants import Tensor
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
@@ -23,7 +24,7 @@ from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, left_behind
 from ..writing.row_blocks import Progress
 from .adapters import merge_change, plan_adapter
-from .predictors import Predictor, open_predictor
+from .predictors import open_predictor
 from .quantize import quantize
 
 REMOTE_THREADS = 8  # most of the time they wait for the network
@@ -75,7 +76,7 @@ def convert(
         return write_file(replace(file, reserve=reserve), wanted, run, warnings=warnings)
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
-    derive, magic = (None, b"GGUF") if predictor is None else (_with_predictor(open_predictor(predictor)), MAGIC)
+    derive, magic = (None, b"GGUF") if predictor is None else (_with_predictor(*open_predictor(predictor)), MAGIC)
     model = open_to_convert(source, pre, embed_tokenizer, merge_change(merge_lora), derive, magic)
     wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
     path = _target(output, model.path, wanted)
@@ -99,12 +100,14 @@ def _target(output: PathLike | None, folder: Path, outtype: str) -> Path:
     return output_path("." if output is None else output, f"{folder.resolve().name}-{outtype}.gguf")
 
 
-def _with_predictor(predictor: Predictor) -> Callable[[Plan, Checkpoint], Plan]:
+def _with_predictor(
+    layers: Sequence[tuple[Tensor, Tensor]], threshold: float | None
+) -> Callable[[Plan, Checkpoint], Plan]:
     """What makes a PowerInfer file of a plan."""
 
     def derive(planned: Plan, checkpoint: Checkpoint) -> Plan:
         config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
-        metadata = sparse_metadata(planned.architecture, config, planned.metadata, predictor.threshold)
-        return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, predictor.layers))
+        metadata = sparse_metadata(planned.architecture, config, planned.metadata, threshold)
+        return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, layers))
 
     return derive

@@ -8,7 +8,7 @@ from quants.arguments import PathLike
 from quants.errors import OptionError
 
 from ..files.atomic import Reads, check_space, check_target, output_path
-from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import set_name, shard_paths
 from ..model import Model, pread_tensors, stored_file
 from ..writing.pipeline import FilePlan, Item, write_files
@@ -47,7 +47,10 @@ def convert_endian(
     if order == opened.byte_order:
         raise OptionError(f"{opened.path} is {order} endian already")
     tensors = pread_tensors(opened)
-    targets = _targets(opened, order, output)
+    count = len(opened.shards)
+    stem = set_name(opened.path) if count > 1 else opened.path.name.removesuffix(".gguf")
+    path = output_path(opened.path.parent if output is None else output, f"{stem}-{order}.gguf")
+    targets = [path] if count == 1 else shard_paths(path, path.name.removesuffix(".gguf"), count)
     files = []
     for part, target in zip(opened.parts, targets, strict=True):
         items = tuple(Item(tensors[name], tensors[name].format) for name in part.tensors)
@@ -58,10 +61,3 @@ def convert_endian(
     check_space(targets[0], total)
     write_files(files, progress=progress, overwrite=overwrite, reads=reads, finite=False)
     return EndianReport(targets, order, total)
-
-
-def _targets(opened: GgufFile, order: str, output: PathLike | None) -> list[Path]:
-    count = len(opened.shards)
-    stem = set_name(opened.path) if count > 1 else opened.path.name.removesuffix(".gguf")
-    path = output_path(opened.path.parent if output is None else output, f"{stem}-{order}.gguf")
-    return [path] if count == 1 else shard_paths(path, path.name.removesuffix(".gguf"), count)

@@ -37,8 +37,8 @@ Counts = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Placement:
-    """gpu: for each layer which neurons are on the GPU, bool (neurons,). used: their bytes. activations: share of all
-    activations that theirs are. optimal: whether it is proven that no other placement holds more of them.
+    """gpu: of each layer, which neurons are on the GPU, bool (neurons,). used: their bytes. activations: their share of
+    all. optimal: whether it is proven that no other placement has more of them.
     """
 
     gpu: tuple[NDArray[np.bool_], ...]

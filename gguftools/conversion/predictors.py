@@ -1,7 +1,6 @@
 """Predictor folders of PowerInfer: model_N.pt for each layer, and a threshold in config.json."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from archs.small_files import read_json_object
@@ -14,16 +13,11 @@ from ..files.checkpoint.torch_pickle import open_torch
 LINEAR = ("fc1.weight", "fc2.weight")
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """The two linear maps of each layer; threshold: the score from which a neuron counts, None if nobody said."""
+def open_predictor(folder: PathLike) -> tuple[list[tuple[Tensor, Tensor]], float | None]:
+    """The two linear maps of each layer, of which nothing but headers is read; the score from which a neuron counts.
 
-    layers: tuple[tuple[Tensor, Tensor], ...]
-    threshold: float | None
-
-
-def open_predictor(folder: PathLike) -> Predictor:
-    """Open a predictor folder; nothing but headers is read. Raises FileError."""
+    Raises FileError.
+    """
     folder = Path(folder)
     layers = []
     for path in numbered_files(folder, "model"):
@@ -36,7 +30,7 @@ def open_predictor(folder: PathLike) -> Predictor:
     threshold = read_json_object(config).get("sparse_threshold") if config.exists() else None
     if threshold is not None and not (type(threshold) in (int, float) and abs(threshold) < 1e30):
         raise FileError(f"{config}: sparse_threshold is {threshold!r}; a number was expected")
-    return Predictor(tuple(layers), None if threshold is None else float(threshold))
+    return layers, None if threshold is None else float(threshold)
 
 
 def numbered_files(folder: Path, stem: str) -> list[Path]:
