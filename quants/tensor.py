@@ -48,12 +48,11 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        return self.format.row_bytes(self.shape[-1] if self.shape else 1)
+        return self.format.row_bytes(self.width)
 
     @property
     def nbytes(self) -> int:
-        *rows, width = self.shape or (1,)
-        return math.prod(rows) * self.format.row_bytes(width)
+        return self.rows * self.row_bytes
 
     def raw(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
         """The stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""

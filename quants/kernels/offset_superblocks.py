@@ -11,8 +11,7 @@ from .blocks import (
     Floats,
     Kernels,
     Memory,
-    Offsets,
-    Words,
+    bytes_to_words,
     codec,
     field_offsets,
     load_blocks,
@@ -20,19 +19,13 @@ from .blocks import (
     put_all,
     sum_of_squares,
 )
+from .half import from_half, to_half
 from .jit import inlined, kernel
 from .lane_memory import load, put_quads, put_words, store
-from .lanes import LANES, Lanes, absolute, square_root, to_float
-from .superblocks import (
-    BLOCK_VALUES,
-    find_scales_and_minima,
-    four,
-    importance_weights,
-    linear_scales,
-    pair_words,
-    requantize_offset,
-    weighted_scales,
-)
+from .lanes import LANES, Lanes, absolute, any_lane, larger, smaller, square_root, to_float, to_int, where
+from .scales import ONE, ZERO, linear_codes, offset_codes, positive_scale, scale_and_minimum
+from .superblocks import BLOCK_VALUES, FOUR_BITS, TWO_BITS, four, importance_weights, nearest_quotient, pair_words
+from .wide_lanes import GROUPS, store_wide
 
 SUBS, SUB = 8, 32
 Q2_SUBS, Q2_SUB = 16, 16
@@ -41,10 +34,64 @@ DMIN, SCALES, CODES = 2, 4, 16  # where these start; codes begin with the fifth 
 
 
 @inlined
-def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
-    """Byte l of every 32 of qs: the lower four bits of codes l and l + 32 of 64. Bit j of qh[l]: the fifth one of code
-    32 * j + l.
+def _find_scales_and_minima(
+    count: int, top: np.float32, first: np.float32, step: np.float32, steps: int, absolute_error: bool, memory: Memory
+) -> None:
+    """`scale_and_minimum` of each sub-block of `count` values."""
+    for j in range(0, BLOCK_VALUES // count, GROUPS):
+        scale, minimum, low, inverse = scale_and_minimum(
+            memory.x, memory.weights, LANES * count * j, count, top, first, step, steps, absolute_error, memory.scratch
+        )
+        store_wide(memory.scales, LANES * j, LANES, scale)
+        store_wide(memory.minima, LANES * j, LANES, minimum)
+        store_wide(memory.lows, LANES * j, LANES, low)
+        store_wide(memory.inverses, LANES * j, LANES, inverse)
+
+
+@inlined
+def _linear_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
+    """Scales and minima in proportion to the largest of each; returns d and dmin as float16."""
+    d = linear_codes(memory.scales, subs, top, memory.scale_codes)
+    return to_half(d), to_half(linear_codes(memory.minima, subs, top, memory.minimum_codes))
+
+
+@inlined
+def _weighted_scales(subs: int, top: np.float32, memory: Memory) -> tuple[Lanes, Lanes]:
+    """Scales and minima by weighted least squares; returns d and dmin as float16."""
+    sums, scratch = memory.sums, memory.scratch
+    d = positive_scale(memory.scales, sums, subs, top, scratch, memory.scale_codes)
+    return to_half(d), to_half(positive_scale(memory.minima, sums, subs, top, scratch, memory.minimum_codes))
+
+
+@inlined
+def _requantize_offset(count: int, top: np.float32, d: Lanes, dmin: Lanes, memory: Memory) -> None:
+    """Codes 0 … top of sub-blocks of `count` values by their stored scales: nearest (x + dmin * minimum) / (d * scale).
+
+    d, dmin: float16. Where a scale is 0 the search's codes stay. Four codes to a word.
     """
+    x, codes = memory.x, memory.codes
+    d, dmin = from_half(d), from_half(dmin)
+    for j in range(BLOCK_VALUES // count):
+        scale = d * to_float(load(memory.scale_codes, LANES * j))
+        minimum = dmin * to_float(load(memory.minimum_codes, LANES * j))
+        gone = scale == ZERO
+        divisor = where(gone, ONE, scale)
+        reciprocal = ONE / divisor
+        at = LANES * count * j
+        for i in range(at, at + LANES * count, LANES):
+            code = nearest_quotient(load(x, i) + minimum, divisor, reciprocal)
+            store(codes, i, to_int(larger(smaller(code, top), ZERO)))
+        if any_lane(gone):
+            low, inverse = load(memory.lows, LANES * j), load(memory.inverses, LANES * j)
+            for i in range(at, at + LANES * count, LANES):
+                old = to_int(offset_codes(load(x, i), low, inverse, top))
+                store(codes, i, where(gone, old, load(codes, i)))
+    bytes_to_words(codes, codes, BLOCK_VALUES)
+
+
+@inlined
+def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None:
+    """A block of Q4_K or Q5_K, as their files draw it."""
     codes, words, targets = memory.codes, memory.words, memory.targets
     if fifth:
         for k in range(8):
@@ -55,23 +102,14 @@ def _put(fifth: bool, d: Lanes, dmin: Lanes, memory: Memory, raw: Bytes) -> None
         put_all(raw, targets, CODES, words, 8)
     for k in range(32):
         low, high = load(codes, LANES * (16 * (k // 8) + k % 8)), load(codes, LANES * (16 * (k // 8) + k % 8 + 8))
-        store(codes, LANES * k, (low & 0x0F0F0F0F) | ((high & 0x0F0F0F0F) << 4))
+        store(codes, LANES * k, low & FOUR_BITS | (high & FOUR_BITS) << 4)
     put_all(raw, targets, CODES + (32 if fifth else 0), codes, 32)
-    _put_head(d, dmin, memory.scale_codes, memory.minimum_codes, words, raw, targets)
-
-
-@inlined
-def _put_head(d: Lanes, dmin: Lanes, scales: Words, minima: Words, words: Words, raw: Bytes, targets: Offsets) -> None:
-    """The first 16 bytes: d and dmin, 8 scales and 8 minima of 6 bits.
-
-    Bytes 4-7: scales 0-3, and above them the upper two bits of scales 4-7. Bytes 8-11: so the minima.
-    Bytes 12-15: the lower four bits of scales 4-7, and above them those of minima 4-7.
-    """
+    scales, minima = memory.scale_codes, memory.minimum_codes
     s0, s1, m0, m1 = four(scales, 0), four(scales, 4), four(minima, 0), four(minima, 4)
-    store(words, 0, d | (dmin << 16))
-    store(words, LANES, s0 | (((s1 >> 4) & 0x03030303) << 6))
-    store(words, 2 * LANES, m0 | (((m1 >> 4) & 0x03030303) << 6))
-    store(words, 3 * LANES, (s1 & 0x0F0F0F0F) | ((m1 & 0x0F0F0F0F) << 4))
+    store(words, 0, d | dmin << 16)
+    store(words, LANES, s0 | (s1 >> 4 & TWO_BITS) << 6)
+    store(words, 2 * LANES, m0 | (m1 >> 4 & TWO_BITS) << 6)
+    store(words, 3 * LANES, s1 & FOUR_BITS | (m1 & FOUR_BITS) << 4)
     put_quads(raw, targets, 0, words, 0)
 
 
@@ -112,9 +150,9 @@ def _kernels(bits: int, block_bytes: int, first_tried: float, steps: int) -> Ker
                     level = square_root(sum_of_squares(memory.x, at, sub) / np.float32(sub))
                     for i in range(at, at + LANES * sub, LANES):
                         store(memory.weights, i, level + absolute(load(memory.x, i)))
-            find_scales_and_minima(sub, top, start, np.float32(0.1), steps, two, memory)
-            d, dmin = linear_scales(subs, scale_top, memory)
-            requantize_offset(sub, top, d, dmin, memory)
+            _find_scales_and_minima(sub, top, start, np.float32(0.1), steps, two, memory)
+            d, dmin = _linear_scales(subs, scale_top, memory)
+            _requantize_offset(sub, top, d, dmin, memory)
             if two:
                 _put_q2_k(d, dmin, memory, raw)
             else:
@@ -125,9 +163,9 @@ def _kernels(bits: int, block_bytes: int, first_tried: float, steps: int) -> Ker
         for first in range(0, x.size // BLOCK_VALUES, LANES):
             load_blocks(x, first, BLOCK_VALUES, block_bytes, memory)
             importance_weights(x, importance, first, np.float32(1 if two else 2), sub, memory)
-            find_scales_and_minima(sub, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
-            d, dmin = weighted_scales(subs, scale_top, memory)
-            requantize_offset(sub, top, d, dmin, memory)
+            _find_scales_and_minima(sub, top, np.float32(-0.9), np.float32(0.05), 36, False, memory)
+            d, dmin = _weighted_scales(subs, scale_top, memory)
+            _requantize_offset(sub, top, d, dmin, memory)
             if two:
                 _put_q2_k(d, dmin, memory, raw)
             else:

@@ -14,17 +14,10 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
-@kernel
 def unpack(words: Words, at: Indices, bits: int, out: Floats) -> None:
     """words: (n, words of a row), at: (width,) → out (n, width), the bare integers."""
-    mask = np.uint32((1 << bits) - 1)
-    for row in range(out.shape[0]):
-        for i in range(out.shape[1]):
-            word, shift = at[i] >> 5, np.uint32(at[i] & 31)
-            value = words[row, word] >> shift
-            if shift + bits > 32:
-                value |= words[row, word + 1] << (np.uint32(32) - shift)
-            out[row, i] = np.float32(value & mask)
+    nothing = np.zeros((len(out), 1), np.float32)
+    dequantize_rows(words, at, bits, np.zeros(out.shape[1], np.int64), nothing, nothing + np.float32(1), out)
 
 
 @kernel

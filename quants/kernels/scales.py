@@ -32,12 +32,12 @@ NOTHING = np.float32(1e-15)  # groups with no larger value are zero
 
 
 @inlined
-def extreme(x: Floats, at: int, count: int) -> Lanes:
-    """The first value of largest magnitude, with its sign, and that magnitude."""
-    peak = every(ZERO)
+def extreme(x: Floats, at: int, count: int, apart: int | None = None) -> tuple[Lanes, Lanes]:
+    """The first value of largest magnitude, with its sign, and that magnitude; of GROUPS groups if they are `apart`."""
+    peak = every_wide(ZERO, apart)
     signed = peak
     for i in range(at, at + LANES * count, LANES):
-        v = load(x, i)
+        v = load_wide(x, i, apart)
         size = absolute(v)
         more = size > peak
         peak, signed = where(more, size, peak), where(more, v, signed)
@@ -276,9 +276,10 @@ def positive_scale(
             new_lx, new_ll = rest_lx + w * v * new, rest_ll + w * new * new
             better = (rest_lx > ZERO) & (rest_ll > ZERO) & (new != code)
             better &= new_lx * new_lx * sum_ll > sum_lx * sum_lx * new_ll
-            store(scratch, i, where(better, _as_byte(new), code))
-            sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
-            changed |= better
+            if any_lane(better):
+                store(scratch, i, where(better, _as_byte(new), code))
+                sum_lx, sum_ll = where(better, new_lx, sum_lx), where(better, new_ll, sum_ll)
+                changed |= better
         if not any_lane(changed):
             break
     empty = peak < NOTHING
@@ -300,13 +301,7 @@ def refined_scale(x: Floats, at: int, count: int, top: np.float32, codes: Floats
     -top for all where all values are below 1e-15.
     """
     far = LANES * count
-    peak = every_wide(ZERO, far)
-    signed = peak
-    for i in range(at, at + far, LANES):
-        v = load_wide(x, i, far)
-        size = absolute(v)
-        more = size > peak
-        peak, signed = where(more, size, peak), where(more, v, signed)
+    signed, peak = extreme(x, at, count, far)
     inverse = -top / signed
     sum_lx, sum_ll = every_wide(ZERO, far), every_wide(ZERO, far)
     for i in range(at, at + far, LANES):

@@ -18,27 +18,59 @@ from .blocks import (
     put_all,
     weigh_by_squares,
 )
-from .half import to_half
+from .half import from_half, to_half
 from .jit import inlined, kernel
 from .lane_memory import load, put_halves, put_words, store
-from .lanes import LANES, Lanes, any_lane, round_even, smaller, to_float, to_int, where
+from .lanes import LANES, Lanes, any_lane, larger, round_even, smaller, to_float, to_int, where
 from .scales import NOTHING, ONE, ZERO, extreme, refined_scale, signed_codes, signed_scale
-from .superblocks import (
-    BLOCK_VALUES,
-    FOUR_BITS,
-    TWO_BITS,
-    find_signed_scales,
-    four,
-    importance_weights,
-    pair_words,
-    requantize_signed,
-)
+from .superblocks import BLOCK_VALUES, FOUR_BITS, TWO_BITS, four, importance_weights, nearest_quotient, pair_words
 from .wide_lanes import GROUPS, store_wide
 
 Q3_BLOCK_BYTES, (Q3_HMASK, Q3_QS, Q3_SCALES, Q3_D) = Q3.itemsize, field_offsets(Q3)
 Q6_BLOCK_BYTES, (Q6_QL, Q6_QH, Q6_SCALES, Q6_D) = Q6.itemsize, field_offsets(Q6)
 Q3_TOP, Q6_TOP, SCALE_TOP = np.float32(4), np.float32(32), np.float32(32)
 SUBS, SUB = 16, 16
+
+
+@inlined
+def _find_signed_scales(count: int, top: np.float32, memory: Memory) -> None:
+    """`signed_scale` of each sub-block of `count` values: the scale, and for the codes its inverse."""
+    far = LANES * count
+    for j in range(0, BLOCK_VALUES // count, GROUPS):
+        scale, inverse = signed_scale(
+            memory.x, memory.weights, memory.scratch, memory.limited, far * j, count, top, far
+        )
+        store_wide(memory.scales, LANES * j, LANES, scale)
+        store_wide(memory.inverses, LANES * j, LANES, inverse)
+
+
+@inlined
+def _requantize_signed(
+    count: int, top: np.float32, d: Lanes, old: Floats, inverses: Floats | None, memory: Memory
+) -> None:
+    """Codes 0 … 2 * top - 1 of sub-blocks of `count` values by their stored scales: nearest x / (d * scale), plus top.
+
+    d: float16. Where a scale is 0 the search's codes stay: `old`, -top … top - 1, or what `inverses` give, and `old` is
+    just room.
+    """
+    x, codes = memory.x, memory.codes
+    d = from_half(d)
+    for j in range(BLOCK_VALUES // count):
+        scale = d * to_float(load(memory.scale_codes, LANES * j))
+        gone = scale == ZERO
+        divisor = where(gone, ONE, scale)
+        reciprocal = ONE / divisor
+        at = LANES * count * j
+        for i in range(at, at + LANES * count, LANES):
+            code = nearest_quotient(load(x, i), divisor, reciprocal)
+            store(codes, i, to_int(larger(smaller(code, top - ONE), -top) + top))
+        if any_lane(gone):
+            if inverses is not None:
+                inverse = load(inverses, LANES * j)
+                for i in range(at, at + LANES * count, LANES):
+                    store(old, i, where(inverse == ZERO, -top, signed_codes(load(x, i), inverse, top)))
+            for i in range(at, at + LANES * count, LANES):
+                store(codes, i, where(gone, to_int(load(old, i) + top), load(codes, i)))
 
 
 @kernel
@@ -63,7 +95,7 @@ def _weighted_q3_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) ->
     for first in range(0, x.size // BLOCK_VALUES, LANES):
         load_blocks(x, first, BLOCK_VALUES, Q3_BLOCK_BYTES, memory)
         importance_weights(x, importance, first, np.float32(2), SUB, memory)
-        find_signed_scales(SUB, Q3_TOP, memory)
+        _find_signed_scales(SUB, Q3_TOP, memory)
         d, inverse = signed_scale(scales, memory.sums, memory.scratch, memory.limited, 0, SUBS, SCALE_TOP, None)
         for i in range(0, SUBS * LANES, LANES):
             code = signed_codes(load(scales, i), inverse, SCALE_TOP) + SCALE_TOP
@@ -81,7 +113,7 @@ def _put_q3_k(d: Lanes, old: Floats, inverses: Floats | None, memory: Memory, ra
     put_words(raw, targets, Q3_SCALES + 8, high)
     for i in range(0, SUBS * LANES, LANES):
         store(stored, i, load(stored, i) - 32)
-    requantize_signed(SUB, Q3_TOP, d, old, inverses, memory)
+    _requantize_signed(SUB, Q3_TOP, d, old, inverses, memory)
     bytes_to_words(codes, codes, BLOCK_VALUES)
     for k in range(8):
         high = (load(codes, LANES * k) >> 2) & 0x01010101
@@ -112,7 +144,7 @@ def _encode_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> N
     for first in range(0, x.size // BLOCK_VALUES, LANES):
         load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
         weigh_by_squares(BLOCK_VALUES, memory)
-        find_signed_scales(SUB, Q6_TOP, memory)
+        _find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 
 
@@ -121,7 +153,7 @@ def _weighted_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) ->
     for first in range(0, x.size // BLOCK_VALUES, LANES):
         load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
         load_importance(x, importance, first, BLOCK_VALUES, memory)
-        find_signed_scales(SUB, Q6_TOP, memory)
+        _find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 
 
@@ -135,7 +167,7 @@ def _put_q6_k(memory: Memory, raw: Bytes) -> None:
     for i in range(0, SUBS * LANES, LANES):
         nearest = to_int(smaller(round_even(inverse * load(memory.scales, i)), np.float32(127)))
         store(stored, i, where(empty, 0, nearest))
-    requantize_signed(SUB, Q6_TOP, d, memory.weights, memory.inverses, memory)
+    _requantize_signed(SUB, Q6_TOP, d, memory.weights, memory.inverses, memory)
     if any_lane(empty):
         for i in range(0, BLOCK_VALUES * LANES, LANES):
             store(codes, i, where(empty, 0, load(codes, i)))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quants.kernels.iq1_search import sorting_network
+from quants.kernels.iq1 import sorting_network
 
 
 @pytest.mark.parametrize("count", [16, 32])
