@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
 
-ALGORITHMS = ("xxh64", "sha1", "sha256")
-KNOWN = (*ALGORITHMS, "uuid")
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "en.wikipedia.org/wiki/Llama.cpp")
+HASHERS: dict[str, Callable[[], Any]] = {
+    "xxh64": xxhash.xxh64, "sha1": hashlib.sha1, "sha256": hashlib.sha256,
+    "uuid": lambda: hashlib.sha1(UUID_NAMESPACE.bytes),
+}  # fmt: skip
 WORTH_A_THREAD = 1 << 16  # bytes
 CHUNK = 1 << 24
 ESCAPED = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U000[0-9a-f]{5})")
@@ -48,15 +50,18 @@ def hash(
     progress(bytes done, of how many, tensor).
     Raises FileError, also for a file that is changed meanwhile, and OptionError for an unknown algorithm.
     """
-    wanted = _known(algorithms)
+    given = set(as_texts(algorithms, "algorithms"))
+    if unknown := given.difference(HASHERS):
+        raise OptionError(f"there is no algorithm {min(unknown)!r}", hint=f"they are {', '.join(HASHERS)}")
+    wanted = [name for name in HASHERS if name in given]
     model = opened_gguf(source)
     file = str(source.path if isinstance(source, Model) else source)
     total, done = model.nbytes, 0
-    whole = {name: _start(name) for name in wanted}
+    whole = {name: HASHERS[name]() for name in wanted}
     found: list[Digest] = []
     with ThreadPoolExecutor(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
         for tensor in model.streamed().values():
-            own = {name: _start(name) for name in wanted if name != "uuid"} if tensors else {}
+            own = {name: HASHERS[name]() for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):
                 data = tensor.raw(start, min(start + step, tensor.rows)).reshape(-1).data
@@ -67,29 +72,10 @@ def hash(
                     progress(done, total, tensor.name)
             found += [Digest(name, hasher.hexdigest(), file, tensor.name) for name, hasher in own.items()]
     model.origin.reads.check_unchanged()
-    found += [Digest(name, _finish(name, hasher), file) for name, hasher in whole.items()]
+    for name, hasher in whole.items():
+        value = hasher.hexdigest()
+        found.append(Digest(name, str(uuid.UUID(hex=value[:32], version=5)) if name == "uuid" else value, file))
     return HashReport(Path(file), tuple(found))
-
-
-def _known(algorithms: Iterable[str]) -> list[str]:
-    given = set(as_texts(algorithms, "algorithms"))
-    if unknown := given.difference(KNOWN):
-        raise OptionError(f"there is no algorithm {min(unknown)!r}", hint=f"they are {', '.join(KNOWN)}")
-    return [name for name in KNOWN if name in given]
-
-
-def _start(algorithm: str) -> Any:
-    if algorithm == "xxh64":
-        return xxhash.xxh64()
-    if algorithm == "uuid":
-        return hashlib.sha1(UUID_NAMESPACE.bytes)
-    return hashlib.new(algorithm)
-
-
-def _finish(algorithm: str, hasher: Any) -> str:
-    if algorithm != "uuid":
-        return str(hasher.hexdigest())
-    return str(uuid.UUID(hex=hasher.hexdigest()[:32], version=5))
 
 
 def write_manifest(
@@ -119,31 +105,33 @@ def read_manifest(path: PathLike) -> list[Digest]:
         if not line.strip():
             continue
         match = LINE.fullmatch(line.removeprefix(ESCAPE).rstrip())
-        if match is None or match[1] not in KNOWN:
-            known = ", ".join(KNOWN)
+        if match is None or match[1] not in HASHERS:
+            known = ", ".join(HASHERS)
             raise FileError(f"{path}, line {number} is not ALGORITHM  HEX  NAME with one of {known}: {line[:60]!r}")
-        name = ESCAPED.sub(_unescaped, match[3]) if line.startswith(ESCAPE) else match[3]
+        escaped = line.startswith(ESCAPE)
+        name = ESCAPED.sub(lambda m: codecs.decode(m[0], "unicode_escape"), match[3]) if escaped else match[3]
         rows.append((match[1], match[2].lower(), name))
-    names = {name for _, _, name in rows}
-    files = {start for name in names for start in _before_colons(name) if start in names}
-    return [Digest(algorithm, value, *_parts(name, files)) for algorithm, value, name in rows]
+    files = _files({name for _, _, name in rows})
+    own_lines = set(files.values())
+    digests = []
+    for algorithm, value, name in rows:
+        has_tensor = ":" in name and name not in own_lines
+        file = files.get(name, name.rpartition(":")[0]) if has_tensor else name
+        digests.append(Digest(algorithm, value, file, name[len(file) + 1 :] if has_tensor else None))
+    return digests
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    return codecs.decode(match[0], "unicode_escape")
-
-
-def _parts(name: str, files: set[str]) -> tuple[str, str | None]:
-    """File and tensor. Files that have a line of their own tell where the name of a file ends; else the last colon."""
-    if name in files or ":" not in name:
-        return name, None
-    file = next((start for start in _before_colons(name) if start in files), name.rpartition(":")[0])
-    return file, name[len(file) + 1 :]
-
-
-def _before_colons(name: str) -> Iterator[str]:
-    """What may be the file's name, the longest first."""
-    return (name[:at] for at in range(len(name) - 1, -1, -1) if name[at] == ":")
+def _files(names: Iterable[str]) -> dict[str, str]:
+    """For each FILE:TENSOR its file, where that has a line of its own: the longest, as names may have colons."""
+    found: dict[str, str] = {}
+    begun: list[str] = []  # names that the one at hand begins with
+    for name in sorted(names, key=lambda name: f"{name}:"):
+        while begun and not name.startswith(f"{begun[-1]}:"):
+            begun.pop()
+        if begun:
+            found[name] = begun[-1]
+        begun.append(name)
+    return found
 
 
 def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = None) -> CheckReport:
@@ -151,28 +139,21 @@ def check_file(path: PathLike, manifest: PathLike, progress: Progress | None = N
 
     Raises FileError where the manifest has nothing for the file.
     """
-    lines = _lines_for(Path(path), read_manifest(manifest), manifest)
+    lines, own = read_manifest(manifest), Path(path).name
+    files = {line.file for line in lines}
+    if len(files) != 1:
+        lines = [line for line in lines if Path(line.file).name == own]
+    if not lines:
+        some = ", ".join(sorted(files)[:3])
+        raise FileError(f"{manifest} has no hashes of {own}" + (f"; it has those of {some}" if some else ""))
     has_tensors = any(line.tensor is not None for line in lines)
-    found = {
-        (digest.algorithm, digest.tensor): digest.hex
-        for digest in hash(
-            path, {line.algorithm for line in lines}, tensors=has_tensors, progress=progress
-        ).digests
-    }
-    expected = {(line.algorithm, line.tensor): line.hex for line in lines}
+    report = hash(path, {line.algorithm for line in lines}, tensors=has_tensors, progress=progress)
+    expected, found = (
+        {(line.algorithm, line.tensor): line.hex for line in digests} for digests in (lines, report.digests)
+    )
     wrong = [
-        Mismatch(tensor or str(path), algorithm, expected.get((algorithm, tensor)), found.get((algorithm, tensor)))
-        for algorithm, tensor in dict.fromkeys((*expected, *found))
-        if expected.get((algorithm, tensor)) != found.get((algorithm, tensor))
-        and not (tensor is None and (algorithm, tensor) not in expected)
+        Mismatch(key[1] or str(path), key[0], expected.get(key), found.get(key))
+        for key in dict.fromkeys((*expected, *found))
+        if expected.get(key) != found.get(key) and (key[1] is not None or key in expected)
     ]
     return CheckReport(str(path), len(lines), wrong)
-
-
-def _lines_for(path: Path, lines: Sequence[Digest], manifest: PathLike) -> list[Digest]:
-    files = {line.file for line in lines}
-    mine = [line for line in lines if Path(line.file).name == path.name] if len(files) != 1 else list(lines)
-    if not mine:
-        some = ", ".join(sorted(files)[:3])
-        raise FileError(f"{manifest} has no hashes of {path.name}" + (f"; it has those of {some}" if some else ""))
-    return mine

@@ -14,6 +14,7 @@ from archs.vocab.tokens import missing_bytes
 from quants import Tensor
 from quants.errors import VocabularyError
 from quants.spelling import quote
+from runtime.tokenizer import tokenizer_from_metadata
 
 from ..metadata.checks import type_mismatches
 from ..metadata.text import plain
@@ -33,29 +34,35 @@ def check_vocabulary(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Itera
         if MODEL in metadata and metadata[MODEL] != "none":
             yield ERROR, TOKENS, f"there are no tokens, though {MODEL} is {quote(metadata[MODEL])}"
         return
-    wrong = list(type_mismatches(metadata, "tokenizer."))
-    for key, message in wrong:
-        yield ERROR, key, message
-    if wrong:
+    if wrong := [(ERROR, key, message) for key, message in type_mismatches(metadata, "tokenizer.")]:
+        yield from wrong
         return
-    texts = metadata[TOKENS].tolist() if hasattr(metadata[TOKENS], "tolist") else list(metadata[TOKENS])
+    texts = token_texts(metadata)
     kind = metadata.get(MODEL)
     if not texts:
         yield ERROR, TOKENS, "is empty: there are no tokens"
         return
     yield from _check_texts(texts)
     yield from _check_types(metadata, len(texts))
-    yield from _check_rows(metadata, len(texts), tensors)
+    yield from _check_counts(metadata, len(texts), tensors)
     if kind == "gpt2":
-        yield from _check_byte_characters(texts)
-        yield from _check_pre_tokenizer(metadata)
-        yield from _check_merges(metadata, texts)
+        yield from _check_byte_level(metadata, texts)
     elif kind in ("llama", "t5"):
         yield from _check_bytes(metadata, texts, needed=kind == "llama")
         if Keys.Tokenizer.SCORES not in metadata:
             yield ERROR, Keys.Tokenizer.SCORES, f"is missing; {kind!r} vocabularies need a score for each token"
     yield from _check_special(metadata, texts)
-    yield from _check_running(metadata)
+    try:
+        tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
+    except Exception as error:  # ours, or whatever a library raises on a tokenizer.json that it does not like
+        said = str(error) if isinstance(error, VocabularyError) else f"{type(error).__name__}: {str(error)[:200]}"
+        yield WARNING, MODEL, f"cannot be run here: {said}"
+
+
+def token_texts(metadata: Metadata) -> list[Any]:
+    """The vocabulary: str, or bytes where that is not UTF-8."""
+    tokens = metadata[TOKENS]
+    return tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
 
 
 def _check_texts(texts: Sequence[Any]) -> Iterator[Found]:
@@ -64,11 +71,10 @@ def _check_texts(texts: Sequence[Any]) -> Iterator[Found]:
     for rows, what in ((broken, "not UTF-8"), (empty, "empty")):
         if rows:
             yield WARNING, TOKENS, f"{_some(rows)} {what}"
-    if len(set(texts)) < len(texts):
-        doubled = [text for text, count in Counter(texts).items() if count > 1]
-        first = doubled[0]
-        rows = [i for i, text in enumerate(texts) if text == first]
-        yield WARNING, TOKENS, f"{len(doubled)} texts appear more than once; {quote(first)} is token {_listed(rows)}"
+    if doubled := [text for text, count in Counter(texts).items() if count > 1]:
+        rows = [i for i, text in enumerate(texts) if text == doubled[0]]
+        first = f"{quote(doubled[0])} is token {_listed(rows)}"
+        yield WARNING, TOKENS, f"{len(doubled)} texts appear more than once; {first}"
 
 
 def _some(numbers: Sequence[int]) -> str:
@@ -91,7 +97,7 @@ def _check_types(metadata: Metadata, count: int) -> Iterator[Found]:
         yield ERROR, TYPES, "there is no token that text can become"
 
 
-def _check_rows(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
+def _check_counts(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -> Iterator[Found]:
     stated = metadata.get(f"{metadata.get('general.architecture')}.vocab_size")
     if isinstance(stated, int) and stated != count:
         yield ERROR, TOKENS, f"has {count} tokens, but vocab_size is {stated}"
@@ -100,57 +106,48 @@ def _check_rows(metadata: Metadata, count: int, tensors: Mapping[str, Tensor]) -
         yield ERROR, TOKENS, f"has {count} tokens, but output.weight has {output.rows} rows"
 
 
-def _check_byte_characters(texts: Sequence[Any]) -> Iterator[Found]:
+def _check_byte_level(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
     known = set(texts)
-    missing = [byte for byte, character in byte_characters().items() if character not in known]
-    if missing:
+    if missing := [byte for byte, character in byte_characters().items() if character not in known]:
         yield WARNING, TOKENS, f"{len(missing)} bytes have no token ({_listed(missing)}): text with them is lost"
-
-
-def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iterator[Found]:
-    types = np.asarray(metadata.get(TYPES, ()))
-    found = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
-    if not needed and not found:
-        return
-    count = len(missing_bytes(texts)) if found else 256
-    if count:
-        lost = f"{count} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
-        yield (ERROR if found else WARNING), TOKENS, lost
-    if len(types) == len(texts):
-        wrong = sorted(i for i in found if types[i] != int(TokenType.BYTE))
-        if wrong:
-            yield WARNING, TYPES, f"{_some(wrong)} written as bytes but not of type {int(TokenType.BYTE)} (byte)"
-        others = [i for i in np.flatnonzero(types == int(TokenType.BYTE)).tolist() if i not in found]
-        if others:
-            yield ERROR, TYPES, f"{_some(others)} of type {int(TokenType.BYTE)} (byte), but not written as <0x00>"
-
-
-def _check_pre_tokenizer(metadata: Metadata) -> Iterator[Found]:
     name = metadata.get(PRE)
     if name is None:
         yield WARNING, PRE, "is missing: programs will cut text by rules that may not be this model's"
     elif name not in table() and name != "default":
         yield ERROR, PRE, f"{quote(name)} is not a pre-tokenizer that is known"
-
-
-def _check_merges(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
     if MERGES not in metadata:
         yield ERROR, MERGES, "is missing; 'gpt2' vocabularies need it"
         return
     merges = plain(metadata.value(MERGES))
-    known = set(texts)
     for i, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
         if not left or not right:
             yield ERROR, MERGES, f"item {i}, {quote(merge)}, is not two tokens with a space between"
             return
-    pairs = {i: merge.split(" ") for i, merge in enumerate(merges) if merge.count(" ") == 1}
-    strange = [i for i, (left, right) in pairs.items() if left not in known or right not in known]
-    lost = [i for i, (left, right) in pairs.items() if left + right not in known]
+    pairs = [merge.split(" ") for merge in merges if merge.count(" ") == 1]
+    strange = [pair for pair in pairs if not known.issuperset(pair)]
+    lost = [pair for pair in pairs if "".join(pair) not in known]
     for severity, wrong, what in ((ERROR, strange, "are of what is no token"), (WARNING, lost, "make no token")):
         if wrong:
-            first = f"item {wrong[0]}, {quote(merges[wrong[0]])}"
-            yield severity, MERGES, f"{len(wrong)} merges {what}; the first is {first}"
+            first = " ".join(wrong[0])
+            said = f"{len(wrong)} merges {what}; the first is item {merges.index(first)}, {quote(first)}"
+            yield severity, MERGES, said
+
+
+def _check_bytes(metadata: Metadata, texts: Sequence[Any], needed: bool) -> Iterator[Found]:
+    types, byte = np.asarray(metadata.get(TYPES, ())), int(TokenType.BYTE)
+    found = {i for i, text in enumerate(texts) if isinstance(text, str) and BYTE.fullmatch(text)}
+    if not needed and not found:
+        return
+    if count := len(missing_bytes(texts)) if found else 256:
+        lost = f"{count} bytes have no token <0x00> … <0xFF>: text with them cannot be encoded"
+        yield (ERROR if found else WARNING), TOKENS, lost
+    if len(types) == len(texts):
+        typed = set(np.flatnonzero(types == byte).tolist())
+        if wrong := sorted(found - typed):
+            yield WARNING, TYPES, f"{_some(wrong)} written as bytes but not of type {byte} (byte)"
+        if others := sorted(typed - found):
+            yield ERROR, TYPES, f"{_some(others)} of type {byte} (byte), but not written as <0x00>"
 
 
 def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
@@ -167,14 +164,3 @@ def _check_special(metadata: Metadata, texts: Sequence[Any]) -> Iterator[Found]:
         adds = metadata.get(f"tokenizer.ggml.add_{role}_token")
         if adds is True and f"tokenizer.ggml.{role}_token_id" not in metadata:
             yield WARNING, f"tokenizer.ggml.add_{role}_token", f"is true, but there is no {role}_token_id"
-
-
-def _check_running(metadata: Metadata) -> Iterator[Found]:
-    from runtime.tokenizer import tokenizer_from_metadata
-
-    try:
-        tokenizer_from_metadata(metadata).encode(SAMPLE, parse_special=True)
-    except VocabularyError as error:
-        yield WARNING, MODEL, f"cannot be run here: {error}"
-    except Exception as error:  # whatever a library raises on a tokenizer.json that it does not like
-        yield WARNING, MODEL, f"cannot be run here: {type(error).__name__}: {str(error)[:200]}"

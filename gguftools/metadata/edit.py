@@ -24,18 +24,7 @@ from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
-from .operations import (
-    Conduct,
-    Operation,
-    Remove,
-    Rename,
-    Set,
-    SetChatTemplate,
-    SetItem,
-    SetSpecialToken,
-    SetType,
-    apply_all,
-)
+from .operations import Conduct, Operation, Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
 from .text import typed
 
 Progress = Callable[[int, int], None]
@@ -159,10 +148,14 @@ def _applied(
 ) -> EditReport:
     """Change the metadata, and say how. Raises OptionError, VocabularyError; the metadata is not to be used then."""
     old = metadata.copy()
+    old_keys: dict[str, str] = {}  # of those that were renamed, by the new ones
     for each in operations:
         if not callable(getattr(each, "apply", None)):
             raise OptionError(f"operations has {quote(each)}; gguftools.Set, Remove, Rename, … were expected")
-    renamed = apply_all(operations, metadata, conduct)
+        each.apply(metadata, conduct)
+        if isinstance(each, Rename):
+            old_keys[each.new] = old_keys.pop(each.old, each.old)
+    renamed = {key: name for key, name in old_keys.items() if key in metadata}
     changes = [replace(each, a=_kept(each.a), b=_kept(each.b)) for each in compare_metadata(old, metadata, (), renamed)]
     check_new_keys((each.key for each in changes), old, metadata.get("general.architecture"), new)
     preview = _check(changes, metadata, tensors, conduct)
@@ -213,22 +206,16 @@ def _operations(
 def recover_edit(path: Path, roll_back: bool = False) -> str:
     """End the interrupted edit of a file, or of the first shard of its set. Returns what was done. Raises FileError."""
     match = SHARD_NAME.fullmatch(path.name)
-    candidates = [path]
-    if match is not None:
-        candidates.append(path.with_name(shard_name(match["prefix"], 1, int(match["count"]))))
-    for candidate in candidates:
-        if journal_path(candidate).exists():
-            return recover_file(candidate, roll_back)
-    return recover_file(path, roll_back)
+    first = path.with_name(shard_name(match["prefix"], 1, int(match["count"]))) if match else path
+    own = journal_path(path).exists() or not journal_path(first).exists()
+    return recover_file(path if own else first, roll_back)
 
 
 def _kept(value: Value | None) -> Value | None:
     """The value without reference to the file, whose header may be overwritten."""
     if value is None or value.type is not ValueType.ARRAY:
         return value
-    if value.element is ValueType.STRING:
-        return replace(value, data=list(value.data))
-    return replace(value, data=np.array(value.data)) if isinstance(value.data, np.ndarray) else value
+    return replace(value, data=(np.array if isinstance(value.data, np.ndarray) else list)(value.data))
 
 
 def _check(

@@ -1,6 +1,5 @@
 """What can be done to metadata: small operations, each of which checks and applies itself."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +15,8 @@ from quants.spelling import did_you_mean, quote
 from .checks import removal_problem
 from .text import ArgumentText
 
+ORDINARY = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
+
 
 @dataclass
 class Conduct:
@@ -25,7 +26,6 @@ class Conduct:
     warnings: list[str] = field(default_factory=list)
 
     def refuse(self, error: GgufToolsError) -> None:
-        """Raise the error, or with `force` add it to the warnings."""
         if not self.force:
             raise error
         self.warnings.append(str(error))
@@ -51,8 +51,8 @@ class Set:
             raise OptionError(f"{quote(self.key)} was given as a key; a text was expected")
         if not self.key:
             raise OptionError("a key needs a name")
-        wanted = None if self.type is None else GgufType.named(self.type)
-        metadata[self.key] = self.value if wanted is None else value_of(self.key, self.value, wanted)
+        wanted = self.type
+        metadata[self.key] = self.value if wanted is None else value_of(self.key, self.value, GgufType.named(wanted))
 
 
 @dataclass(frozen=True)
@@ -175,28 +175,13 @@ class SetSpecialToken:
         if not isinstance(self.token, (int, str)):
             raise VocabularyError(f"{quote(self.token)} was given as a token; its text or its id was expected")
         if isinstance(self.token, str) and not self.token.isdecimal():
-            texts = list(tokens)
+            texts, types = list(tokens), metadata.get(TOKEN_TYPES, ())
             if self.token not in texts:
-                hint = did_you_mean(self.token, _special_texts(metadata, texts))
+                special = (text for text, type in zip(texts, types, strict=False) if type not in ORDINARY)
+                hint = did_you_mean(self.token, [text for text in special if isinstance(text, str)])
                 raise VocabularyError(f"no token of the vocabulary is {quote(self.token)}", hint)
             return texts.index(self.token)
         number = int(self.token)
         if not 0 <= number < len(tokens):
             raise VocabularyError(f"there is no token {number}: the vocabulary has the tokens 0 to {len(tokens) - 1}")
         return number
-
-
-def _special_texts(metadata: Metadata, texts: list[Any]) -> list[str]:
-    types = metadata.get(TOKEN_TYPES, ())
-    ordinary = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
-    return [text for text, type in zip(texts, types, strict=False) if type not in ordinary and isinstance(text, str)]
-
-
-def apply_all(operations: Sequence[Operation], metadata: Metadata, conduct: Conduct) -> dict[str, str]:
-    """Apply operations one after the other. Returns, of keys that were renamed, the old names by the new ones."""
-    old_keys: dict[str, str] = {}
-    for operation in operations:
-        operation.apply(metadata, conduct)
-        if isinstance(operation, Rename):
-            old_keys[operation.new] = old_keys.pop(operation.old, operation.old)
-    return {new: old for new, old in old_keys.items() if new in metadata}

@@ -5,6 +5,7 @@ within the same process could stop it. This module is what that process runs, so
 """
 
 import contextlib
+import io
 import json
 import resource
 import signal
@@ -30,10 +31,6 @@ class RefusedError(TemplateError):
     """The template itself called raise_exception."""
 
 
-class TooLongError(Exception):
-    """The template writes too much."""
-
-
 class Generation(Extension):
     """The blocks that mark what a model says: here they are what is in them."""
 
@@ -48,19 +45,14 @@ class _Namespace(Namespace):
     """What `namespace()` gives a template: no names that begin with an underscore."""
 
     def __init__(self, /, *pairs: Any, **values: Any) -> None:
-        given = dict(*pairs, **values)
-        for name in given:
-            _Namespace._check(name)
-        super().__init__(given)
+        super().__init__()
+        for name, value in dict(*pairs, **values).items():
+            self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _Namespace._check(name)
-        super().__setitem__(name, value)
-
-    @staticmethod
-    def _check(name: Any) -> None:
         if str(name).startswith("_"):
             raise SecurityError(f"a namespace takes no name like {name!r}")
+        super().__setitem__(name, value)
 
 
 class Environment(ImmutableSandboxedEnvironment):
@@ -74,9 +66,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
 def environment() -> ImmutableSandboxedEnvironment:
     """The sandbox with what transformers gives templates."""
-    made = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
+    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _tojson
     made.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
     return made
@@ -129,7 +119,9 @@ def _limit(seconds: float) -> None:
 def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for variables in conversations:
         try:
-            yield {"text": _render(template, variables)}
+            text = _render(template, variables)
+            too_long = {"error": f"writes more than {MAX_TEXT} characters", "fatal": True}
+            yield {"text": text} if len(text) <= MAX_TEXT else too_long
         except RefusedError as error:
             yield {"error": f"refuses it: {_line(error)}"}
         except TemplateSyntaxError as error:
@@ -140,20 +132,18 @@ def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dic
             yield {"error": f"takes more than {MAX_MEMORY >> 20} MB of memory", "fatal": True}
         except RecursionError:
             yield {"error": "nests too deeply", "fatal": True}
-        except TooLongError:
-            yield {"error": f"writes more than {MAX_TEXT} characters", "fatal": True}
         except Exception as error:  # whatever an expression of a template can raise
             yield {"error": f"fails: {_line(error) or type(error).__name__}"}
 
 
 def _render(template: str, variables: dict[str, Any]) -> str:
-    pieces, size = [], 0
+    """What a template writes, or the beginning of it that is too much."""
+    text = io.StringIO()
     for piece in environment().from_string(template).generate(**variables):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_TEXT:
-            raise TooLongError
-    return "".join(pieces)
+        text.write(piece)
+        if text.tell() > MAX_TEXT:
+            break
+    return text.getvalue()
 
 
 def _line(error: Exception) -> str:

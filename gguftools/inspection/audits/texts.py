@@ -1,9 +1,11 @@
 """Metadata that deceives: odd characters in tokens, keys and names; links and paths; codes that terminals obey."""
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +16,9 @@ from archs.metadata import Metadata, ValueType
 from archs.vocab.pretokenizer import byte_characters
 
 from ...metadata.checks import type_mismatches
-from .finding import Finding
-from .unicode import CONTROL, DECEPTIVE, INVISIBLE, mixed_word, named
+from ..vocabulary_check import MODEL, TOKENS, TYPES, token_texts
+from .finding import Finding, Severity
+from .unicode import CONTROL, DECEPTIVE, INVISIBLE, hidden, mixed_word, named
 
 LINK_KEYS = re.compile(r"general\..*(url|link|doi)$")
 LINK = re.compile(r"\b[a-z][a-z0-9+.-]{1,20}:(?://|(?=[^\s/]))[^\s'\"<>]+", re.IGNORECASE)
@@ -24,9 +27,7 @@ OTHER_SCHEMES = ("file", "javascript", "data", "ftp", "smb", "ssh", "git", "vbsc
 PATH = re.compile(
     r"(?:^|[\s'\"=(])((?:/(?:home|root|Users|mnt|tmp|etc|var|opt|usr|proc|dev)/|[A-Za-z]:\\|\\\\|~/)[^\s'\"]*)"
 )
-LONG_TOKEN = 1024
-LONG_TEXT = 1 << 20
-TEMPLATE_KEYS = Keys.Tokenizer.CHAT_TEMPLATE
+LONG_TOKEN, LONG_TEXT = 1024, 1 << 20
 PLAIN_TYPES = (int(TokenType.NORMAL), int(TokenType.BYTE), int(TokenType.UNUSED))
 
 
@@ -46,13 +47,10 @@ def audit_metadata(metadata: Metadata) -> Iterator[Finding]:
     for key in metadata:
         value = metadata.value(key)
         if value.type is ValueType.STRING:
-            texts = [value.data]
+            yield from _text(key, value.data)
         elif value.element is ValueType.STRING and not key.startswith("tokenizer.ggml."):
-            texts = list(value.data)
-        else:
-            continue
-        for text in texts:
-            yield from _text(key, text)
+            for text in value.data:
+                yield from _text(key, text)
 
 
 def _text(key: str, text: Any) -> Iterator[Finding]:
@@ -63,15 +61,14 @@ def _text(key: str, text: Any) -> Iterator[Finding]:
         yield Finding("low", "size", key, f"has {len(text):,} characters")
     if match := CONTROL.search(text):
         yield Finding("medium", "terminal", key, f"has {named(match[0])}, which a terminal may obey when it is printed")
-    if key.startswith((TEMPLATE_KEYS, "tokenizer.huggingface")):
+    if key.startswith((Keys.Tokenizer.CHAT_TEMPLATE, "tokenizer.huggingface")):
         return
-    if match := DECEPTIVE.search(text):
-        yield Finding("high", "invisible text", key, f"has {named(match[0])}, which a reader doesn't see")
-    elif match := INVISIBLE.search(text):
-        yield Finding("low", "invisible text", key, f"has {named(match[0])}, which a reader doesn't see")
+    for severity, name in islice(hidden(text), 1):
+        worse: Severity = "high" if severity == "high" else "low"
+        yield Finding(worse, "invisible text", key, f"has {name}, which a reader doesn't see")
     if word := mixed_word(text):
         yield Finding("medium", "look-alike letters", key, f"mixes alphabets in the word {word!r}")
-    for match in list(LINK.finditer(text))[:20]:
+    for match in islice(LINK.finditer(text), 20):
         yield from _link(key, match[0])
     if match := PATH.search(text):
         yield Finding("low", "path", key, f"names a place on somebody's machine: {match[1][:100]}")
@@ -83,11 +80,9 @@ def _text(key: str, text: Any) -> Iterator[Finding]:
 
 def _link(key: str, link: str) -> Iterator[Finding]:
     scheme = link.partition(":")[0].lower()
-    if scheme not in SCHEMES:
-        if scheme in OTHER_SCHEMES:
-            yield Finding("medium", "link", key, f"has a link of the kind {scheme}: {link[:100]}")
-        return
-    if "//" not in link:
+    if scheme in OTHER_SCHEMES:
+        yield Finding("medium", "link", key, f"has a link of the kind {scheme}: {link[:100]}")
+    if scheme not in SCHEMES or "//" not in link:
         return
     try:
         parts = urlsplit(link)
@@ -95,57 +90,50 @@ def _link(key: str, link: str) -> Iterator[Finding]:
     except ValueError:
         yield Finding("medium", "link", key, f"has a link that is not valid: {link[:100]}")
         return
-    plain = scheme == "http"
-    if "@" in parts.netloc or host.startswith("xn--") or ".xn--" in host or _is_address(host):
+    is_address = False
+    with suppress(ValueError):
+        is_address = bool(ip_address(host))
+    if "@" in parts.netloc or host.startswith("xn--") or ".xn--" in host or is_address:
         yield Finding("medium", "link", key, f"has a link that hides where it leads: {link[:100]}")
     elif not LINK_KEYS.fullmatch(key):
         yield Finding("low", "link", key, f"has a link to {host}")
+    elif scheme == "http":
+        yield Finding("low", "link", key, f"links to {host}, not encrypted")
     else:
-        yield Finding("low" if plain else "info", "link", key, f"links to {host}{', not encrypted' if plain else ''}")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        yield Finding("info", "link", key, f"links to {host}")
 
 
 def audit_tokens(metadata: Metadata) -> Iterator[Finding]:
     """Texts of tokens: above all of those that are found in a text before anything else."""
-    key = Keys.Tokenizer.LIST
-    if key not in metadata or metadata.value(key).element is not ValueType.STRING:
+    if TOKENS not in metadata or metadata.value(TOKENS).element is not ValueType.STRING:
         return
-    texts = metadata[key].tolist() if hasattr(metadata[key], "tolist") else list(metadata[key])
-    sound = not any(wrong == Keys.Tokenizer.TOKEN_TYPE for wrong, _ in type_mismatches(metadata, "tokenizer."))
-    types = np.asarray(metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()) if sound else ())
+    texts = token_texts(metadata)
+    sound = not any(wrong == TYPES for wrong, _ in type_mismatches(metadata, "tokenizer."))
+    types = np.asarray(metadata.get(TYPES, ()) if sound else ())
     types = types if len(types) == len(texts) else np.ones(len(texts), np.int32)
     special = {i: texts[i] for i in np.flatnonzero(~np.isin(types, PLAIN_TYPES)).tolist()}
-    yield from _special_tokens(key, special)
-    yield from _plain_tokens(key, texts, special, str(metadata.get(Keys.Tokenizer.MODEL)) == "gpt2")
+    found = [*_special_tokens(special), *_plain_tokens(texts, special, str(metadata.get(MODEL)) == "gpt2")]
+    yield from (Finding(severity, "token", TOKENS, message) for severity, message in found)
 
 
-def _special_tokens(key: str, special: dict[int, Any]) -> Iterator[Finding]:
+def _special_tokens(special: dict[int, Any]) -> Iterator[tuple[Severity, str]]:
     shown: dict[str, int] = {}
     for i, text in special.items():
         if isinstance(text, bytes):
-            yield Finding("medium", "token", key, f"special token {i} is not UTF-8")
+            yield "medium", f"special token {i} is not UTF-8"
             continue
         if match := DECEPTIVE.search(text) or INVISIBLE.search(text):
-            yield Finding("medium", "token", key, f"special token {i}, {text[:60]!r}, has {named(match[0])}")
+            yield "medium", f"special token {i}, {text[:60]!r}, has {named(match[0])}"
         elif word := mixed_word(text):
-            yield Finding("medium", "token", key, f"special token {i} mixes alphabets in the word {word!r}")
+            yield "medium", f"special token {i} mixes alphabets in the word {word!r}"
         visible = INVISIBLE.sub("", DECEPTIVE.sub("", text)).strip()
-        if visible and visible in shown:
-            both = f"{shown[visible]} and {i}"
-            yield Finding("medium", "token", key, f"special tokens {both} look the same: {text[:60]!r}")
-        shown.setdefault(visible, i)
+        if shown.setdefault(visible, i) != i and visible:
+            yield "medium", f"special tokens {shown[visible]} and {i} look the same: {text[:60]!r}"
         if len(text) > LONG_TOKEN:
-            yield Finding("low", "token", key, f"special token {i} has {len(text):,} characters")
+            yield "low", f"special token {i} has {len(text):,} characters"
 
 
-def _plain_tokens(key: str, texts: list[Any], special: dict[int, Any], in_bytes: bool) -> Iterator[Finding]:
+def _plain_tokens(texts: list[Any], special: dict[int, Any], in_bytes: bool) -> Iterator[tuple[Severity, str]]:
     """Ordinary tokens come from what the tokenizer was trained on: odd ones are worth a word, no more."""
     found = Counter[str]()
     for i, text in enumerate(_readable(texts) if in_bytes else texts):
@@ -155,10 +143,9 @@ def _plain_tokens(key: str, texts: list[Any], special: dict[int, Any], in_bytes:
             found["that turn the direction of text or are tags"] += 1
         elif INVISIBLE.search(text):
             found["with invisible characters"] += 1
-    for what, count in found.items():
-        yield Finding("info", "token", key, f"{count} tokens {what}")
+    yield from (("info", f"{count} tokens {what}") for what, count in found.items())
     if longest := [i for i, text in enumerate(texts) if len(text) > LONG_TOKEN and i not in special]:
-        yield Finding("low", "token", key, f"{len(longest)} tokens of more than {LONG_TOKEN} bytes, first {longest[0]}")
+        yield "low", f"{len(longest)} tokens of more than {LONG_TOKEN} bytes, first {longest[0]}"
 
 
 def _readable(texts: list[Any]) -> Iterator[Any]:
