@@ -4,6 +4,7 @@ spelling.
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from quants import Tensor
@@ -187,9 +188,15 @@ def unless_tied(name: str) -> Callable[[Config], str]:
     return lambda config: "" if config.get("tie_word_embeddings") else name
 
 
-def unless_usual(key: str, usual: float) -> Computed:
+@dataclass(frozen=True)
+class UnlessUsual:
     """A number of the config where it is not what files without the GGUF key mean (llama.cpp drops those)."""
-    return lambda config: None if config[key] == usual else type(usual)(config[key])
+
+    key: str
+    usual: float
+
+    def __call__(self, config: Config) -> float | None:
+        return None if config[self.key] == self.usual else type(self.usual)(config[self.key])
 
 
 def head_dim(config: Config) -> int:

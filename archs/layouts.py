@@ -4,6 +4,7 @@ Names of tensors begin with ".": `archs.spec.Architecture.derive` puts the layer
 """
 
 import re
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from quants.errors import ModelError
@@ -23,6 +24,11 @@ def gated_net(
 def head_norms(q: str = "q_norm", k: str = "k_norm") -> dict[str, Target]:
     """The norms of q and k."""
     return {f".self_attn.{q}": "attn_q_norm", f".self_attn.{k}": "attn_k_norm"}
+
+
+def kv_heads_where(attends: Callable[[Config], Iterable[bool]]) -> Computed:
+    """Key-value heads of each layer of a hybrid; none in those that are no attention layers."""
+    return lambda config: [config["num_key_value_heads"] if each else 0 for each in attends(config)]
 
 
 def not_exportable(keys: GgufKeys, tensors: Tensors) -> NoReturn:
@@ -122,7 +128,3 @@ def published_mtp(config: Config, tensors: Tensors) -> Tensors:
     return source
 
 
-def mtp_counts(keys: GgufKeys) -> ConfigKeys:
-    """How many layers there are, and how many of those that predict."""
-    count = keys.get("nextn_predict_layers", 0)
-    return {"num_hidden_layers": keys["block_count"] - count, "num_nextn_predict_layers": count}

@@ -12,8 +12,9 @@ import numpy as np
 from quants import Tensor
 from quants.errors import ModelError
 
-from ..config import head_dim
+from ..config import UnlessUsual, head_dim
 from ..experts import GATING
+from ..layouts import step_limits
 from ..model_type import own_keys
 from ..rope import yarn_settings
 from ..spec import Architecture, ConfigKeys, GgufKeys
@@ -70,6 +71,8 @@ def export_config(
     for key, solve in SOLVED.items():
         if key in architecture.metadata and not known.copied(key):
             config |= solve(known, keys.get(key))
+    sparing = {key: source for key, source in architecture.metadata.items() if isinstance(source, UnlessUsual)}
+    config |= {source.key: keys.get(key, source.usual) for key, source in sparing.items()}
     config |= _rotary(known)
     config |= {
         "vocab_size": tensors["token_embd.weight"].shape[0], "tie_word_embeddings": "output.weight" not in tensors,
@@ -154,6 +157,23 @@ def _inner(known: Known, value: Any) -> ConfigKeys:
     return dict.fromkeys([*names, "n_inner"] if "n_embd" in known.architecture.defaults else names, value)
 
 
+def _layers(known: Known, value: Any) -> ConfigKeys:
+    count = known.keys.get("nextn_predict_layers", 0)
+    counts = {"num_hidden_layers": value - count, "num_nextn_predict_layers": count}
+    return {key: count for key, count in counts.items() if key in known.architecture.defaults}
+
+
+def _context(known: Known, value: Any) -> ConfigKeys:
+    name = "max_position_embeddings"
+    return {name: value} if name in known.architecture.defaults.keys() - known.config.keys() else {}
+
+
+def _states(known: Known, value: Any) -> ConfigKeys:
+    """How many channels a state space has, as given or by the width."""
+    given = {"mamba_d_ssm": value, "mamba_expand": value / known.keys["embedding_length"]}
+    return next(({key: each} for key, each in given.items() if key in known.architecture.defaults), {})
+
+
 SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
     "rope.freq_base": lambda known, value: {"rope_theta": 10_000.0 if value is None else value},
     "rope.dimension_count": _head_width,
@@ -167,6 +187,11 @@ SOLVED: dict[str, Callable[[Known, Any], ConfigKeys]] = {
         {} if value is None else {"scoring_func": {number: name for name, number in GATING.items()}[value]}
     ),
     "feed_forward_length": _inner,
+    "block_count": _layers,
+    "context_length": _context,
+    "attention.head_count_kv": lambda known, value: {"num_key_value_heads": max(value)} if type(value) is list else {},
+    "ssm.inner_size": _states,
+    "ssm.time_step_max": lambda known, value: step_limits(known.keys),
 }
 
 

@@ -29,8 +29,7 @@ def labels(config: Config) -> list[str] | None:
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     if "token_types.weight" not in tensors:
         raise ModelError("BERT has token types")
-    types = tensors["token_types.weight"].shape[0]
-    return {"max_position_embeddings": keys["context_length"], "type_vocab_size": types}
+    return {"type_vocab_size": tensors["token_types.weight"].shape[0]}
 
 
 BERT = BASE.derive(
@@ -93,7 +92,7 @@ DISTILBERT = BERT.derive(
         ".ffn.lin2": "ffn_down", ".output_layer_norm": "layer_output_norm", "pre_classifier": "cls",
         "classifier": "cls.output",
     },
-    config_from_gguf=lambda keys, tensors: {"max_position_embeddings": keys["context_length"]},
+    config_from_gguf=None,
     activation="activation",
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from archs.config import changed, windowed_layers
 from archs.experts import kinds_of_nets, shared_width
 from archs.families.deepseek2 import DOTS1
 from archs.families.olmo import OLMO2
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts, mtp_layers, published_mtp
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers, published_mtp
 from archs.rope import scaling_type
 from archs.spec import Config
 from archs.typed_json import Either, Text, Whole
@@ -66,7 +66,7 @@ EXAONE_MOE = DOTS1.derive(
         "num_experts": 64, "num_shared_experts": 1, "num_experts_per_tok": 8, "norm_topk_prob": True,
         "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 0, "vocab_size": 102_400,
     },
-    config_from_gguf=lambda keys, tensors: {**mtp_counts(keys), **kinds_of_nets(keys, tensors)},
+    config_from_gguf=kinds_of_nets,
     tensors={".mlp.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS},
     block={"window_period": 4, "rope_layers": "windowed", "scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from archs.config import other_than, required
 from archs.families.llama import LLAMA
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2
 from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, scaled, scaled_rows, ungroup
@@ -141,9 +141,9 @@ FALCON_H1 = LLAMA.derive(
     },
     refused={"hidden_act": other_than("silu", "swish")},
     config_from_gguf=lambda keys, tensors: {  # the multipliers have gone into the weights
-        "mamba_d_ssm": keys["ssm.inner_size"], "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
-        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "mlp_multipliers": [1.0, 1.0],
-        "ssm_multipliers": [1.0] * 5, "lm_head_multiplier": keys.get("tied_logit_scale", 1.0), **step_limits(keys),
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors, "mlp_multipliers": [1.0, 1.0],
+        "mamba_norm_before_gate": keys.get("ssm.norm_before_gate", False), "ssm_multipliers": [1.0] * 5,
+        "lm_head_multiplier": keys.get("tied_logit_scale", 1.0),
     },
     flags_from_tensors={**MAMBA_BIASES, "projectors_bias": "blk.*.ssm_out.bias"},
     tensors={

@@ -16,7 +16,7 @@ from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_counts
+from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.rope import rotated_width
 from archs.spec import Config, Index, TensorMap
 from archs.transforms import reordered
@@ -82,9 +82,6 @@ GLM4_MOE = DOTS1.derive(
         "partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_routed_experts": 128, "n_shared_experts": 1,
         "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151_552,
     },
-    config_from_gguf=lambda keys, tensors: {
-        "num_hidden_layers": keys["block_count"] - keys.get("nextn_predict_layers", 0)
-    },
     flags_from_tensors={"use_qk_norm": "blk.*.attn_q_norm.weight"},
     tensors={".post_attention_layernorm": "post_attention_norm", **MTP_TENSORS},
     block={"ffn_norm": "post_attention_norm"},
@@ -103,9 +100,7 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
         "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8,
         "num_nextn_predict_layers": 0, "vocab_size": 154_880,
     },
-    config_from_gguf=lambda keys, tensors: {
-        **v3_config_from_gguf(keys, tensors), **mtp_counts(keys), **kinds_of_nets(keys, tensors),
-    },
+    config_from_gguf=lambda keys, tensors: {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)},
     tensors=MTP_TENSORS,
     refused={"partial_rotary_factor": lambda share: share not in (None, 1)},
 )  # fmt: skip

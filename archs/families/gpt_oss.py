@@ -4,7 +4,7 @@ Reference: transformers `models/gpt_oss/modeling_gpt_oss.py`. Gate and up rows o
 keep their blocks, bfloat16 ones are stored as (in, out).
 """
 
-from archs.config import other_than, unless_usual, unusual_windows
+from archs.config import UnlessUsual, other_than, unusual_windows
 from archs.families.llama import HALVES
 from archs.spec import TensorMap
 from archs.transforms import Invertible, chain, every_second, transpose
@@ -27,7 +27,7 @@ GPT_OSS = HALVES.derive(
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "expert_feed_forward_length": "intermediate_size",
-        "swiglu_limit": unless_usual("swiglu_limit", 7.0),
+        "swiglu_limit": UnlessUsual("swiglu_limit", 7.0),
     },
     defaults={
         "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
@@ -50,7 +50,6 @@ GPT_OSS = HALVES.derive(
         ".mlp.experts.down_proj_bias": "ffn_down_exps.bias",
     },
     refused={"swiglu_alpha": other_than(1.702)},
-    config_from_gguf=lambda keys, tensors: {"swiglu_limit": keys.get("swiglu_limit", 7.0)},
     rope_parameters="one",
     activation="",
     block={

@@ -15,7 +15,7 @@ from archs.experts import fused_experts, gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.mamba import UNBOUNDED
 from archs.hyper import Hyper, Keys
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2, step_limits
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, kv_heads_where, mamba2
 from archs.rope import llama3_freqs, longrope_factors
 from archs.spec import Architecture, Config, ConfigKeys, GgufKeys, TensorMap, Tensors, Transform, unchanged
 from archs.transforms import part
@@ -144,11 +144,6 @@ def attends(config: Config) -> list[bool]:
     return [kind in ("attention", "full_attention") for kind in config["layer_types"]]
 
 
-def kv_heads(config: Config) -> list[int]:
-    """Key-value heads of each layer; none in those that are no attention layers."""
-    return [config["num_key_value_heads"] if each else 0 for each in attends(config)]
-
-
 def without_state_space(config: Config) -> Architecture | None:
     """What llama.cpp makes of models that have attention layers only."""
     if not config.get("layer_types") or not all(attends(config)):
@@ -163,13 +158,11 @@ def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
 
 
 def hybrid_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    groups, rotating = keys["attention.head_count_kv"], keys.get("rope.scaling.finetuned", False)
     return {
-        "layer_types": ["attention" if count else "mamba" for count in groups],
-        "num_key_value_heads": max(groups), "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
-        "position_embedding_type": "rope" if rotating else "nope", "max_position_embeddings": keys["context_length"],
-        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0), **step_limits(keys),
-    }  # fmt: skip
+        "layer_types": ["attention" if count else "mamba" for count in keys["attention.head_count_kv"]],
+        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0),
+    }
 
 
 GRANITE_HYBRID = GRANITE_MOE.derive(
@@ -177,7 +170,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
     vocab_keys={"add_space_prefix": None},
     metadata={
         "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
-        "attention.head_count_kv": kv_heads,
+        "attention.head_count_kv": kv_heads_where(attends),
         "rope.scaling.finetuned": rotates,
         **MAMBA2_KEYS,
     },

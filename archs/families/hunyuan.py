@@ -34,10 +34,9 @@ def if_stretched(key: str, value: object) -> Computed:
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The context, and of a stretched base that it is one."""
-    found = {"max_position_embeddings": keys["context_length"]}
+    """Of a stretched base that it is one."""
     stretched = {"rope_type": "dynamic", "alpha": 1.0, "factor": 1.0}
-    return found | ({"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {})
+    return {"rope_scaling": stretched} if keys.get("rope.scaling.type") == "none" else {}
 
 
 HUNYUAN_DENSE = HALVES.derive(

@@ -4,10 +4,10 @@ LFM2 with experts: LFM2's layers, routed experts after the first dense ones, a c
 Reference: transformers `models/lfm2/modeling_lfm2.py`, `models/lfm2_moe/modeling_lfm2_moe.py`.
 """
 
-from archs.config import unless_usual
+from archs.config import UnlessUsual
 from archs.experts import GATING, renormalized
 from archs.families.llama import HALVES
-from archs.layouts import gated_net, head_norms
+from archs.layouts import gated_net, head_norms, kv_heads_where
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import channels_and_taps
 
@@ -22,20 +22,19 @@ def feed_forward_length(config: Config) -> int:
     return -(-width // multiple) * multiple
 
 
-def kv_heads(config: Config) -> list[int]:
-    """Key-value heads of each layer; none in those that are convolutions."""
+def attends(config: Config) -> list[bool]:
+    """Which layers are attention layers; others are convolutions."""
     full = config.get("full_attn_idxs")
     kinds = config.get("layer_types") or [
         "full_attention" if full is None or layer in full else "conv" for layer in range(config["num_hidden_layers"])
     ]
-    return [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
+    return [kind == "full_attention" for kind in kinds]
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    groups = keys["attention.head_count_kv"]
+    kinds = ["full_attention" if count else "conv" for count in keys["attention.head_count_kv"]]
     return {
-        "layer_types": ["full_attention" if count else "conv" for count in groups], "num_key_value_heads": max(groups),
-        "intermediate_size": keys["feed_forward_length"], "block_auto_adjust_ff_dim": False,
+        "layer_types": kinds, "intermediate_size": keys["feed_forward_length"], "block_auto_adjust_ff_dim": False,
     }  # fmt: skip
 
 
@@ -44,7 +43,7 @@ LFM2 = HALVES.derive(
     metadata={
         "vocab_size": "vocab_size",
         "feed_forward_length": feed_forward_length,
-        "attention.head_count_kv": kv_heads,
+        "attention.head_count_kv": kv_heads_where(attends),
         "attention.layer_norm_rms_epsilon": "norm_eps|block_norm_eps",
         "shortconv.l_cache": "conv_L_cache",
     },
@@ -74,16 +73,13 @@ LFM2_MOE = LFM2.derive(
         "leading_dense_block_count": "num_dense_layers",
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "expert_weights_norm": renormalized(usual=True),
-        "expert_weights_scale": unless_usual("routed_scaling_factor", 1.0),
+        "expert_weights_scale": UnlessUsual("routed_scaling_factor", 1.0),
     },
     defaults={
         "model_type": "lfm2_moe", "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792,
         "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4, "routed_scaling_factor": 1.0,
     },
     flags_from_tensors={"use_expert_bias": "blk.*.exp_probs_b.bias"},
-    config_from_gguf=lambda keys, tensors: {
-        **config_from_gguf(keys, tensors), "routed_scaling_factor": keys.get("expert_weights_scale", 1.0)
-    },
     refused={"conv_bias": True},
     tensors={
         ".feed_forward.gate": "ffn_gate_inp", ".feed_forward.expert_bias": "exp_probs_b.bias",

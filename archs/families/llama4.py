@@ -8,7 +8,7 @@ rope. llama.cpp drops what is not as in the published models: our keys say it.
 from dataclasses import replace
 from typing import Any
 
-from archs.config import unless_usual
+from archs.config import UnlessUsual
 from archs.experts import gate_and_up
 from archs.families.llama import LLAMA
 from archs.families.llama_like import PERIOD, rope_layers, unusual_rope_layers
@@ -66,7 +66,7 @@ LLAMA4 = LLAMA.derive(
         "attention.sliding_window": lambda config: 0 if chunk(config) == 0 else None,
         "attention.chunk_length": lambda config: chunk(config) or None,
         "attention.temperature_scale": temperature,
-        "attention.temperature_length": unless_usual("floor_scale", LENGTH),
+        "attention.temperature_length": UnlessUsual("floor_scale", LENGTH),
         "attention.normed": normed,
         "no_rope_layers": unusual_rope_layers,
     },

@@ -12,7 +12,7 @@ import math
 from archs.config import lookup, other_than, required, unless_tied
 from archs.experts import fused_experts, separate_experts
 from archs.families.llama import HALVES
-from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, mamba, mamba2, step_limits
+from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, gated_net, kv_heads_where, mamba, mamba2
 from archs.spec import Architecture, Block, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from quants.errors import ModelError
 
@@ -81,8 +81,8 @@ MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMa
 
 def mamba2_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
-    found = {"expand": inner / keys["embedding_length"], "head_dim": inner // heads, "num_heads": heads}
-    return found | {"intermediate_size": inner} | step_limits(keys)
+    expand = inner / keys["embedding_length"]
+    return {"expand": expand, "head_dim": inner // heads, "num_heads": heads, "intermediate_size": inner}
 
 
 MAMBA2 = MAMBA.derive(
@@ -103,11 +103,10 @@ MAMBA2 = MAMBA.derive(
 )  # fmt: skip
 
 
-def jamba_kv_heads(config: Config) -> list[int]:
-    """Key-value heads of each layer; none in those that are no attention layers."""
+def attends(config: Config) -> list[bool]:
+    """Which of Jamba's layers are attention layers."""
     period, offset = config["attn_layer_period"], config["attn_layer_offset"]
-    count = config["num_key_value_heads"]
-    return [count if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
+    return [layer % period == offset for layer in range(config["num_hidden_layers"])]
 
 
 def _every(layers: list[bool]) -> tuple[int, int]:
@@ -125,16 +124,15 @@ def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     attention = _every([bool(count) for count in groups])
     experts = _every([f"blk.{i}.ffn_gate_inp.weight" in tensors for i in range(len(groups))])
     return {
-        "attn_layer_period": attention[0], "attn_layer_offset": attention[1], "num_key_value_heads": max(groups),
-        "expert_layer_period": experts[0], "expert_layer_offset": experts[1],
-        "mamba_dt_rank": keys["ssm.time_step_rank"], "mamba_expand": keys["ssm.inner_size"] / keys["embedding_length"],
+        "attn_layer_period": attention[0], "attn_layer_offset": attention[1], "expert_layer_period": experts[0],
+        "expert_layer_offset": experts[1], "mamba_dt_rank": keys["ssm.time_step_rank"],
     }  # fmt: skip
 
 
 JAMBA = HALVES.derive(
     name="jamba", hf_classes=("JambaForCausalLM",), vocab=("sentencepiece", "bpe"),
     metadata={
-        "attention.head_count_kv": jamba_kv_heads,
+        "attention.head_count_kv": kv_heads_where(attends),
         "rope.freq_base": None,
         "ssm.conv_kernel": "mamba_d_conv",
         "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),

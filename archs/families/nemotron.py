@@ -14,7 +14,7 @@ from archs.config import head_dim, other_than
 from archs.experts import ROUTING
 from archs.families.llama import HALVES
 from archs.families.mamba import MAMBA2, UNBOUNDED
-from archs.layouts import MTP_TENSORS, step_limits
+from archs.layouts import MTP_TENSORS, kv_heads_where, step_limits
 from archs.rope import rotated_width, scaling_type
 from archs.spec import COMMON, Architecture, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import add_one, interleave_rope
@@ -64,11 +64,6 @@ def layer_kinds(config: Config) -> list[str]:
     return [KINDS.get(kind, kind) for kind in kinds]
 
 
-def kv_heads(config: Config) -> list[int]:
-    """Key-value heads of each layer; none in those that are no attention layers."""
-    return [config["num_key_value_heads"] if kind == "attention" else 0 for kind in layer_kinds(config)]
-
-
 def expert_lengths(config: Config) -> list[int]:
     """The width of each layer's experts; llama.cpp writes none of dense nets beside them."""
     kinds = layer_kinds(config) + ["moe"] * further(config)
@@ -111,7 +106,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     widths, groups, heads = keys["feed_forward_length"], keys["attention.head_count_kv"], keys["ssm.time_step_rank"]
     kinds = ["mlp" if width else "attention" if group else "mamba" for width, group in zip(widths, groups, strict=True)]
     return {
-        "layers_block_type": kinds, "intermediate_size": max(widths), "num_key_value_heads": max(groups),
+        "layers_block_type": kinds, "intermediate_size": max(widths),
         "mamba_head_dim": keys["ssm.inner_size"] // heads, **step_limits(keys),
     }  # fmt: skip
 
@@ -137,7 +132,7 @@ NEMOTRON_H = MAMBA2.derive(
         "feed_forward_length": lambda config: [
             config["intermediate_size"] if kind == "mlp" else 0 for kind in layer_kinds(config)
         ],
-        "attention.head_count_kv": kv_heads,
+        "attention.head_count_kv": kv_heads_where(lambda config: (kind == "attention" for kind in layer_kinds(config))),
         # configs that also have `rms_norm_eps` get this key; what norms use is `layer_norm_epsilon` all the same
         "attention.layer_norm_rms_epsilon": lambda config: (
             None if config.get("rms_norm_eps") is None else config["layer_norm_epsilon"]
@@ -183,7 +178,9 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
         **ROUTING, "expert_gating_func": None, "leading_dense_block_count": None,
         "block_count": lambda config: len(layer_kinds(config)) + further(config),
         "nextn_predict_layers": lambda config: further(config) or None,
-        "attention.head_count_kv": lambda config: kv_heads(config) + [config["num_key_value_heads"]] * further(config),
+        "attention.head_count_kv": kv_heads_where(
+            lambda config: [kind == "attention" for kind in layer_kinds(config)] + [True] * further(config)
+        ),
         "feed_forward_length": expert_lengths,
         "expert_count": "n_routed_experts",
         "expert_used_count": "num_experts_per_tok",

@@ -7,7 +7,7 @@ layer norms, though their key says RMS.
 Reference: transformers `models/phi/`, `models/phi3/`, `models/phimoe/`.
 """
 
-from archs.config import other_than, rope_scaling, unless_usual
+from archs.config import UnlessUsual, other_than, rope_scaling
 from archs.families.llama import HALVES, MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import (
@@ -80,7 +80,7 @@ PHIMOE = MIXTRAL.derive(
         ),
         "rope.scaling.attn_factor": attention_factor,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
-        "expert_router_jitter": unless_usual("router_jitter_noise", 0.01),
+        "expert_router_jitter": UnlessUsual("router_jitter_noise", 0.01),
     },
     defaults={"intermediate_size": 6400, "num_local_experts": 16, "router_jitter_noise": 0.01, "vocab_size": 32_064},
     tensors={".mlp.router": "ffn_gate_inp", ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
@@ -88,7 +88,6 @@ PHIMOE = MIXTRAL.derive(
     refused={"num_experts_per_tok": other_than(2)},  # its mixer chooses two
     generated=(longrope_factors,),
     config_from_gguf=lambda keys, tensors: {
-        "router_jitter_noise": keys.get("expert_router_jitter", 0.01),
         "max_position_embeddings": keys["context_length"],
         "original_max_position_embeddings": keys["rope.scaling.original_context_length"],
     },

@@ -12,7 +12,7 @@ import numpy as np
 from archs.experts import SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
-from archs.layouts import MTP_KEYS, mtp_counts, mtp_layers, published_mtp
+from archs.layouts import MTP_KEYS, mtp_layers, published_mtp
 from archs.rope import rotated_width
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, in_layers
 from archs.transforms import (
@@ -62,13 +62,12 @@ flat = Invertible(column.invert, column.forward)
 
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    counts = mtp_counts(keys)
+    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
     return {
-        **counts, "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"],
-        "layer_types": kinds[: counts["num_hidden_layers"]],
+        "linear_value_head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"], "layer_types": kinds[:count],
         "partial_rotary_factor": keys["rope.dimension_count"] / keys["attention.key_length"],
-        **dense_layers({"block_count": counts["num_hidden_layers"]}, tensors),
+        **dense_layers({"block_count": count}, tensors),
     }  # fmt: skip
 
 

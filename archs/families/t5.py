@@ -4,7 +4,7 @@ Reference: transformers `models/t5/modeling_t5.py`, `models/umt5/` (each layer h
 version's decoder output is scaled before the tied head, which llama.cpp drops: `logit_scale` says it.
 """
 
-from archs.config import changed, lookup, unless_usual
+from archs.config import UnlessUsual, changed, lookup
 from archs.spec import BASE, Architecture, Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
@@ -63,7 +63,6 @@ def _config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {
         "feed_forward_proj": ("gated-" if gated else "") + keys.get("hidden_activation", plain),
         "tie_word_embeddings": "logit_scale" in keys, "is_encoder_decoder": True,
-        "relative_attention_max_distance": keys.get("attention.relative_max_distance", FAR),
     }  # fmt: skip
 
 
@@ -102,7 +101,7 @@ T5 = BASE.derive(
         "attention.layer_norm_epsilon": "layer_norm_epsilon",
         "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
         "attention.relative_buckets_count": "relative_attention_num_buckets",
-        "attention.relative_max_distance": unless_usual("relative_attention_max_distance", FAR),
+        "attention.relative_max_distance": UnlessUsual("relative_attention_max_distance", FAR),
         "decoder_start_token_id": "decoder_start_token_id|pad_token_id",
         "logit_scale": logit_scale,
         "hidden_activation": activation,
