@@ -187,3 +187,6 @@ def _trained_context(config: Config) -> int:
     """The context before it was stretched; the config's own key goes before that of its rotary settings."""
     found = config.get("original_max_position_embeddings") or rope_scaling(config, "original_max_position_embeddings")
     return int(found or config["max_position_embeddings"])
+
+
+FACTORS = (llama3_freqs, longrope_factors)  # what is a tensor of a rotary scaling

@@ -294,6 +294,7 @@ column = Invertible(
     lambda tensor, config: reshape(tensor, (*tensor.shape, 1)),
     lambda tensor, config: reshape(tensor, tensor.shape[:-1]),
 )
+flat = Invertible(column.invert, column.forward)
 # the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
 channels_and_taps = Invertible(
     lambda tensor, config: reshape(tensor, tensor.shape[::2]) if len(tensor.shape) == 3 else tensor,

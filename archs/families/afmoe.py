@@ -15,8 +15,7 @@ PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 AFMOE = LLAMA.derive(
     name="afmoe", hf_classes=("AfmoeForCausalLM",),
     metadata={
-        "attention.sliding_window": "sliding_window",
-        "expert_count": "num_experts|num_local_experts",
+        "attention.sliding_window": "sliding_window", "expert_count": "num_experts|num_local_experts",
         "attention.sliding_window_pattern": lambda config: unusual_windows(PERIOD)(  # llama.cpp drops it
             changed(config, sliding_window_pattern=config["global_attn_every_n_layers"])
         ),
@@ -24,8 +23,7 @@ AFMOE = LLAMA.derive(
         "expert_group_count": "n_group",
         "expert_group_used_count": "n_group",  # transformers looks at all
         "expert_gating_func": lambda config: 2 if config.get("score_func") else None,
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "num_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "num_shared_experts",
         "expert_weights_scale": "route_scale",
         "expert_weights_norm": lambda config: None if config.get("route_norm") is None else True,
         "leading_dense_block_count": "num_dense_layers",

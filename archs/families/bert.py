@@ -8,7 +8,7 @@ Reference: transformers `models/bert/`, `models/roberta/`, `models/distilbert/`,
 """
 
 from archs.config import required
-from archs.rope import SCALING, llama3_freqs, longrope_factors
+from archs.rope import FACTORS, SCALING
 from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import skip_rows
 from quants.errors import ModelError
@@ -44,8 +44,7 @@ BERT = BASE.derive(
         "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 30_522,
     },
     refused={"is_decoder": True},
-    config_from_gguf=config_from_gguf,
-    layers="encoder.layer",
+    config_from_gguf=config_from_gguf, layers="encoder.layer",
     tensors={
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": TensorMap("position_embd", skip_rows(first_position)),
@@ -92,8 +91,7 @@ DISTILBERT = BERT.derive(
         ".ffn.lin2": "ffn_down", ".output_layer_norm": "layer_output_norm", "pre_classifier": "cls",
         "classifier": "cls.output",
     },
-    config_from_gguf=None,
-    activation="activation",
+    config_from_gguf=None, activation="activation",
 )  # fmt: skip
 
 
@@ -117,16 +115,11 @@ def nomic_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 NOMIC_BERT = BERT.derive(
     name="nomic-bert", hf_classes=("NomicBertModel",),
     metadata={
-        **SCALING,
-        "context_length": context,
-        "embedding_length": "n_embd|hidden_size",
-        "block_count": "n_layer|num_hidden_layers",
-        "feed_forward_length": "n_inner|intermediate_size",
+        **SCALING, "context_length": context, "embedding_length": "n_embd|hidden_size",
+        "block_count": "n_layer|num_hidden_layers", "feed_forward_length": "n_inner|intermediate_size",
         "attention.head_count": "n_head|num_attention_heads",
-        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps",
-        "attention.key_length": head_width,
-        "attention.value_length": head_width,
-        "rope.freq_base": "rotary_emb_base|rope_theta",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon|layer_norm_eps", "attention.key_length": head_width,
+        "attention.value_length": head_width, "rope.freq_base": "rotary_emb_base|rope_theta",
     },
     defaults={"model_type": "nomic_bert", "max_position_embeddings": 2048, "rope_theta": 1000.0, "vocab_size": 30_528},
     refused={
@@ -142,8 +135,6 @@ NOMIC_BERT = BERT.derive(
         ".attn.out_proj": "attn_output", ".norm1": "attn_output_norm", ".mlp.fc11": "ffn_up", ".mlp.fc12": "ffn_gate",
         ".mlp.fc2": "ffn_down", ".norm2": "layer_output_norm",
     },
-    generated=(llama3_freqs, longrope_factors),
-    config_from_gguf=nomic_config_from_gguf,
-    activation="hidden_act",
+    generated=FACTORS, config_from_gguf=nomic_config_from_gguf, activation="hidden_act",
     block={"rope": "halves", "activation": "silu", "gated": True},
 )  # fmt: skip

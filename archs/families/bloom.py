@@ -17,8 +17,7 @@ BLOOM = BASE.derive(
         "context_length": f"seq_length|{WIDTH}",  # the model has no limit; llama.cpp's stand-in
         "embedding_length": WIDTH,
         "feed_forward_length": lambda config: 4 * required(config, WIDTH),
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": HEADS,
+        "attention.head_count": HEADS, "attention.head_count_kv": HEADS,
     },
     defaults={
         "hidden_size": lambda config: config.get("n_embed", 64),

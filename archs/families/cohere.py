@@ -21,8 +21,7 @@ from archs.typed_json import Unread
 COHERE = HALVES.derive(
     name="command-r", hf_classes=("CohereForCausalLM", "CohereModel"),
     metadata={
-        "context_length": "model_max_length|max_position_embeddings",
-        "logit_scale": "logit_scale",
+        "context_length": "model_max_length|max_position_embeddings", "logit_scale": "logit_scale",
         "rope.scaling.type": scaling_type,
     },
     defaults={
@@ -40,10 +39,8 @@ PERIOD = 4  # what files without `attention.sliding_window_pattern` mean
 COHERE2 = COHERE.derive(
     name="cohere2", hf_classes=("Cohere2ForCausalLM", "Cohere2Model"),
     metadata={
-        "context_length": "max_position_embeddings",
-        "rope.dimension_count": head_dim,
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD),
+        "context_length": "max_position_embeddings", "rope.dimension_count": head_dim,
+        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": unusual_windows(PERIOD),
         "vocab_size": "vocab_size",
     },
     defaults={"head_dim": head_dim, "rope_theta": 10_000.0, "sliding_window": 4096},
@@ -92,10 +89,8 @@ COHERE2_MOE = COHERE2.derive(
     keys={"rope_scaling": Unread()},  # but `rope_parameters`
     metadata={
         "feed_forward_length": "prefix_dense_intermediate_size|intermediate_size",
-        "attention.sliding_window_pattern": window_pattern,
-        "attention.rope_pattern": rope_pattern,
-        "expert_feed_forward_length": "intermediate_size",
-        "leading_dense_block_count": dense_layers,
+        "attention.sliding_window_pattern": window_pattern, "attention.rope_pattern": rope_pattern,
+        "expert_feed_forward_length": "intermediate_size", "leading_dense_block_count": dense_layers,
         "expert_gating_func": lambda config: GATING[config["expert_selection_fn"]],
         "expert_weights_norm": lambda config: config["norm_topk_prob"] or config["expert_selection_fn"] == "softmax",
         "expert_shared_count": lambda config: config["num_shared_experts"] or None,

@@ -77,8 +77,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         "attention.key_length": lambda config: config["kv_lora_rank"] + config["qk_rope_head_dim"],
         "attention.value_length": "kv_lora_rank",
         "attention.key_length_mla": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
-        "attention.value_length_mla": "v_head_dim",
-        "attention.q_lora_rank": "q_lora_rank",
+        "attention.value_length_mla": "v_head_dim", "attention.q_lora_rank": "q_lora_rank",
         "attention.kv_lora_rank": "kv_lora_rank",
         "attention.latent_norm_epsilon": lambda config: LATENT_EPS if config["rms_norm_eps"] != LATENT_EPS else None,
         "expert_gating_func": always("softmax"),
@@ -86,8 +85,7 @@ DEEPSEEK_V2 = LLAMA.derive(
             config.get("n_group" if config.get("topk_method") == "greedy" else "topk_group")
         ),
         "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
-        "rope.dimension_count": "qk_rope_head_dim",
-        "rope.scaling.attn_factor": attn_factor,
+        "rope.dimension_count": "qk_rope_head_dim", "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": log_multiplier,
     },
     defaults={
@@ -139,8 +137,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 DOTS1 = HALVES.derive(
     name="dots1", hf_classes=("Dots1ForCausalLM",), vocab=("bpe", "sentencepiece"),
     metadata={
-        **ROUTING,
-        "expert_gating_func": always("sigmoid"),
+        **ROUTING, "expert_gating_func": always("sigmoid"),
         "attention.sliding_window": lambda config: config.get("sliding_window") if window_pattern(config) else None,
         "attention.sliding_window_pattern": window_pattern,
     },

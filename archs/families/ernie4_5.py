@@ -32,25 +32,20 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {"moe_layer_start_index": first, "moe_layer_end_index": last, "moe_layer_interval": every}
 
 
-ERNIE45_MOE = HALVES.derive(
-    name="ernie4_5-moe", hf_classes=("Ernie4_5_MoeForCausalLM",), vocab=("sentencepiece", "bpe"),
+ERNIE45_MOE = ERNIE4_5.derive(
+    name="ernie4_5-moe", hf_classes=("Ernie4_5_MoeForCausalLM",),
     metadata={
-        "expert_count": "moe_num_experts",
-        "expert_used_count": "moe_k",
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "moe_num_shared_experts",
-        "expert_shared_feed_forward_length": shared_width,
-        "interleave_moe_layer_step": "moe_layer_interval",
+        "expert_count": "moe_num_experts", "expert_used_count": "moe_k",
+        "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "moe_num_shared_experts",
+        "expert_shared_feed_forward_length": shared_width, "interleave_moe_layer_step": "moe_layer_interval",
         "leading_dense_block_count": "moe_layer_start_index",
     },
     defaults={
         "model_type": "ernie4_5_moe", "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 28,
-        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": head_dim, "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
-        "moe_num_shared_experts": 2, "moe_layer_interval": 1, "moe_layer_start_index": 1, "vocab_size": 103_424,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": head_dim, "moe_num_experts": 64, "moe_k": 6,
+        "moe_intermediate_size": 1536, "moe_num_shared_experts": 2, "moe_layer_interval": 1, "moe_layer_start_index": 1,
     },
     config_from_gguf=config_from_gguf,
-    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     refused={"moe_norm_min": other_than(1e-12)},
     tensors={
         **{name: target for name, target in DEEPSEEK_V3.tensors.items() if ".mlp." in name},
@@ -58,5 +53,5 @@ ERNIE45_MOE = HALVES.derive(
         ".mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     },
     layers_vary=True,
-    block={"rope": "adjacent", "normalize_experts": True},
+    block={"normalize_experts": True},
 )  # fmt: skip

@@ -35,8 +35,7 @@ EXAONE4 = OLMO2.derive(
         {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
     ),
     metadata={
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_pattern,
+        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern,
         "vocab_size": "vocab_size",
     },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
@@ -44,21 +43,17 @@ EXAONE4 = OLMO2.derive(
 )  # fmt: skip
 
 EXAONE_MOE = DOTS1.derive(
-    name="exaone-moe", hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
-    prepare=mtp_layers,
+    name="exaone-moe", hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), prepare=mtp_layers,
     keys=PATTERN,
     prepare_export=published_mtp,
     metadata={
-        "block_count": MTP_KEYS["block_count"],
-        "vocab_size": "vocab_size",
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": window_pattern,
+        "block_count": MTP_KEYS["block_count"], "vocab_size": "vocab_size",
+        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern,
         "expert_shared_count": "num_shared_experts",
         "expert_shared_feed_forward_length": lambda config: shared_width(
             changed(config, n_shared_experts=config["num_shared_experts"])
         ),
-        "nextn_predict_layers": "num_nextn_predict_layers",
-        "rope.scaling.type": scaling_type,
+        "nextn_predict_layers": "num_nextn_predict_layers", "rope.scaling.type": scaling_type,
     },
     defaults={
         "model_type": "exaone_moe", "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,

@@ -12,7 +12,7 @@ import numpy as np
 from archs.config import other_than, required
 from archs.families.llama import LLAMA
 from archs.layouts import MAMBA2_KEYS, MAMBA_BIASES, mamba2
-from archs.rope import SCALING, llama3_freqs, longrope_factors, unusual_base
+from archs.rope import FACTORS, SCALING, unusual_base
 from archs.spec import BASE, Config, ConfigKeys, Floats, GgufKeys, TensorMap, Tensors
 from archs.transforms import chain, scaled, scaled_rows, ungroup
 from quants import format_named
@@ -83,12 +83,10 @@ FALCON = BASE.derive(
         ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
         ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
     },
-    generated=(llama3_freqs, longrope_factors),
-    config_from_gguf=config_from_gguf,
+    generated=FACTORS, config_from_gguf=config_from_gguf,
     legacy_names=lambda tensors: () if "blk.0.attn_norm_2.weight" in tensors else ("h.{i}.ln_mlp",),
     prefixes=("transformer", "model", "language_model", "text_model"),
-    activation="activation",
-    eager_attention=False,  # it adds ALiBi twice
+    activation="activation", eager_attention=False,  # it adds ALiBi twice
     block={
         "norm": "layer", "rope": "halves", "alibi": "attention.max_alibi_bias", "alibi_terms": alibi_terms,
         "activation": "gelu", "gated": False, "parallel": "use_parallel_residual",
@@ -122,9 +120,7 @@ def tied_logit_scale(config: Config) -> float | None:
 FALCON_H1 = LLAMA.derive(
     name="falcon-h1", hf_classes=("FalconH1ForCausalLM",), vocab=("bpe",),
     metadata={
-        "rope.dimension_count": None,
-        **MAMBA2_KEYS,
-        "ssm.inner_size": inner_size,
+        "rope.dimension_count": None, **MAMBA2_KEYS, "ssm.inner_size": inner_size,
         "ssm.norm_before_gate": lambda config: (  # llama.cpp drops it
             bool(config["mamba_rms_norm"] and config["mamba_norm_before_gate"]) or None
         ),

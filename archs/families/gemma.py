@@ -56,12 +56,9 @@ GEMMA2 = GEMMA.derive(
     wrappers_refused=(),
     hf_classes=("Gemma2ForCausalLM", "Gemma2Model"),
     metadata={
-        "hidden_activation": None,
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD),
-        "attention.scale": attention_scale,
-        "attn_logit_softcapping": "attn_logit_softcapping",
-        "final_logit_softcapping": "final_logit_softcapping",
+        "hidden_activation": None, "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": unusual_windows(PERIOD), "attention.scale": attention_scale,
+        "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
     },
     defaults={
         "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
@@ -73,8 +70,7 @@ GEMMA2 = GEMMA.derive(
         ".pre_feedforward_layernorm": TensorMap("ffn_norm", add_one),
         ".post_feedforward_layernorm": TensorMap("post_ffw_norm", add_one),
     },
-    config_from_gguf=None,
-    activation="hidden_activation",
+    config_from_gguf=None, activation="hidden_activation",
     block={"window_period": PERIOD},
 )  # fmt: skip
 

@@ -1,21 +1,27 @@
-"""Gemma 4 (text): layers that see everything have wider heads, of which a part rotates; values are normalised.
+"""Gemma 4 (text): layers that see everything have wider heads, of which a part rotates; values are normalised. What
+only some of the models have, their tensors or keys show: inputs for each layer apart, experts beside the dense net,
+keys that are values as well, last layers that share keys and values of earlier ones.
 
-Reference: transformers `models/gemma4/modeling_gemma4.py`. What only some of the models have, their tensors or keys
-show: inputs for each layer apart, experts beside the dense net, keys that are values as well, last layers that share
-keys and values of earlier ones.
+Gemma 3n (text): alternating updates of four copies, low-rank residuals, sparse activations in the first layers. As in
+Gemma 4 each layer gets an input apart, and the last layers share keys and values of earlier ones. Tokens without such
+an input (those of pictures and sounds) get zeros.
+Reference: transformers `models/gemma4/`, `models/gemma3n/`.
 """
 
+import math
 from collections.abc import Iterable
+from statistics import NormalDist
 
 import numpy as np
 
 from archs.config import rope_scaling, windowed_layers
-from archs.config_keys import FLAG
+from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
 from archs.layouts import not_exportable
-from archs.rope import SCALING
-from archs.spec import Computed, Config, TensorMap
-from archs.typed_json import Either, Text
+from archs.rope import FACTORS, SCALING
+from archs.spec import COMMON, Config, TensorMap
+from archs.transforms import concatenated, zeros
+from archs.typed_json import Either, ListOf, Text
 from quants import Tensor, from_array
 from quants.errors import ModelError
 
@@ -58,33 +64,22 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
     yield from_array("rope_freqs.weight", np.array([1.0] * rotating + [1e30] * (pairs - rotating), np.float32))
 
 
-KEYS: dict[str, str | Computed | None] = {
-    "feed_forward_length": feed_forward_lengths,
-    "attention.head_count_kv": kv_heads,
-    "attention.key_length": wide_head,
-    "attention.value_length": wide_head,
-    "attention.key_length_swa": "head_dim",
-    "attention.value_length_swa": "head_dim",
-    "attention.sliding_window_pattern": window_pattern,
-    "attention.shared_kv_layers": "num_kv_shared_layers",
-    "attention.scale": None,
-    "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
-    "expert_used_count": "top_k_experts",
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "rope.dimension_count": wide_head,
-    "rope.dimension_count_swa": "head_dim",
-}
-
-# Tokens that whoever reads a chat wants to see.
-CHANNELS = (
-    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
-)  # fmt: skip
-
 GEMMA4 = GEMMA3.derive(
     name="gemma4", hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("plain_bpe",),
-    vocab_user_defined=CHANNELS,
-    metadata={**dict.fromkeys(SCALING), **KEYS},
+    vocab_user_defined=(  # that whoever reads a chat wants to see
+        "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+    ),
+    metadata={
+        **dict.fromkeys(SCALING), "feed_forward_length": feed_forward_lengths, "attention.head_count_kv": kv_heads,
+        "attention.key_length": wide_head, "attention.value_length": wide_head,
+        "attention.key_length_swa": "head_dim", "attention.value_length_swa": "head_dim",
+        "attention.sliding_window_pattern": window_pattern, "attention.shared_kv_layers": "num_kv_shared_layers",
+        "attention.scale": None,
+        "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
+        "expert_used_count": "top_k_experts", "expert_feed_forward_length": "moe_intermediate_size",
+        "rope.dimension_count": wide_head, "rope.dimension_count_swa": "head_dim",
+    },
     defaults={
         "num_hidden_layers": 30, "global_head_dim": 512, "sliding_window": 512,
         "rope_scaling": {"rope_type": "proportional"}, "partial_rotary_factor": 0.25,
@@ -93,8 +88,7 @@ GEMMA4 = GEMMA3.derive(
     },
     keys={"use_bidirectional_attention": Either((FLAG, Text(("all", "vision"))))},
     refused={"use_bidirectional_attention": "all"},
-    config_from_gguf=not_exportable,
-    generated=(proportional_freqs,),
+    config_from_gguf=not_exportable, generated=(proportional_freqs,),
     tensors={
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
         "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
@@ -112,5 +106,67 @@ GEMMA4 = GEMMA3.derive(
         "numbers": lambda keys, usual: usual.with_layers(  # the width of a head does not scale q·k
             lambda i, own: {"attention_scale": float(keys.of_layer("attention.scale", i, 1.0))}
         ),
+    },
+)  # fmt: skip
+
+
+def sparsity(config: Config) -> list[float]:
+    """Of each layer, which multiple of the standard deviation an activation has to exceed; as torch computes it."""
+    shares, count = config.get("activation_sparsity_pattern"), config["num_hidden_layers"]
+    if shares is None:
+        sparse = 10 if count > 10 else 0
+        shares = [0.95] * sparse + [0.0] * (count - sparse)
+    return [_multiple(share) for share in (shares if isinstance(shares, list) else [shares] * count)]
+
+
+def _multiple(share: float) -> float:
+    if share <= 0:
+        return -math.inf
+    at = np.float32(2) * np.float32(share) - np.float32(1)
+    root = np.float32(math.sqrt(2))
+    return float(np.float32(NormalDist().inv_cdf((1 + float(at)) / 2) / math.sqrt(2)) * root)
+
+
+def for_each_token(tensor: Tensor, config: Config) -> Tensor:
+    """Zeros below, for tokens that the table has no row for."""
+    missing = int(config["vocab_size"]) - tensor.shape[0]
+    if missing <= 0:
+        return tensor
+    return concatenated([tensor, zeros(tensor, missing)], tensor.name)
+
+
+GEMMA3N = GEMMA4.derive(
+    name="gemma3n", hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
+    vocab=("sentencepiece", "bpe"), generated=FACTORS,
+    keys={"intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
+    float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
+    metadata={
+        **SCALING,
+        **{key: COMMON[key] for key in ("attention.head_count_kv", "attention.key_length", "attention.value_length")},
+        **dict.fromkeys(key for key in GEMMA4.metadata if key.endswith("_swa") and key != "rope.freq_base_swa"),
+        "feed_forward_length": lambda config: (
+            width if isinstance(width := config["intermediate_size"], list) else [width] * config["num_hidden_layers"]
+        ),
+        "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 5 != 0),
+        "rope.dimension_count": None, "expert_used_count": None, "expert_feed_forward_length": None,
+        "altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs",
+        "activation_sparsity_scale": sparsity,
+    },
+    defaults={
+        "hidden_size": 2048, "intermediate_size": 16_384, "num_hidden_layers": 35, "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768, "rope_scaling": None, "partial_rotary_factor": None,
+        "final_logit_softcapping": 30.0, "altup_active_idx": 0, "altup_num_inputs": 4, "num_kv_shared_layers": 15,
+        "vocab_size": 262_400,
+    },
+    refused={"altup_correct_scale": False, "altup_num_inputs": lambda count: count != 4},
+    tensors={
+        "embed_tokens": TensorMap("token_embd", for_each_token),
+        "embed_tokens_per_layer": TensorMap("per_layer_token_embd", for_each_token),
+        "altup_projections.{e}": TensorMap("altup_proj", stack=True),
+        "altup_unembed_projections.{e}": TensorMap("altup_unembd_proj", stack=True),
+        ".altup.correct_output_scale": "altup_correct_scale.weight", ".altup.correction_coefs": "altup_correct_coef",
+        ".altup.prediction_coefs": "altup_predict_coef", ".altup.modality_router": "altup_router",
+        ".altup.router_norm": "altup_router_norm", ".laurel.linear_left": "laurel_l",
+        ".laurel.linear_right": "laurel_r", ".laurel.post_laurel_norm": "laurel_post_norm",
     },
 )  # fmt: skip

@@ -21,14 +21,11 @@ from archs.rope import rotated_width
 from archs.spec import Config, Index, TensorMap
 from archs.transforms import reordered
 
-SPECIAL = {"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>"}  # the tokenizer's files don't say
-
 GLM4 = HALVES.derive(
     name="glm4", hf_classes=("Glm4ForCausalLM", "Glm4Model"),
-    vocab_keys=SPECIAL | {"bos_token_id": "<|endoftext|>"},
-    metadata={
-        "rope.dimension_count": rotated_width,
-    },
+    # the tokenizer's files don't say
+    vocab_keys={"eot_token_id": "<|user|>", "unknown_token_id": "<|endoftext|>", "bos_token_id": "<|endoftext|>"},
+    metadata={"rope.dimension_count": rotated_width},
     defaults={
         "intermediate_size": 13_696, "num_hidden_layers": 40, "num_key_value_heads": 2, "head_dim": 128,
         "max_position_embeddings": 131_072, "rms_norm_eps": 1.5625e-07, "partial_rotary_factor": 0.5,
@@ -58,8 +55,7 @@ GLM = GLM4.derive(
         "rope.scaling.original_context_length": (
             "rope_scaling.original_max_position_embeddings|max_position_embeddings"
         ),
-        "attention.key_length": unusual_head_dim,
-        "attention.value_length": unusual_head_dim,
+        "attention.key_length": unusual_head_dim, "attention.value_length": unusual_head_dim,
     },
 )  # fmt: skip
 
@@ -90,9 +86,7 @@ GLM4_MOE = DOTS1.derive(
 GLM4_MOE_LITE = DEEPSEEK_V3.derive(
     hf_classes=("Glm4MoeLiteForCausalLM",),
     vocab_keys=GLM4_MOE.vocab_keys,
-    metadata={
-        **MTP_KEYS,
-    },
+    metadata=MTP_KEYS,
     defaults={
         "model_type": "glm4_moe_lite", "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
         "num_attention_heads": 20, "max_position_embeddings": 202_752, "rms_norm_eps": 1e-5, "first_k_dense_replace": 1,
@@ -106,15 +100,14 @@ GLM4_MOE_LITE = DEEPSEEK_V3.derive(
 )  # fmt: skip
 
 
-def order(rows: int, config: Config) -> Index:
+@reordered
+def halves(rows: int, config: Config) -> Index:
     """Of each head the first of each pair that rotates, then the second ones, then what does not rotate."""
     width, rotated = head_dim(config), rotated_width(config)
     one = np.concatenate([np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, width)])
     found: Index = (np.arange(0, rows, width)[:, None] + one).reshape(-1)
     return found
 
-
-halves = reordered(order)
 
 GLM4V = GLM4.derive(
     hf_classes=("Glm4vForConditionalGeneration",),
@@ -125,8 +118,6 @@ GLM4V = GLM4.derive(
 
 GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
-    metadata={
-        "rope.dimension_sections": sections,
-    },
+    metadata={"rope.dimension_sections": sections},
     defaults={"max_position_embeddings": 65_536},
 )  # fmt: skip

@@ -24,10 +24,8 @@ rows_first = Invertible(
 GPT_OSS = HALVES.derive(
     name="gpt-oss", hf_classes=("GptOssForCausalLM",),
     metadata={
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": unusual_windows(PERIOD),
-        "expert_feed_forward_length": "intermediate_size",
-        "swiglu_limit": UnlessUsual("swiglu_limit", 7.0),
+        "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": unusual_windows(PERIOD),
+        "expert_feed_forward_length": "intermediate_size", "swiglu_limit": UnlessUsual("swiglu_limit", 7.0),
     },
     defaults={
         "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
@@ -50,8 +48,7 @@ GPT_OSS = HALVES.derive(
         ".mlp.experts.down_proj_bias": "ffn_down_exps.bias",
     },
     refused={"swiglu_alpha": other_than(1.702)},
-    rope_parameters="one",
-    activation="",
+    rope_parameters="one", activation="",
     block={
         "ffn_norm": "post_attention_norm", "activation": "swiglu_oai", "window_period": PERIOD,
         "scoring": "softmax_of_top",

@@ -3,7 +3,7 @@
 Reference: transformers `models/gpt_neox/modeling_gpt_neox.py`. q, k and v come fused head by head.
 """
 
-from archs.rope import SCALING, llama3_freqs, longrope_factors, rotated_width, unusual_base
+from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
 from archs.spec import BASE, TensorMap
 from archs.transforms import ungroup
 from archs.typed_json import Unread
@@ -11,9 +11,7 @@ from archs.typed_json import Unread
 GPTNEOX = BASE.derive(
     name="gptneox", hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
     metadata={
-        **SCALING,
-        "rope.dimension_count": rotated_width,
-        "rope.freq_base": unusual_base,
+        **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base,
         "use_parallel_residual": "use_parallel_residual",
     },
     keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
@@ -32,7 +30,7 @@ GPTNEOX = BASE.derive(
     },
     ignored=("layers.*.attention.bias",),
     prefixes=("gpt_neox",),
-    generated=(llama3_freqs, longrope_factors),
+    generated=FACTORS,
     config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
         "rotary_emb_base": keys.get("rope.freq_base", 10_000),
         "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),

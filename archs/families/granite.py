@@ -31,10 +31,8 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 GRANITE = LLAMA.derive(
     name="granite", hf_classes=("GraniteForCausalLM", "GraniteModel"),
     metadata={
-        "attention.scale": "attention_multiplier",
-        "embedding_scale": "embedding_multiplier",
-        "residual_scale": "residual_multiplier",
-        "logit_scale": "logits_scaling",
+        "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling",
     },
     defaults={
         "head_dim": None, "attention_multiplier": 1.0, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
@@ -43,23 +41,15 @@ GRANITE = LLAMA.derive(
     block={"logit_scale": "divide", "numbers": numbers},
 )  # fmt: skip
 
-
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    width = keys.get("expert_shared_feed_forward_length")
-    if width is None:
-        return {}
-    return {
-        "architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared",
-        "shared_intermediate_size": width,
-    }  # fmt: skip
-
-
 GRANITE_MOE = GRANITE.derive(
     name="granitemoe", hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     vocab_keys={"add_space_prefix": False},
     metadata={"expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None},
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
-    config_from_gguf=config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {
+        "architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared",
+        "shared_intermediate_size": keys["expert_shared_feed_forward_length"],
+    } if "expert_shared_feed_forward_length" in keys else {},
     tensors={
         **fused_experts("block_sparse_moe"), ".block_sparse_moe.router": "ffn_gate_inp",
         ".block_sparse_moe.router.layer": "ffn_gate_inp", ".block_sparse_moe.input_linear": gate_and_up("_exps"),
@@ -99,8 +89,7 @@ def granite_swa_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys
 GRANITE_SWA = GRANITE.derive(
     name="granite_swa", hf_classes=("GraniteSWAForCausalLM",),
     metadata={
-        "rope.freq_base": base,
-        "attention.sliding_window": "sliding_window",
+        "rope.freq_base": base, "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: layer % 4 != 0),
         "attention.rope_pattern": rotating_layers,
         "expert_shared_feed_forward_length": lambda config: config.get("shared_intermediate_size") or None,
@@ -157,31 +146,24 @@ def shared(part_of_net: str, transform: Transform = unchanged) -> TensorMap:
     return TensorMap(lambda config: f"{name}_shexp" if config.get("num_local_experts") else name, transform)
 
 
-def hybrid_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {
-        "layer_types": ["attention" if count else "mamba" for count in keys["attention.head_count_kv"]],
-        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
-        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0),
-    }
-
-
 GRANITE_HYBRID = GRANITE_MOE.derive(
     name="granitehybrid", hf_classes=("GraniteMoeHybridForCausalLM",),
     vocab_keys={"add_space_prefix": None},
     metadata={
         "context_length": lambda config: config["max_position_embeddings"] if rotates(config) else UNBOUNDED,
-        "attention.head_count_kv": kv_heads_where(attends),
-        "rope.scaling.finetuned": rotates,
-        **MAMBA2_KEYS,
+        "attention.head_count_kv": kv_heads_where(attends), "rope.scaling.finetuned": rotates, **MAMBA2_KEYS,
     },
     defaults={
         "layer_types": lambda config: ["mamba"] * config["num_hidden_layers"], "shared_intermediate_size": 1024,
         "mamba_d_conv": 4, "mamba_d_state": 256, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128,
     },
     refused={"hidden_act": other_than("silu", "swish")},
-    variant=without_state_space,
-    config_from_gguf=hybrid_config_from_gguf,
-    flags_from_tensors=MAMBA_BIASES,
+    variant=without_state_space, flags_from_tensors=MAMBA_BIASES,
+    config_from_gguf=lambda keys, tensors: {
+        "layer_types": ["attention" if count else "mamba" for count in keys["attention.head_count_kv"]],
+        "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
+        "shared_intermediate_size": keys.get("expert_shared_feed_forward_length", 0),
+    },
     tensors={
         **mamba2("mamba", "mamba_n_groups"),
         ".shared_mlp.input_linear": (shared("gate", part(0, 2)), shared("up", part(1, 2))),
@@ -193,8 +175,7 @@ GRANITE_HYBRID = GRANITE_MOE.derive(
 ATTENTION_AND_EXPERTS = GRANITE_HYBRID.derive(
     name="granitemoe",
     metadata={"context_length": "max_position_embeddings"},
-    variant=None,
-    by_variant=True,
+    variant=None, by_variant=True,
     refused={"hidden_act": None},
 )  # fmt: skip
 

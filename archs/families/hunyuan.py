@@ -42,8 +42,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 HUNYUAN_DENSE = HALVES.derive(
     name="hunyuan-dense", hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
     metadata={
-        "context_length": if_stretched("context_length", STRETCHED),
-        "rope.freq_base": base,
+        "context_length": if_stretched("context_length", STRETCHED), "rope.freq_base": base,
         "rope.scaling.type": if_stretched("rope.scaling.type", "none"),
         "rope.scaling.factor": if_stretched("rope.scaling.factor", 1.0),
         "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
@@ -74,8 +73,7 @@ def same_everywhere(key: str) -> Computed:
 HUNYUAN_MOE = HUNYUAN_DENSE.derive(
     name="hunyuan-moe", hf_classes=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1Model"),
     metadata={
-        "expert_count": same_everywhere("num_experts"),
-        "expert_used_count": same_everywhere("moe_topk"),
+        "expert_count": same_everywhere("num_experts"), "expert_used_count": same_everywhere("moe_topk"),
         "expert_shared_count": same_everywhere("num_shared_expert"),
         "expert_feed_forward_length": same_everywhere("moe_intermediate_size"),
         "expert_shared_feed_forward_length": "intermediate_size",

@@ -41,11 +41,9 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 LFM2 = HALVES.derive(
     name="lfm2", hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
     metadata={
-        "vocab_size": "vocab_size",
-        "feed_forward_length": feed_forward_length,
+        "vocab_size": "vocab_size", "feed_forward_length": feed_forward_length,
         "attention.head_count_kv": kv_heads_where(attends),
-        "attention.layer_norm_rms_epsilon": "norm_eps|block_norm_eps",
-        "shortconv.l_cache": "conv_L_cache",
+        "attention.layer_norm_rms_epsilon": "norm_eps|block_norm_eps", "shortconv.l_cache": "conv_L_cache",
     },
     defaults={
         "hidden_size": 2560, "intermediate_size": 12_288, "num_key_value_heads": 8, "max_position_embeddings": 128_000,
@@ -60,16 +58,14 @@ LFM2 = HALVES.derive(
         **head_norms("q_layernorm", "k_layernorm"), ".self_attn.out_proj": "attn_output", ".ffn_norm": "ffn_norm",
         **gated_net("feed_forward", matrices=("w1", "w3", "w2")), "embedding_norm": "token_embd_norm",
     },
-    layers_vary=True,
-    activation="",  # always silu
+    layers_vary=True, activation="",  # always silu
     block={"output_norm": "token_embd_norm"},
 )  # fmt: skip
 
 LFM2_MOE = LFM2.derive(
     name="lfm2moe", hf_classes=("Lfm2MoeForCausalLM",),
     metadata={
-        "feed_forward_length": "intermediate_size",
-        "expert_feed_forward_length": "moe_intermediate_size",
+        "feed_forward_length": "intermediate_size", "expert_feed_forward_length": "moe_intermediate_size",
         "leading_dense_block_count": "num_dense_layers",
         "expert_gating_func": lambda config: GATING["sigmoid"],
         "expert_weights_norm": renormalized(usual=True),

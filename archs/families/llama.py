@@ -7,7 +7,7 @@ Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
 
 from archs.config import head_dim
 from archs.experts import FUSED_EXPERTS
-from archs.rope import SCALING, llama3_freqs, longrope_factors
+from archs.rope import FACTORS, SCALING
 from archs.spec import BASE, TensorMap
 from archs.transforms import interleave_rope
 
@@ -27,7 +27,7 @@ LLAMA = BASE.derive(
         ".mlp.up_proj": "ffn_up", ".mlp.down_proj": "ffn_down", "norm": "output_norm", "lm_head": "output",
     },
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
-    generated=(llama3_freqs, longrope_factors),
+    generated=FACTORS,
     block={"rope": "adjacent", "normalize_experts": True},
 )  # fmt: skip
 

@@ -60,15 +60,12 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
 LLAMA4 = LLAMA.derive(
     name="llama4", hf_classes=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"), vocab=("bpe",),
     metadata={
-        "feed_forward_length": "intermediate_size_mlp",
-        "interleave_moe_layer_step": "interleave_moe_layer_step",
+        "feed_forward_length": "intermediate_size_mlp", "interleave_moe_layer_step": "interleave_moe_layer_step",
         "expert_feed_forward_length": "intermediate_size",
         "attention.sliding_window": lambda config: 0 if chunk(config) == 0 else None,
         "attention.chunk_length": lambda config: chunk(config) or None,
-        "attention.temperature_scale": temperature,
-        "attention.temperature_length": UnlessUsual("floor_scale", LENGTH),
-        "attention.normed": normed,
-        "no_rope_layers": unusual_rope_layers,
+        "attention.temperature_scale": temperature, "attention.temperature_length": UnlessUsual("floor_scale", LENGTH),
+        "attention.normed": normed, "no_rope_layers": unusual_rope_layers,
     },
     defaults={
         "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16_384, "num_hidden_layers": 48,

@@ -79,9 +79,7 @@ SEED_OSS = HALVES.derive(
 STABLELM = HALVES.derive(
     name="stablelm", hf_classes=("StableLmForCausalLM", "StableLMEpochForCausalLM", "StableLmModel"),
     metadata={
-        "attention.layer_norm_rms_epsilon": None,
-        "rope.dimension_count": rotated_width,
-        "rope.freq_base": unusual_base,
+        "attention.layer_norm_rms_epsilon": None, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base,
         "use_parallel_residual": "use_parallel_residual",
     },
     defaults={
@@ -140,8 +138,7 @@ BAICHUAN = LLAMA.derive(
     name="baichuan", hf_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"), vocab=("sentencepiece",),
     metadata={
         "tensor_data_layout": lambda config: "Meta AI original pth",
-        "context_length": "max_position_embeddings|model_max_length",
-        "attention.head_count_kv": None,
+        "context_length": "max_position_embeddings|model_max_length", "attention.head_count_kv": None,
         "attention.max_alibi_bias": lambda config: (  # of the 13B models, whose config has no `max_position_embeddings`
             8.0 if config.get("max_position_embeddings") is None else None
         ),
@@ -170,11 +167,8 @@ def width(config: Config) -> int:
 MINIMAX_M2 = MIXTRAL.derive(
     name="minimax-m2", hf_classes=("MiniMaxM2ForCausalLM",), vocab=("bpe",),
     metadata={
-        "vocab_size": None,
-        "rope.dimension_count": width,
-        "expert_gating_func": always("sigmoid"),
-        "expert_feed_forward_length": "intermediate_size",
-        "attention.sliding_window": None,
+        "vocab_size": None, "rope.dimension_count": width, "expert_gating_func": always("sigmoid"),
+        "expert_feed_forward_length": "intermediate_size", "attention.sliding_window": None,
     },
     defaults={
         "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,

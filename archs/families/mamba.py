@@ -50,11 +50,8 @@ MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMa
         "embedding_length": "hidden_size|d_model",
         "feed_forward_length": lambda config: 0,
         "attention.head_count": lambda config: 0,
-        "block_count": "num_hidden_layers|n_layer",
-        "ssm.conv_kernel": "conv_kernel|d_conv",
-        "ssm.inner_size": inner_size,
-        "ssm.state_size": "state_size|d_state",
-        "ssm.time_step_rank": time_step_rank,
+        "block_count": "num_hidden_layers|n_layer", "ssm.conv_kernel": "conv_kernel|d_conv",
+        "ssm.inner_size": inner_size, "ssm.state_size": "state_size|d_state", "ssm.time_step_rank": time_step_rank,
         "ssm.dt_b_c_rms": normalizes,
         "ssm.dt_b_c_rms_epsilon": lambda config: config.get("mixer_rms_eps", 1e-6) if normalizes(config) else None,
         "attention.layer_norm_rms_epsilon": "layer_norm_epsilon|rms_norm_eps",
@@ -89,10 +86,8 @@ MAMBA2 = MAMBA.derive(
     name="mamba2", hf_classes=("Mamba2ForCausalLM",),
     metadata={
         "ssm.time_step_rank": lambda config: inner_size(config) // config["head_dim"],
-        "ssm.group_count": "n_groups",
-        "ssm.time_step_min": MAMBA2_KEYS["ssm.time_step_min"],
-        "ssm.time_step_max": MAMBA2_KEYS["ssm.time_step_max"],
-        "ssm.dt_b_c_rms": None, "ssm.dt_b_c_rms_epsilon": None,
+        "ssm.group_count": "n_groups", "ssm.time_step_min": MAMBA2_KEYS["ssm.time_step_min"],
+        "ssm.time_step_max": MAMBA2_KEYS["ssm.time_step_max"], "ssm.dt_b_c_rms": None, "ssm.dt_b_c_rms_epsilon": None,
     },
     defaults={
         "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128, "head_dim": 64, "n_groups": 8,
@@ -132,12 +127,9 @@ def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 JAMBA = HALVES.derive(
     name="jamba", hf_classes=("JambaForCausalLM",), vocab=("sentencepiece", "bpe"),
     metadata={
-        "attention.head_count_kv": kv_heads_where(attends),
-        "rope.freq_base": None,
-        "ssm.conv_kernel": "mamba_d_conv",
+        "attention.head_count_kv": kv_heads_where(attends), "rope.freq_base": None, "ssm.conv_kernel": "mamba_d_conv",
         "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
-        "ssm.state_size": "mamba_d_state",
-        "ssm.time_step_rank": time_step_rank,
+        "ssm.state_size": "mamba_d_state", "ssm.time_step_rank": time_step_rank,
     },
     defaults={
         "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 262_144, "num_experts": 16,

@@ -45,11 +45,9 @@ MISTRAL3 = MISTRAL.derive(
 )  # fmt: skip
 
 MINISTRAL3 = MISTRAL3.derive(
-    hf_classes=("Ministral3ForCausalLM", "Ministral3Model"),
-    config_from_gguf=config_from_gguf,
+    hf_classes=("Ministral3ForCausalLM", "Ministral3Model"), config_from_gguf=config_from_gguf,
     metadata={
-        "rope.scaling.attn_factor": attn_factor,
-        "rope.scaling.yarn_log_multiplier": of_yarn("mscale_all_dim"),
+        "rope.scaling.attn_factor": attn_factor, "rope.scaling.yarn_log_multiplier": of_yarn("mscale_all_dim"),
         "attention.temperature_scale": lambda config: of_yarn("llama_4_scaling_beta")(config) or None,
     },
     defaults={

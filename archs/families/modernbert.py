@@ -9,7 +9,7 @@ from archs.config import head_dim, windowed_layers
 from archs.config_keys import BothSides
 from archs.families.bert import labels
 from archs.families.llama import HALVES
-from archs.rope import SCALING, llama3_freqs, longrope_factors, scaling_type
+from archs.rope import FACTORS, SCALING, scaling_type
 from archs.spec import BASE, Config, TensorMap
 from archs.typed_json import Text
 
@@ -39,19 +39,15 @@ MODERNBERT = BASE.derive(
     vocab_keys={"add_sep_token": True},
     keys={"classifier_pooling": Text(tuple(POOLING)), "local_attention": BothSides()},
     metadata={
-        **SCALING,
-        "rope.freq_base": "rope_theta|global_rope_theta",
-        "rope.freq_base_swa": "rope_local_base_freq|local_rope_theta",
-        "rope.scaling.type": scaling_type,
+        **SCALING, "rope.freq_base": "rope_theta|global_rope_theta",
+        "rope.freq_base_swa": "rope_local_base_freq|local_rope_theta", "rope.scaling.type": scaling_type,
         "attention.layer_norm_rms_epsilon": "norm_eps|layer_norm_eps",
         "attention.layer_norm_epsilon": "norm_eps|layer_norm_eps",
         "attention.causal": lambda config: False,
-        "classifier.output_labels": labels,
-        "attention.sliding_window": "local_attention",
+        "classifier.output_labels": labels, "attention.sliding_window": "local_attention",
         "attention.sliding_window_pattern": global_layers,
         "classifier.pooling_type": lambda config: POOLING[config["classifier_pooling"]],
-        "vocab_size": "vocab_size",
-        "hidden_activation": "hidden_activation",
+        "vocab_size": "vocab_size", "hidden_activation": "hidden_activation",
     },
     defaults={
         "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152,
@@ -71,8 +67,7 @@ MODERNBERT = BASE.derive(
     },
     ignored=("decoder.*",),
     prefixes=("", "model", "transformer", "language_model", "text_model"),
-    generated=(llama3_freqs, longrope_factors),
-    layers_vary=True,
+    generated=FACTORS, layers_vary=True,
     block={
         "norm": "layer", "rope": "halves", "activation": "gelu", "window_period": PERIOD,
         "sees_all": lambda period, layer: layer % period == 0, "causal": False, "hidden_states": True,

@@ -19,10 +19,8 @@ MPT = BASE.derive(
     name="mpt", hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
     metadata={
         "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],
-        "attention.head_count_kv": "attn_config.kv_n_heads",
-        "attention.clamp_kqv": "attn_config.clip_qkv",
-        "attention.max_alibi_bias": largest_bias,
-        "attention.scale": "attn_config.softmax_scale",
+        "attention.head_count_kv": "attn_config.kv_n_heads", "attention.clamp_kqv": "attn_config.clip_qkv",
+        "attention.max_alibi_bias": largest_bias, "attention.scale": "attn_config.softmax_scale",
     },
     defaults={
         "d_model": 2048, "n_heads": 16, "n_layers": 24, "expansion_ratio": 4, "max_seq_len": 2048,

@@ -30,10 +30,8 @@ NEMOTRON = HALVES.derive(
     name="nemotron", hf_classes=("NemotronForCausalLM", "NemotronModel"), vocab=("sentencepiece", "bpe"),
     vocab_keys={"padding_token_id": 0, "unknown_token_id": 1},
     metadata={
-        "attention.layer_norm_epsilon": "norm_eps",
-        "rope.dimension_count": rotated_width,
-        "rope.scaling.type": scaling_type,
-        "vocab_size": "vocab_size",
+        "attention.layer_norm_epsilon": "norm_eps", "rope.dimension_count": rotated_width,
+        "rope.scaling.type": scaling_type, "vocab_size": "vocab_size",
     },
     defaults={
         "hidden_size": 6144, "intermediate_size": 24_576, "num_attention_heads": 48, "head_dim": head_dim,
@@ -62,12 +60,6 @@ def layer_kinds(config: Config) -> list[str]:
     kinds = config.get("layers_block_type") or config.get("layer_types") or config.get("hybrid_override_pattern")
     kinds = kinds or ["mamba", "moe", "attention", "mlp"]  # what transformers means by none
     return [KINDS.get(kind, kind) for kind in kinds]
-
-
-def expert_lengths(config: Config) -> list[int]:
-    """The width of each layer's experts; llama.cpp writes none of dense nets beside them."""
-    kinds = layer_kinds(config) + ["moe"] * further(config)
-    return [config["moe_intermediate_size"] if kind == "moe" else 0 for kind in kinds]
 
 
 def further(config: Config) -> int:
@@ -139,12 +131,9 @@ NEMOTRON_H = MAMBA2.derive(
         ),
         "rope.dimension_count": "head_dim",
         "rope.scaling.finetuned": lambda config: False,
-        "expert_count": None, "expert_used_count": None,
-        "vocab_size": "vocab_size",
-        "ssm.state_size": "ssm_state_size",
+        "expert_count": None, "expert_used_count": None, "vocab_size": "vocab_size", "ssm.state_size": "ssm_state_size",
         "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
-        "ssm.time_step_rank": "mamba_num_heads",
-        "ssm.time_step_min": "mamba_dt_min|time_step_min",
+        "ssm.time_step_rank": "mamba_num_heads", "ssm.time_step_min": "mamba_dt_min|time_step_min",
         "ssm.time_step_max": None,
     },
     defaults={
@@ -162,17 +151,12 @@ NEMOTRON_H = MAMBA2.derive(
         ".mixer.k_proj": TensorMap("attn_k", interleave_rope("num_key_value_heads")), ".mixer.v_proj": "attn_v",
         ".mixer.o_proj": "attn_output", ".mixer.up_proj": "ffn_up", ".mixer.down_proj": "ffn_down",
     },
-    layers_vary=True,
-    activation="mlp_hidden_act",
+    layers_vary=True, activation="mlp_hidden_act",
     block={"activation": "relu2", "gated": False},
 )  # fmt: skip
 
 NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
-    name="nemotron_h_moe",
-    variant=None,
-    by_variant=True,
-    prepare=mtp_layers,
-    prepare_export=published,
+    name="nemotron_h_moe", variant=None, by_variant=True, prepare=mtp_layers, prepare_export=published,
     ignored=("mtp.*",),
     metadata={
         **ROUTING, "expert_gating_func": None, "leading_dense_block_count": None,
@@ -181,9 +165,11 @@ NEMOTRON_H_MOE: Architecture = NEMOTRON_H.derive(
         "attention.head_count_kv": kv_heads_where(
             lambda config: [kind == "attention" for kind in layer_kinds(config)] + [True] * further(config)
         ),
-        "feed_forward_length": expert_lengths,
-        "expert_count": "n_routed_experts",
-        "expert_used_count": "num_experts_per_tok",
+        "feed_forward_length": lambda config: [  # of experts; llama.cpp writes none of dense nets beside them
+            config["moe_intermediate_size"] * (kind == "moe")
+            for kind in layer_kinds(config) + ["moe"] * further(config)
+        ],
+        "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
         "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
         "moe_latent_size": "moe_latent_size",
     },

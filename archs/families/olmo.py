@@ -48,9 +48,7 @@ OLMO2 = HALVES.derive(
 THETA = 500_000.0
 
 OLMO3 = OLMO2.derive(
-    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"),
-    config_from_gguf=None,
-    rope_parameters="by kind",
+    hf_classes=("Olmo3ForCausalLM", "Olmo3Model"), config_from_gguf=None, rope_parameters="by kind",
     metadata={
         "attention.sliding_window": "sliding_window",
         "attention.sliding_window_pattern": lambda config: windowed_layers(config, lambda layer: (layer + 1) % 4 != 0),

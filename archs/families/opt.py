@@ -44,8 +44,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 OPT = BASE.derive(
     name="opt", hf_classes=("OPTForCausalLM", "OPTModel"),
     metadata={
-        "feed_forward_length": "ffn_dim",
-        "attention.head_count_kv": "num_attention_heads",
+        "feed_forward_length": "ffn_dim", "attention.head_count_kv": "num_attention_heads",
         "attention.layer_norm_epsilon": lambda config: 1e-5,
         "vocab_size": "vocab_size",
     },

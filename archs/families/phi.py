@@ -11,8 +11,8 @@ from archs.config import UnlessUsual, other_than, rope_scaling
 from archs.families.llama import HALVES, MIXTRAL
 from archs.layouts import head_norms
 from archs.rope import (
+    FACTORS,
     SCALING,
-    llama3_freqs,
     longrope_attention,
     longrope_factors,
     rotated_width,
@@ -36,7 +36,7 @@ PHI2 = BASE.derive(
         ".self_attn.dense": "attn_output", ".mlp.fc1": "ffn_up", ".mlp.fc2": "ffn_down",
         "final_layernorm": "output_norm", "lm_head": "output",
     },
-    generated=(llama3_freqs, longrope_factors),
+    generated=FACTORS,
     flags_from_tensors={"qk_layernorm": "blk.*.attn_q_norm.weight"},
     block={"norm": "layer", "rope": "halves", "activation": "gelu_tanh", "gated": False, "parallel": True},
 )  # fmt: skip
@@ -44,8 +44,7 @@ PHI2 = BASE.derive(
 PHI3 = HALVES.derive(
     name="phi3", hf_classes=("Phi3ForCausalLM", "Phi3Model"), vocab=("sentencepiece", "bpe"),
     metadata={
-        "rope.dimension_count": rotated_width,
-        "rope.scaling.type": type_without_tensors,
+        "rope.dimension_count": rotated_width, "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": "original_max_position_embeddings",
         "rope.scaling.attn_factor": longrope_attention,
         "attention.sliding_window": lambda config: config.get("sliding_window") or 0,
@@ -73,8 +72,7 @@ def attention_factor(config: Config) -> float | None:
 PHIMOE = MIXTRAL.derive(
     name="phimoe", hf_classes=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeModel"),
     metadata={
-        "vocab_size": None,
-        "rope.scaling.type": type_without_tensors,
+        "vocab_size": None, "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": (
             "rope_scaling.original_max_position_embeddings|original_max_position_embeddings|max_position_embeddings"
         ),

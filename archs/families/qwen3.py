@@ -28,8 +28,7 @@ QWEN3_MOE = QWEN2_MOE.derive(
     name="qwen3moe", hf_classes=("Qwen3MoeForCausalLM", "Qwen3MoeModel"),
     metadata={
         **windows(lambda config, layer: True),
-        "expert_shared_feed_forward_length": None,
-        "expert_weights_norm": renormalized(usual=True),
+        "expert_shared_feed_forward_length": None, "expert_weights_norm": renormalized(usual=True),
     },
     defaults={
         "model_type": "qwen3_moe", "intermediate_size": 6144, "num_attention_heads": 32, "num_key_value_heads": 4,
@@ -95,7 +94,6 @@ MELLUM = QWEN3_MOE.derive(
         "sliding_window": 1024, "moe_intermediate_size": 896, "num_experts": 64, "norm_topk_prob": True,
         "vocab_size": 98_304,
     },
-    config_from_gguf=kinds_of_nets,
-    rope_parameters="by kind",
+    config_from_gguf=kinds_of_nets, rope_parameters="by kind",
     refused={"num_mtp_layers": lambda count: bool(count)},
 )  # fmt: skip

@@ -14,28 +14,9 @@ from archs.families.qwen2 import sections
 from archs.families.qwen3 import QWEN3_MOE
 from archs.layouts import MTP_KEYS, mtp_layers, published_mtp
 from archs.rope import rotated_width
-from archs.spec import Computed, Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, in_layers
-from archs.transforms import (
-    Invertible,
-    add_one,
-    chain,
-    channels_and_taps,
-    column,
-    negative_exp,
-    reordered,
-    share,
-    transpose,
-)
+from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors, Transform, in_layers
+from archs.transforms import add_one, chain, channels_and_taps, flat, negative_exp, reordered, share, transpose
 from quants import FormatError
-
-LINEAR: dict[str, str | Computed | None] = {
-    "ssm.conv_kernel": "linear_conv_kernel_dim",
-    "ssm.state_size": "linear_key_head_dim",
-    "ssm.group_count": "linear_num_key_heads",
-    "ssm.time_step_rank": "linear_num_value_heads",
-    "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
-    "full_attention_interval": "full_attention_interval",
-}
 
 
 def recurrent(config: Config) -> list[bool]:
@@ -44,7 +25,7 @@ def recurrent(config: Config) -> list[bool]:
     return [kind != "full_attention" for kind in kinds] + [False] * config["num_nextn_predict_layers"]
 
 
-def of_groups(pick: str) -> Invertible:
+def of_groups(pick: str) -> Transform:
     """Rows stored by head of keys (its query, its key, its values, their gates) → those of `pick`, kind by kind."""
 
     def picked(count: int, config: Config) -> Index:
@@ -58,9 +39,6 @@ def of_groups(pick: str) -> Invertible:
     return share(picked)
 
 
-flat = Invertible(column.invert, column.forward)
-
-
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
     kinds = ["linear_attention" if is_so else "full_attention" for is_so in keys["attention.recurrent_layers"]]
@@ -72,16 +50,15 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 
 QWEN3_NEXT = QWEN3_MOE.derive(
-    name="qwen3next", hf_classes=("Qwen3NextForCausalLM",), vocab=("bpe",),
-    prepare=mtp_layers,
-    prepare_export=published_mtp,
-    config_from_gguf=config_from_gguf,
+    name="qwen3next", hf_classes=("Qwen3NextForCausalLM",), vocab=("bpe",), prepare=mtp_layers,
+    prepare_export=published_mtp, config_from_gguf=config_from_gguf,
     metadata={
-        **LINEAR,
-        **MTP_KEYS,
-        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-        "expert_weights_norm": renormalized(usual=True),
-        "attention.recurrent_layers": recurrent,
+        "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
+        "full_attention_interval": "full_attention_interval",
+        **MTP_KEYS, "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "expert_weights_norm": renormalized(usual=True), "attention.recurrent_layers": recurrent,
         "attention.sliding_window": None, "attention.sliding_window_pattern": None,
         "rope.dimension_count": rotated_width,
     },
@@ -110,7 +87,7 @@ QWEN3_NEXT = QWEN3_MOE.derive(
 )  # fmt: skip
 
 
-def taking_turns(width: str = "", after_keys: bool = False) -> Invertible:
+def taking_turns(width: str = "", after_keys: bool = False) -> Transform:
     """Rows of heads of values re-ordered; width: the config key for rows of a head (one without). after_keys: behind
     the rows of queries and keys, which stay.
     """
@@ -147,8 +124,7 @@ QWEN35_MOE = QWEN3_NEXT.derive(
         ".linear_attn.A_log": TensorMap("ssm_a", chain(taking_turns(), negative_exp, flat)),
         ".linear_attn.out_proj": TensorMap("ssm_out", chain(transpose, taking_turns(VALUES), transpose)),
     },
-    rope_parameters="one",
-    legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
+    rope_parameters="one", legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
 )  # fmt: skip
 
 QWEN35 = QWEN35_MOE.derive(

@@ -44,20 +44,14 @@ def side(source: str, name: str, attends_twice: bool) -> dict[str, str]:
     return found
 
 
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    if "enc.blk.1.attn_rel_b.weight" in tensors or "dec.blk.1.attn_rel_b.weight" in tensors:
-        raise ModelError("T5's first layers alone have distances")
-    return _config_from_gguf(keys, tensors)
-
-
-def umt5_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+def config_from_gguf(keys: GgufKeys, tensors: Tensors, each_layer: bool = False) -> ConfigKeys:
+    """each_layer: has distances of its own, as in umT5."""
     for side in ("enc", "dec"):
-        if f"{side}.blk.1.attn_q.weight" in tensors and f"{side}.blk.1.attn_rel_b.weight" not in tensors:
+        there, distances = (f"{side}.blk.1.{name}.weight" in tensors for name in ("attn_q", "attn_rel_b"))
+        if each_layer and there and not distances:
             raise ModelError("each layer of umT5 has distances")
-    return _config_from_gguf(keys, tensors)
-
-
-def _config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+        if distances and not each_layer:
+            raise ModelError("T5's first layers alone have distances")
     gated = "enc.blk.0.ffn_gate.weight" in tensors
     plain = "gelu" if gated else "relu"
     return {
@@ -88,22 +82,15 @@ def multilingual(config: Config) -> Architecture | None:
 
 T5 = BASE.derive(
     name="t5", hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel", "MT5ForConditionalGeneration"),
-    variant=multilingual,
-    vocab=("unigram",),
+    variant=multilingual, vocab=("unigram",),
     metadata={
-        "context_length": "n_positions",
-        "feed_forward_length": "d_ff",
-        "block_count": "num_layers",
-        "decoder_block_count": "num_decoder_layers",
-        "attention.head_count": "num_heads",
-        "attention.key_length": "d_kv",
-        "attention.value_length": "d_kv",
-        "attention.layer_norm_epsilon": "layer_norm_epsilon",
-        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+        "context_length": "n_positions", "feed_forward_length": "d_ff", "block_count": "num_layers",
+        "decoder_block_count": "num_decoder_layers", "attention.head_count": "num_heads",
+        "attention.key_length": "d_kv", "attention.value_length": "d_kv",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
         "attention.relative_buckets_count": "relative_attention_num_buckets",
         "attention.relative_max_distance": UnlessUsual("relative_attention_max_distance", FAR),
-        "decoder_start_token_id": "decoder_start_token_id|pad_token_id",
-        "logit_scale": logit_scale,
+        "decoder_start_token_id": "decoder_start_token_id|pad_token_id", "logit_scale": logit_scale,
         "hidden_activation": activation,
     },
     defaults={
@@ -112,8 +99,7 @@ T5 = BASE.derive(
         "relative_attention_num_buckets": 32, "relative_attention_max_distance": FAR, "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu", "pad_token_id": 0, "vocab_size": 32_128,
     },
-    config_from_gguf=config_from_gguf,
-    legacy_names=legacy_names,
+    config_from_gguf=config_from_gguf, legacy_names=legacy_names,
     tensors={
         "shared": "token_embd", **side("encoder", "enc", attends_twice=False),
         **side("decoder", "dec", attends_twice=True), "lm_head": "output",
@@ -136,9 +122,7 @@ def with_head_in_mind(config: Config, tensors: Tensors) -> tuple[Config, Tensors
 
 
 UMT5 = T5.derive(
-    hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"),
-    variant=None,
-    prepare=with_head_in_mind,
-    config_from_gguf=umt5_config_from_gguf,
+    hf_classes=("UMT5ForConditionalGeneration", "UMT5Model"), variant=None, prepare=with_head_in_mind,
+    config_from_gguf=lambda keys, tensors: config_from_gguf(keys, tensors, each_layer=True),
     defaults={"model_type": "umt5", **MULTILINGUAL},
 )  # fmt: skip
