@@ -10,11 +10,10 @@ EXAMPLES = (
 
 def architectures(json: Json = False, markdown: Markdown = False) -> None:
     """List the model architectures that are converted and run."""
-    from ..console.ui import print_json, print_markdown, print_table
+    from ..console.ui import print_markdown, print_table, said
     from ..inspection.architectures import architectures as known
 
-    if json:
-        print_json(known())
+    if said(known(), json):
         return
     rows = [(each.name, ", ".join(each.hf_classes), ", ".join(each.vocabularies)) for each in known()]
     (print_markdown if markdown else print_table)(None, ("GGUF name", "Hugging Face classes", "vocabularies"), rows)

@@ -22,8 +22,7 @@ def audit(
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_json, print_line, print_table
+    from ..console.ui import bytes_progress, print_json, print_line, print_table
     from ..inspection.audit import audit as look
 
     found = []

@@ -38,8 +38,7 @@ def convert(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_report, resumable_note
+    from ..console.ui import bytes_progress, print_report, resumable_note
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
     from ..measurement.checking import check_output, require_checkable

@@ -17,8 +17,7 @@ def convert_endian(
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Write a GGUF file in the other byte order, for machines such as IBM Z."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_line, said, size
+    from ..console.ui import bytes_progress, print_line, said, size
     from ..conversion.endianness import convert_endian as run
 
     with bytes_progress(f"convert {file.name}") as progress:

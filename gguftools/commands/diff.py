@@ -26,8 +26,7 @@ def diff(
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_json
+    from ..console.ui import bytes_progress, print_json
 
     if vocab:
         from ..inspection.drafting import can_draft

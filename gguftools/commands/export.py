@@ -25,8 +25,7 @@ def export(
     split_max_size: ShardSize = None, overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import note, print_line, said, size, usage
+    from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run
 
     if split_max_size is not None and (tensors is not None or output.endswith((".safetensors", ".npy"))):

@@ -10,11 +10,10 @@ EXAMPLES = (
 
 def formats(json: Json = False) -> None:
     """List the formats a tensor can be stored in: size, block, use of importance weights."""
-    from ..console.ui import print_json, print_table
+    from ..console.ui import print_table, said
     from ..inspection.formats import formats as known
 
-    if json:
-        print_json(known())
+    if said(known(), json):
         return
     rows = [
         (each.name, f"{each.bits_per_weight:.4g}", str(each.block), str(each.block_bytes),

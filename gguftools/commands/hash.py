@@ -27,8 +27,7 @@ def hash(
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_checks, print_json, print_line
+    from ..console.ui import bytes_progress, print_checks, print_json, print_line
     from ..inspection.hashing import check_file, write_manifest
     from ..inspection.hashing import hash as hashed
 

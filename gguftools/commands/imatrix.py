@@ -19,8 +19,7 @@ def imatrix(
     overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
-    from ..console.progress import window_progress
-    from ..console.ui import note, print_json, print_matrix
+    from ..console.ui import note, print_json, print_matrix, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf

@@ -22,8 +22,7 @@ def merge(
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Put a split set together: the file that was split, byte for byte."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_shards
+    from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import merge as run
 
     with bytes_progress(f"merge {shard.name}") as progress:

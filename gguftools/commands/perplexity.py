@@ -31,9 +31,8 @@ def perplexity(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
-    from ..console.progress import StepProgress, window_progress
     from ..console.terminal import put
-    from ..console.ui import note, print_json
+    from ..console.ui import StepProgress, note, said, window_progress
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
     from ..model import opened_gguf
@@ -56,8 +55,7 @@ def perplexity(
             source, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
             round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
-    if json:
-        print_json(result)
+    if said(result, json):
         return
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(

@@ -67,8 +67,7 @@ def quantize(
     from gguftools.quantization.recipes import RECIPES, Options
 
     from ..console.arguments import once, read_rules
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_report, print_table, resumable_note, said, usage
+    from ..console.ui import bytes_progress, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.quantize import quantize as run
 

@@ -38,8 +38,7 @@ def set_metadata(
 ) -> None:  # fmt: skip
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_edit, usage
+    from ..console.ui import bytes_progress, print_edit, usage
     from ..console.usage import misplaced_words
     from ..metadata.edit import set_metadata as run
 

@@ -21,8 +21,7 @@ def split(
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_shards
+    from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import split as run
 
     with bytes_progress(f"split {file.name}") as progress:

@@ -18,8 +18,7 @@ def validate(
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
-    from ..console.progress import bytes_progress
-    from ..console.ui import print_json, print_line, print_table, size
+    from ..console.ui import bytes_progress, print_json, print_line, print_table, size
     from ..inspection.validation import validate as check
 
     found = []

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gguftools.console import terminal
-from gguftools.console.progress import bytes_progress, window_progress
+from gguftools.console.ui import bytes_progress, window_progress
 
 
 def test_nothing_is_drawn_without_a_terminal(capsys: pytest.CaptureFixture[str]):
