@@ -3,8 +3,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +40,31 @@ def general(
     tensors: as they will be in the file; they give the size label. name: where nothing else tells, instead of the
     folder's.
     """
-    import gguf  # here, because it imports much
+    import gguf  # here, because they import much
+    import yaml
 
     counts = _parameters(tensors)
     if kind == "adapter":
         counts = (-counts[0], *counts[1:])  # marks it as that of the weights adapted, not of what is stored
     writer = gguf.GGUFWriter(None, architecture)  # never written: it only collects keys and types
     writer.add_type(kind)
-    with _errors_of(folder / "README.md"):
+    card = folder / "README.md"
+    try:
         found = _described(folder, counts[0])
         if found.size_label is None and counts[0] > 0:
             found.size_label = gguf.size_label(*counts)
         if found.name is None:
             found.name = name or folder.resolve().name
         found.set_gguf_meta_model(writer)
-    texts = (str, list, tuple)
-    values = {key: each.value for key, each in writer.kv_data[0].items()}
-    return Metadata({key: _texts(value) if isinstance(value, texts) else value for key, value in values.items()})
-
-
-@contextmanager
-def _errors_of(card: Path) -> Iterator[None]:
-    """Whatever the libraries make of a model card in which all may be written; what is ours goes through."""
-    import yaml
-
-    try:
-        yield
     except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError, yaml.YAMLError) as error:
+        # whatever the libraries make of a model card in which all may be written; what is ours goes through
         why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise ModelError(f"{card} is no model card: {why}", "mend or remove it") from error
+    values = {}
+    for key, each in writer.kv_data[0].items():  # texts, in which YAML may see numbers or dates
+        listed = isinstance(each.value, (list, tuple))
+        values[key] = [str(item) for item in each.value] if listed else each.value
+    return Metadata(values)
 
 
 def _described(folder: Path, parameters: int) -> Any:
@@ -85,11 +80,6 @@ def _described(folder: Path, parameters: int) -> Any:
     for key in SAMPLING:
         setattr(found, f"sampling_{'temp' if key == 'temperature' else key}", generation.get(key))
     return found
-
-
-def _texts(value: Any) -> Any:
-    """Texts of a model card, in which YAML may see numbers or dates."""
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
 
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:

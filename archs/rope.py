@@ -23,24 +23,17 @@ def _if_kind(*kinds: str, key: str) -> Computed:
     return lambda config: rope_scaling(config, key) if rope_scaling(config, "rope_type") in kinds else None
 
 
-def _kept_whole(config: Config) -> bool | None:
-    """False where yarn's range of pairs is not rounded to whole ones (llama.cpp drops it)."""
-    return False if rope_scaling(config, "truncate") is False else None
-
-
 def _kind(config: Config) -> str | None:
     """`rope.scaling.type`; llama3's is a tensor only. Raises ModelError for a kind that nobody knows, and for windowed
     layers with a scaling of their own.
     """
-    kind, local = rope_scaling(config, "rope_type"), config.get("rope_scaling_local")
-    if local:
-        kind = local["rope_type"]
-        raise ModelError(f"config.json scales the rope of windowed layers apart ({kind}), which files cannot express")
-    if kind is None:
-        return None
-    if kind not in KINDS:
+    if local := config.get("rope_scaling_local"):
+        apart = f"config.json scales the rope of windowed layers apart ({local['rope_type']})"
+        raise ModelError(f"{apart}, which files cannot express")
+    kind = rope_scaling(config, "rope_type")
+    if kind is not None and kind not in KINDS:
         raise ModelError(f"rope scaling of type {kind!r} in config.json is not one of {', '.join(KINDS)}")
-    return KINDS[kind]
+    return KINDS.get(kind)
 
 
 def _trained_length(config: Config) -> int | None:
@@ -50,10 +43,12 @@ def _trained_length(config: Config) -> int | None:
     return _trained_context(config) if _kind(config) in ("yarn", "longrope") else None
 
 
-def _yarn_by_two_scales(config: Config) -> float | None:
-    """What cos and sin are multiplied by where yarn has two scales, over what it means without (llama.cpp drops
-    it).
+def attention_factor(config: Config) -> float | None:
+    """What cos and sin are multiplied by, beside what `yarn_attn_factor` and yarn itself say: of longrope; where yarn
+    has two scales, over what it means without (llama.cpp drops it).
     """
+    if _kind(config) == "longrope":
+        return longrope_attention(config)
     scales = rope_scaling(config, "mscale"), rope_scaling(config, "mscale_all_dim")
     if rope_scaling(config, "rope_type") != "yarn" or not all(scales) or rope_scaling(config, "attention_factor"):
         return None
@@ -67,11 +62,6 @@ def yarn_temperature(config: Config, scale: float) -> float:
     return 0.1 * float(scale) * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def attention_factor(config: Config) -> float | None:
-    """What cos and sin are multiplied by, beside what `yarn_attn_factor` and yarn itself say."""
-    return longrope_attention(config) if _kind(config) == "longrope" else _yarn_by_two_scales(config)
-
-
 SCALING: dict[str, str | Computed | None] = {
     # linear and yarn scale by rule, llama3 and longrope by a tensor.
     "rope.scaling.type": _kind,
@@ -82,7 +72,8 @@ SCALING: dict[str, str | Computed | None] = {
     "rope.scaling.yarn_attn_factor": _if_kind("yarn", key="attention_factor"),
     "rope.scaling.yarn_beta_fast": _if_kind("yarn", key="beta_fast"),
     "rope.scaling.yarn_beta_slow": _if_kind("yarn", key="beta_slow"),
-    "rope.scaling.yarn_truncate": _kept_whole,
+    # where yarn's range of pairs is not rounded to whole ones (llama.cpp drops it)
+    "rope.scaling.yarn_truncate": lambda config: False if rope_scaling(config, "truncate") is False else None,
     "rope.scaling.dynamic_factor": _if_kind("dynamic", key="factor"),
 }
 
@@ -148,15 +139,14 @@ def unusual_base(config: Config) -> float | None:
     return float(base) if base is not None and base != 10_000 else None
 
 
-def scaling_type(config: Config) -> object:
+def scaling_type(config: Config) -> str:
     """`rope.scaling.type` of architectures that always have it: "none" where nothing is scaled."""
     return _kind(config) or "none"
 
 
 def type_without_tensors(config: Config) -> str | None:
     """`rope.scaling.type` of architectures whose files show longrope by its tensors alone."""
-    kind = _kind(config)
-    return None if kind == "longrope" else kind
+    return None if (kind := _kind(config)) == "longrope" else kind
 
 
 def longrope_attention(config: Config) -> float | None:
@@ -174,12 +164,10 @@ def longrope_factors(config: Config) -> Iterable[Tensor]:
     if rope_scaling(config, "rope_type") not in LONGROPE:
         return
     for kind in ("long", "short"):
-        factors = np.array(rope_scaling(config, f"{kind}_factor"), np.float32)
-        if len(factors) != rotated_width(config) // 2:
-            raise ModelError(
-                f"config.json has {len(factors)} rope_scaling.{kind}_factor; heads that rotate "
-                f"{rotated_width(config)} values need {rotated_width(config) // 2}"
-            )
+        factors, width = np.array(rope_scaling(config, f"{kind}_factor"), np.float32), rotated_width(config)
+        if len(factors) != width // 2:
+            needed = f"heads that rotate {width} values need {width // 2}"
+            raise ModelError(f"config.json has {len(factors)} rope_scaling.{kind}_factor; {needed}")
         yield from_array(f"rope_factors_{kind}.weight", factors)
 
 

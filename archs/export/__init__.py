@@ -3,7 +3,7 @@
 What comes out is checked by converting it again, headers only: names, shapes and metadata must be as the file has them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,20 +62,19 @@ def plan_export(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> E
     for architecture in family:
         try:
             plans.append(_plan(architecture, of_model, tensors))
-        except (ModelError, FormatError) as error:
-            reasons.append(f"{architecture.hf_classes[0]}: {error}")
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            reasons.append(f"{architecture.hf_classes[0]}: its metadata makes no config ({why})")
+        except (ModelError, FormatError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            ours = isinstance(error, (ModelError, FormatError))
+            why = error if ours else f"its metadata makes no config ({type(error).__name__}: {error})"
+            reasons.append(f"{architecture.hf_classes[0]}: {why}")
     if not plans:
         raise ModelError(f"the file cannot become a checkpoint: {'; '.join(reasons)}")
-    return min(plans, key=lambda plan: (len(plan.differing), _rules_of_the_base(plan.architecture)))
 
+    def rules(architecture: Architecture) -> int:
+        """How many there are, but for what stands outside of the base model and is often not there."""
+        names = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
+        return sum(not (isinstance(name, str) and name.partition(".")[0] in OUTSIDE) for name in names)
 
-def _rules_of_the_base(architecture: Architecture) -> int:
-    """How many rules there are, but for what stands outside of the base model and is often not there."""
-    targets = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
-    return sum(not (isinstance(target, str) and target.partition(".")[0] in OUTSIDE) for target in targets)
+    return min(plans, key=lambda plan: (len(plan.differing), rules(plan.architecture)))
 
 
 def _plan(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExportPlan:
@@ -118,15 +117,14 @@ def _check_values(architecture: Architecture, metadata: Mapping[str, Any], diffe
     a key of the conversion is not as the file has it. Files of other converters may leave out what says nothing new,
     or have keys that no model reads.
     """
-    def full(keys: Iterable[str]) -> set[str]:
-        return {f"{architecture.name}.{key}" for key in keys}
-
-    def said(values: Mapping[str, Any], key: str) -> str:
-        return str(values.get(key)).lower()  # of rotary scaling, "none" is a value
-
     unread, changing = _changes(architecture, metadata, differing)
-    asked = full(MEANINGFUL) | full(architecture.metadata.keys() - SAYS_NOTHING) & metadata.keys()
-    lost = [key for key in unread if key in asked and said(metadata, key) != said(differing, key)]
+    lost = []
+    for key in unread:
+        name = key.removeprefix(f"{architecture.name}.")
+        own = name in architecture.metadata and name not in SAYS_NOTHING and key in metadata
+        said = (str(values.get(key)).lower() for values in (metadata, differing))  # of rotary scaling, "none" is one
+        if (name in MEANINGFUL or own) and len({*said}) > 1:
+            lost.append(key)
     for key in lost + changing:
         value = f"not {_shown(metadata[key])}" if key in metadata else "which the file does not have"
         raise ModelError(f"a conversion of its config would write {key} = {_shown(differing[key])}, {value}")
@@ -142,26 +140,20 @@ def _check_meaning(architecture: Architecture, config: Config, full: Config, sca
     meant = filled_in(config)
     if meant is None:
         return
-    filled = normalized(
-        {**meant, "architectures": config["architectures"]}, architecture.defaults, architecture.keys
-    )
+    filled = normalized(meant | {"architectures": config["architectures"]}, architecture.defaults, architecture.keys)
     ours, theirs = ({**architecture_metadata(architecture, each), **scalars} for each in (full, filled))
-    wanted = {key: value for key, value in _implied(architecture, full, ours).items() if key in theirs} | ours
+    # Keys that say nothing new, which a conversion writes where the config says what it would mean without.
+    start = f"{architecture.name}."
+    implied, heads = {f"{start}rope.freq_base_swa": full.get("rope_theta")}, ours.get(f"{start}attention.head_count")
+    if isinstance(heads, int) and heads:
+        width = ours[f"{start}embedding_length"] // heads
+        implied |= {f"{start}attention.key_length": width, f"{start}attention.value_length": width}
+    wanted = {key: value for key, value in implied.items() if key in theirs} | ours
     differing = _differing(wanted, theirs)
     unread, changing = _changes(architecture, wanted, differing)
     for key in unread + changing:
         said = f"{key} = {_shown(differing[key])}, not {_shown(wanted.get(key))}"
         raise ModelError(f"transformers would read its config as {said}")
-
-
-def _implied(architecture: Architecture, config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that say nothing new, which a conversion writes where the config says what it would mean without."""
-    start = f"{architecture.name}."
-    values, heads = {f"{start}rope.freq_base_swa": config.get("rope_theta")}, keys.get(f"{start}attention.head_count")
-    if isinstance(heads, int) and heads:
-        shared = keys[f"{start}embedding_length"] // heads
-        values |= {f"{start}attention.key_length": shared, f"{start}attention.value_length": shared}
-    return values
 
 
 def _changes(

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,10 @@ def export_config(
     """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
     keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
-    config: ConfigKeys = {"model_type": model_type(architecture), "architectures": [architecture.hf_classes[0]]}
+    # transformers' name for the kind of model
+    bare = re.sub(r"(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration)$", "", architecture.hf_classes[0])
+    model_type = str(defaults.get("model_type", bare.lower()))
+    config: ConfigKeys = {"model_type": model_type, "architectures": [architecture.hf_classes[0]]}
     for key, source in architecture.metadata.items():
         if not isinstance(source, str):
             continue
@@ -63,11 +67,17 @@ def export_config(
         names = source.split("|")
         name = next((name for name in names if name.partition(".")[0] in defaults), names[0])
         if value is not None:
-            _set(config, name, value)
+            *outer, last = name.split(".")
+            reduce(lambda inner, part: inner.setdefault(part, {}), outer, config)[last] = value
         elif not callable(defaults.get(name)) and name in defaults:
             config.setdefault(name, MEANT.get(key) if architecture.block.rope != "none" else None)
     known = Known(architecture, keys, tensors, config)
-    config |= _activation(known)
+    if architecture.activation:
+        names = architecture.activation.split("|")
+        spoken = defaults.keys() | own_keys(config["model_type"])
+        usual = {"gelu_tanh": "gelu_pytorch_tanh"}.get(architecture.block.activation, architecture.block.activation)
+        name = next((name for name in names if name in spoken), names[-1])
+        config[name] = keys.get("hidden_activation") or usual
     for key, solve in SOLVED.items():
         if key in architecture.metadata and not known.copied(key):
             config |= solve(known, keys.get(key))
@@ -81,12 +91,6 @@ def export_config(
     return config | (architecture.config_from_gguf(keys, tensors) if architecture.config_from_gguf else {})
 
 
-def model_type(architecture: Architecture) -> str:
-    """transformers' name for the kind of model."""
-    bare = re.sub(r"(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration)$", "", architecture.hf_classes[0])
-    return str(architecture.defaults.get("model_type", bare.lower()))
-
-
 def number(value: Any) -> Any:
     """A metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
     if isinstance(value, np.ndarray):
@@ -94,24 +98,6 @@ def number(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return float(str(np.float32(value)))
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _set(config: ConfigKeys, path: str, value: Any) -> None:
-    *outer, last = path.split(".")
-    for part in outer:
-        config = config.setdefault(part, {})
-    config[last] = value
-
-
-def _activation(known: Known) -> ConfigKeys:
-    architecture = known.architecture
-    if not architecture.activation:
-        return {}
-    names = architecture.activation.split("|")
-    spoken = architecture.defaults.keys() | own_keys(known.config["model_type"])
-    usual = {"gelu_tanh": "gelu_pytorch_tanh"}.get(architecture.block.activation, architecture.block.activation)
-    name = next((name for name in names if name in spoken), names[-1])
-    return {name: known.keys.get("hidden_activation") or usual}
 
 
 def _head_width(known: Known, rotated: Any) -> ConfigKeys:
@@ -135,15 +121,13 @@ def _window(known: Known, value: Any) -> ConfigKeys:
 
 def _windows(known: Known, value: Any) -> ConfigKeys:
     block = known.architecture.block
-    if isinstance(value, list):
-        windowed = [bool(item) for item in value]
-    else:
+    if not isinstance(value, list):
         every = block.window_period if value is None else value
         no_window = known.keys.get("attention.sliding_window") is None
         if no_window or (value is None and not every):  # all layers have the window
             return {}
-        windowed = [not every or not block.sees_all(every, i) for i in range(known.keys["block_count"])]
-    return {"layer_types": [("full_attention", "sliding_attention")[each] for each in windowed]}
+        value = [not every or not block.sees_all(every, i) for i in range(known.keys["block_count"])]
+    return {"layer_types": ["sliding_attention" if each else "full_attention" for each in value]}
 
 
 def _scale(known: Known, value: Any) -> ConfigKeys:

@@ -25,11 +25,13 @@ def export_tensors(
 ) -> dict[str, Tensor]:
     """Source tensors by Hugging Face name. Raises ModelError for a tensor without a rule, or a rule without inverse."""
     generated = {tensor.name for generate in architecture.generated for tensor in generate(config)}
-    left = {name: _movable(tensor) for name, tensor in tensors.items() if name not in generated}
+    left = {  # block formats decoded to float32, so that values can be moved one by one
+        name: as_float32(tensor) if tensor.format.is_quantized else tensor
+        for name, tensor in tensors.items() if name not in generated
+    }  # fmt: skip
     last = max((int(found[1]) for name in left if (found := LAYER_NUMBER.match(name))), default=-1)
     layers = range(max(layer_count(architecture, config), last + 1))
-    legacy = architecture.legacy_names
-    legacy = legacy(tensors) if callable(legacy) else legacy
+    legacy = names(tensors) if callable(names := architecture.legacy_names) else names
     source: dict[str, Tensor] = {}
     for pattern, target in reversed(list(architecture.tensors.items())):
         if pattern in legacy:
@@ -45,11 +47,6 @@ def export_tensors(
     return source
 
 
-def _movable(tensor: Tensor) -> Tensor:
-    """Block formats decoded to float32, so that values can be moved one by one; others as they are."""
-    return as_float32(tensor) if tensor.format.is_quantized else tensor
-
-
 def _from_maps(
     architecture: Architecture, pattern: str, maps: tuple[TensorMap, ...], layer: int, config: Config,
     left: dict[str, Tensor],
@@ -62,20 +59,17 @@ def _from_maps(
         names = [target if SUFFIX.search(target) else target + suffix for target in targets]
         if not all(name in left for name in names):
             continue
-        inverses = [_inverse(each, left[name]) for each, name in zip(maps, names, strict=True)]
+        inverses = []
+        for each, name in zip(maps, names, strict=True):
+            inverse = Invertible(unchanged) if each.transform is unchanged else each.transform
+            if not isinstance(inverse, Invertible):
+                raise ModelError(f"what was done to {name!r} cannot be undone")
+            inverses.append(inverse)
         parts = [inverse.invert(left.pop(name), config) for inverse, name in zip(inverses, names, strict=True)]
         whole = parts[0] if len(parts) == 1 and inverses[0].rows is None else _joined(inverses, parts, config)
         name = source_name(architecture, pattern + suffix, names[0])
         source |= _unstacked(name, whole) if maps[0].stack else {name: whole.renamed(name)}
     return source
-
-
-def _inverse(rule: TensorMap, tensor: Tensor) -> Invertible:
-    if rule.transform is unchanged:
-        return Invertible(unchanged)
-    if not isinstance(rule.transform, Invertible):
-        raise ModelError(f"what was done to {tensor.name!r} cannot be undone")
-    return rule.transform
 
 
 def _joined(inverses: list[Invertible], parts: list[Tensor], config: Config) -> Tensor:
