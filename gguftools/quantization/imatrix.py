@@ -4,6 +4,7 @@ An entry holds, for a weight and each of its experts, the sum of the squared inp
 there were; the importance of a column is their quotient. Two stored forms are in use: GGUF files, and the older `.dat`.
 """
 
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from archs.metadata import Metadata
 from archs.small_files import check_not_pointer
-from gguftools.quantization.recipes import layer_of
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
@@ -24,6 +24,7 @@ from quants.spelling import did_you_mean
 from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..writing.pipeline import FilePlan, Item, write_files
+from .recipes import layer_of
 
 Floats = NDArray[np.float32]
 
@@ -144,46 +145,36 @@ def _from_gguf(file: GgufFile) -> ImportanceMatrix:
     )  # fmt: skip
 
 
-@dataclass
-class _Dat:
-    """A position in a .dat file."""
-
-    path: Path
-    data: bytes
-    position: int = 0
-
-    def take(self, size: int, what: str) -> bytes:
-        left = len(self.data) - self.position
-        if not 0 <= size <= left:
-            raise FileError(
-                f"{self.path} is not an importance matrix: {what} at byte {self.position} needs {size} bytes, "
-                f"{left} are left"
-            )
-        self.position += size
-        return self.data[self.position - size : self.position]
-
-    def number(self, what: str) -> int:
-        return int(struct.unpack("<i", self.take(4, what))[0])
-
-    def text(self, what: str) -> str:
-        length = self.number(f"length of {what}")
-        if not 0 <= length <= MAX_NAME_BYTES:
-            raise FileError(f"{self.path} is not an importance matrix: {what} has {length} bytes")
-        return self.take(length, what).decode("utf-8", "replace")
-
-
 def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
-    reader = _Dat(path, data)
-    count = reader.number("number of entries")
+    position = 0
+
+    def take(size: int, what: str) -> bytes:
+        nonlocal position
+        left = len(data) - position
+        if not 0 <= size <= left:
+            needed = f"{what} at byte {position} needs {size} bytes, {left} are left"
+            raise FileError(f"{path} is not an importance matrix: {needed}")
+        position += size
+        return data[position - size : position]
+
+    def number(what: str) -> int:
+        return int(struct.unpack("<i", take(4, what))[0])
+
+    def text(what: str) -> str:
+        length = number(f"length of {what}")
+        if not 0 <= length <= MAX_NAME_BYTES:
+            raise FileError(f"{path} is not an importance matrix: {what} has {length} bytes")
+        return take(length, what).decode("utf-8", "replace")
+
+    count = number("number of entries")
     if count < 1:
         raise FileError(f"{path} is not an importance matrix: it claims {count} entries")
     entries = {}
     for i in range(count):
-        name = reader.text(f"name of entry {i}")
+        name = text(f"name of entry {i}")
         shown = repr(name[:LONGEST_SHOWN])
-        calls = reader.number(f"calls of {shown}")
-        size = reader.number(f"number of values of {shown}")
-        values = np.frombuffer(reader.take(4 * size, f"values of {shown}"), "<f4").astype(np.float32)
+        calls, size = number(f"calls of {shown}"), number(f"number of values of {shown}")
+        values = np.frombuffer(take(4 * size, f"values of {shown}"), "<f4").astype(np.float32)
         if not size:
             raise FileError(f"{path}: entry {shown} has no values")
         # Tokens are counted in GGUF files, chunks here. A power of two leaves the quotient as it is.
@@ -191,11 +182,10 @@ def _from_dat(path: Path, data: bytes) -> ImportanceMatrix:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found by `problems`
             values *= scale
         entries[name] = Entry(values[None], np.array([max(calls, 1)], np.float32) * scale)
-    chunks, datasets = 0, ()  # type: tuple[int, tuple[str, ...]]
-    if reader.position < len(data):  # the first files ended here
-        chunks = reader.number("number of chunks")
-        datasets = (reader.text("name of the dataset"),)
-    return ImportanceMatrix(path, entries, datasets, chunks)
+    if position == len(data):  # the first files ended here
+        return ImportanceMatrix(path, entries)
+    chunks = number("number of chunks")
+    return ImportanceMatrix(path, entries, (text("name of the dataset"),), chunks)
 
 
 def write_imatrix(
@@ -241,10 +231,8 @@ def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
         for name, entry in matrix.entries.items():
             have = entries.get(name)
             if have is not None and have.sums.shape != entry.sums.shape:
-                raise FileError(
-                    f"{matrix.path}: {name!r} has shape {entry.sums.shape}, before it was {have.sums.shape}",
-                    hint="they are of different models",
-                )
+                found = f"{name!r} has shape {entry.sums.shape}, before it was {have.sums.shape}"
+                raise FileError(f"{matrix.path}: {found}", hint="they are of different models")
             entries[name] = entry if have is None else Entry(have.sums + entry.sums, have.counts + entry.counts)
     datasets = tuple(dict.fromkeys(name for matrix in matrices for name in matrix.datasets))
     return replace(first, entries=entries, datasets=datasets, chunks=sum(m.chunks for m in matrices))
@@ -261,11 +249,8 @@ def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequenc
         if not any(part in name for name in matrix.entries):
             problem = f"none of the {len(matrix.entries)} entries of {matrix.path} has {part!r} in its name"
             raise OptionError(problem, did_you_mean(part, matrix.entries))
-    entries = {
-        name: entry
-        for name, entry in matrix.entries.items()
-        if (not include or any(part in name for part in include)) and not any(part in name for part in exclude)
-    }
+    chosen = {name for name in matrix.entries if any(part in name for part in include or exclude)}
+    entries = {name: entry for name, entry in matrix.entries.items() if (name in chosen) is bool(include)}
     if not entries:
         raise OptionError(f"none of the {len(matrix.entries)} entries of {matrix.path} is left")
     return replace(matrix, entries=entries)
@@ -274,19 +259,22 @@ def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequenc
 def problems(matrix: ImportanceMatrix) -> list[Problem]:
     """Everything in a matrix that is not as it should be."""
     found = []
+
+    def note(name: str, kind: str, expert: int, wrong: NDArray[np.bool_]) -> None:
+        if wrong.any():
+            found.append(Problem(name, kind, expert, tuple(map(int, np.flatnonzero(wrong)))))
+
     for name, entry in matrix.entries.items():
         bad_counts = ~np.isfinite(entry.counts) | (entry.counts < 0)
         for expert, row in enumerate(entry.sums):
-            finite = np.isfinite(row)
-            if bad_counts[expert] or not finite.all():
-                columns = tuple(map(int, np.flatnonzero(~finite))) or (0,)
-                found.append(Problem(name, "non-finite", expert, columns))
-            if (row < 0).any():
-                found.append(Problem(name, "negative", expert, tuple(map(int, np.flatnonzero(row < 0)))))
+            if bad_counts[expert] and np.isfinite(row).all():
+                found.append(Problem(name, "non-finite", expert, (0,)))
+            note(name, "non-finite", expert, ~np.isfinite(row))
+            note(name, "negative", expert, row < 0)
             if entry.counts[expert] == 0:
                 found.append(Problem(name, "unseen", expert))
-            elif (row == 0).any():
-                found.append(Problem(name, "zero", expert, tuple(map(int, np.flatnonzero(row == 0)))))
+            else:
+                note(name, "zero", expert, row == 0)
     return found
 
 
@@ -331,25 +319,19 @@ def importance_for(matrix: ImportanceMatrix, tensor: Tensor, allow_missing_exper
     entry = matrix.entries.get(tensor.name)
     if entry is None:
         return None
-    experts = int(np.prod(tensor.shape[:-2])) if len(tensor.shape) > 2 else 1
+    experts = math.prod(tensor.shape[:-2])
     if entry.sums.size != experts * tensor.width:
         if tensor.name == "token_embd.weight":
             return None
         by = f"{experts} × {tensor.width}" if experts > 1 else f"{tensor.width}"
-        raise FileError(
-            f"{matrix.path}: {tensor.name!r} has {entry.sums.size} values, the tensor needs {by}",
-            hint="the matrix is of another model",
-        )
+        problem = f"{matrix.path}: {tensor.name!r} has {entry.sums.size} values, the tensor needs {by}"
+        raise FileError(problem, hint="the matrix is of another model")
     unseen = len(entry.unseen)
     if unseen > MISSING_EXPERTS_ALLOWED * len(entry.counts) and not allow_missing_experts:
-        raise FileError(
-            f"{matrix.path}: {unseen} of {len(entry.counts)} experts of {tensor.name!r} saw no input",
-            hint="measure it on more text, or pass --allow-missing-experts to weigh their columns alike",
-        )
-    return _alive(entry.mean().reshape(experts, tensor.width))
-
-
-def _alive(mean: Floats) -> Floats:
+        problem = f"{matrix.path}: {unseen} of {len(entry.counts)} experts of {tensor.name!r} saw no input"
+        hint = "measure it on more text, or pass --allow-missing-experts to weigh their columns alike"
+        raise FileError(problem, hint)
+    mean = entry.mean().reshape(experts, tensor.width)
     for row in mean:
         least = row[row > 0].min() if row.any() else 1
         for start in range(0, len(row), DEAD_COLUMNS):
@@ -379,12 +361,10 @@ def summary(matrix: ImportanceMatrix) -> list[EntrySummary]:
         finite = np.isfinite(entry.sums)
         seen = entry.counts > 0
         mean = np.where(finite, entry.mean(), 0)[seen]
-        found.append(
-            EntrySummary(
-                name, entry.sums.shape[1], len(entry.counts), int(seen.sum()), int((entry.sums[seen] == 0).sum()),
-                int((~finite).sum()), float(mean.mean()) if mean.size else 0.0,
-            )
-        )  # fmt: skip
+        found.append(EntrySummary(
+            name, entry.sums.shape[1], len(entry.counts), int(seen.sum()), int((entry.sums[seen] == 0).sum()),
+            int((~finite).sum()), float(mean.mean()) if mean.size else 0.0,
+        ))  # fmt: skip
     return sorted(found, key=lambda item: (-item.importance, item.name))
 
 

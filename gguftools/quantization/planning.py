@@ -9,27 +9,17 @@ from typing import Any
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.values import INTEGERS, value_of
-from gguftools.quantization.recipes import (
-    RECIPES,
-    Choice,
-    ModelFacts,
-    Options,
-    Recipe,
-    choose,
-    choose_by_rules,
-    layer_of,
-    model_facts,
-    visit_order,
-)
 from quants import Tensor
 from quants.arguments import wrong
 from quants.errors import FormatError, OptionError
 
-from ..files.gguf.shards import filled, shard_metadata, shard_paths
+from ..files.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
 from ..metadata.checks import architecture_of, check_new_keys, faults
 from ..writing.origin import Origin
 from ..writing.pipeline import FilePlan, Floats, Item
+from . import recipes
 from .imatrix import ImportanceMatrix, importance_for
+from .recipes import RECIPES, Choice, ModelFacts, Options, Recipe, layer_of, model_facts, visit_order
 
 QUANTIZATION_VERSION = 2
 GUESSED = 1024  # added to a file type that no one stated
@@ -100,19 +90,16 @@ class Planner:
         tensors = self.layers.tensors
         triples = [(name, tensor.shape, tensor.format) for name, tensor in tensors.items()]
         choices = (
-            choose_by_rules(triples, self.options.rules)
+            recipes.choose_by_rules(triples, self.options.rules)
             if self.rules_alone
-            else choose(recipe, triples, self.facts, self.matrix is not None, self.options)
+            else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options)
         )
-        self._warn_of_idle_rules(recipe, choices)
-        self._warn_of_idle_options(tensors)
-        encoded = [choice for choice in choices if choice.format != tensors[choice.name].format]
-        self._check_sources(encoded)
-        self._check_fallbacks(recipe, encoded)
+        self._warn_of_idle_options(recipe, choices)
         items = [self._item(choice) for choice in choices]
+        encoded = [choice for choice in choices if choice.format.name != tensors[choice.name].format.name]
         bare = {item.tensor.name for item in items if item.importance is None}
         bare_and_encoded = [choice for choice in encoded if choice.format.is_quantized and choice.name in bare]
-        self._check_importance(recipe, [choice for choice in bare_and_encoded if choice.needs_importance])
+        self._check(recipe, encoded, [choice for choice in bare_and_encoded if choice.needs_importance])
         if self.matrix is not None and not any(i.importance is not None and i.format.uses_importance for i in items):
             self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
@@ -138,7 +125,7 @@ class Planner:
 
     def _item(self, choice: Choice) -> Item:
         tensor = self.layers.tensors[choice.name]
-        weighed = choice.format.is_quantized and choice.format != tensor.format
+        weighed = choice.format.is_quantized and choice.format.name != tensor.format.name
         return Item(tensor, choice.format, self._importance(tensor) if weighed else None)
 
     def _importance(self, tensor: Tensor) -> Floats | None:
@@ -153,74 +140,61 @@ class Planner:
                 self.warnings.append(f"{tensor.name}: {unseen}; their columns weigh alike")
         return self._importances[tensor.name]
 
-    def _warn_of_idle_rules(self, recipe: Recipe, choices: Sequence[Choice]) -> None:
-        used = {choice.rule for choice in choices}
-        for pattern, name in self.options.rules:
+    def _warn_of_idle_options(self, recipe: Recipe, choices: Sequence[Choice]) -> None:
+        options, used, names = self.options, {choice.rule for choice in choices}, self.layers.tensors
+        for pattern, name in options.rules:
             if pattern not in used:
                 self.warnings.append(f"the rule {pattern}={name} decides nothing in {recipe.name}")
-
-    def _warn_of_idle_options(self, tensors: Mapping[str, Tensor]) -> None:
-        options = self.options
-        if "output.weight" not in tensors:
+        if "output.weight" not in names:
             if options.leave_output:
                 self.warnings.append("there is no output.weight to leave as it is: the token embedding is the head")
             if options.output_type and options.token_embedding_type:
                 self.warnings.append("there is no output.weight: its format is not used")
-        if options.token_embedding_type and "token_embd.weight" not in tensors:
+        if options.token_embedding_type and "token_embd.weight" not in names:
             self.warnings.append("there is no token_embd.weight: its format is not used")
 
-    def _refuse(self, error: OptionError) -> None:
-        if not self.dry_run:
-            raise error
-        self.warnings.append(f"{error} ({error.hint})")
-
-    def _check_sources(self, encoded: Sequence[Choice]) -> None:
+    def _check(self, recipe: Recipe, encoded: Sequence[Choice], needing: Sequence[Choice]) -> None:
+        """Refuse to encode again, to fall back, and to leave without importance what needs it, unless it is wanted."""
         again = [choice for choice in encoded if self.layers.tensors[choice.name].format.is_quantized]
         if again and not self.allow_requantize:
-            first = again[0]
-            stored = self.layers.tensors[first.name].format.name
+            first, stored = again[0], self.layers.tensors[again[0].name].format.name
+            where = f"{first.name!r} is {stored} in {self.origin.path.name}"
             self._refuse(
-                OptionError(
-                    f"{first.name!r} is {stored} in {self.origin.path.name}; encoding it again as {first.format.name} "
-                    "loses quality",
-                    hint="start from a float file, or pass --allow-requantize",
-                )
+                f"{where}; encoding it again as {first.format.name} loses quality",
+                "start from a float file, or pass --allow-requantize",
             )
-
-    def _check_fallbacks(self, recipe: Recipe, encoded: Sequence[Choice]) -> None:
         fallen = [choice for choice in encoded if choice.fallback]
         if self.no_fallback and fallen:
-            first = fallen[0]
-            raise FormatError(
-                f"{len(fallen)} tensors cannot take the format that {recipe.name} wants, {first.name!r} first: "
-                f"{first.fallback}",
-                hint="without --no-fallback they are stored in another, as --dry-run shows",
-            )
-
-    def _check_importance(self, recipe: Recipe, needing: Sequence[Choice]) -> None:
+            some = f"{len(fallen)} tensors cannot take the format that {recipe.name} wants"
+            hint = "without --no-fallback they are stored in another, as --dry-run shows"
+            raise FormatError(f"{some}, {fallen[0].name!r} first: {fallen[0].fallback}", hint)
         if not needing:
             return
-        first = needing[0]
-        more = f" and {len(needing) - 1} more" if len(needing) > 1 else ""
+        form, some = needing[0].format.name, repr(needing[0].name)
+        some += f" and {len(needing) - 1} more" if len(needing) > 1 else ""
         if self.matrix is None:
-            what = f"{recipe.name} needs an importance matrix: {first.name!r}{more} would be {first.format.name}"
             made = f"`gguftools imatrix {self.origin.path} --file TEXT --output imatrix.gguf` measures one"
-            self._refuse(OptionError(what, hint=f"{made}; then pass --imatrix imatrix.gguf"))
+            problem = f"{recipe.name} needs an importance matrix: {some} would be {form}"
+            self._refuse(problem, f"{made}; then pass --imatrix imatrix.gguf")
         else:
-            what = f"{self.matrix.path} has no entry for {first.name!r}{more}, which {first.format.name} needs"
-            self._refuse(OptionError(what, hint="name another format for them: --tensor-type REGEX=TYPE"))
+            problem = f"{self.matrix.path} has no entry for {some}, which {form} needs"
+            self._refuse(problem, "name another format for them: --tensor-type REGEX=TYPE")
+
+    def _refuse(self, problem: str, hint: str) -> None:
+        if not self.dry_run:
+            raise OptionError(problem, hint)
+        self.warnings.append(f"{problem} ({hint})")
 
     def metadata(self, recipe: Recipe) -> Metadata:
         """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
-        new = self.layers.metadata.copy()
-        for key in [key for key in new if key.startswith("split.")]:
-            del new[key]
+        new = without_split_keys(self.layers.metadata)
         _append(new, "general.quantization_version", QUANTIZATION_VERSION)
         number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.source, self.layers.tensors)
         _append(new, "general.file_type", number)
         new = _overridden(new, self.overrides)
         if self.matrix is not None:
-            _append(new, "quantize.imatrix.file", _provenance(self.matrix.path))
+            path = self.matrix.path  # as llama.cpp names it; but what folders a machine has is nobody's business
+            _append(new, "quantize.imatrix.file", _cut(path.name if path.is_absolute() else str(path)))
             if self.matrix.datasets:
                 _append(new, "quantize.imatrix.dataset", _cut(self.matrix.datasets[0]))
             _append(new, "quantize.imatrix.entries_count", len(self.matrix.entries))
@@ -246,11 +220,6 @@ def _overridden(metadata: Metadata, overrides: Mapping[str, Any]) -> Metadata:
         both = value.type in INTEGERS and key in new and new.value(key).type in INTEGERS
         _append(new, key, Value(value.data, new.value(key).type) if both else value)
     return new
-
-
-def _provenance(path: Path) -> str:
-    """A file as llama.cpp names it, as it was given; but what folders a machine has is nobody's business."""
-    return _cut(path.name if path.is_absolute() else str(path))
 
 
 def _cut(text: str) -> str:
@@ -285,22 +254,18 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
     if not dropped:
         return PrunedModel(metadata, tensors)
     present = sorted({layer_of(name) for name in tensors} - {-1})
-    for layer in dropped:
-        if layer not in present:
-            known = f"{present[0]} … {present[-1]}" if present else "none"
-            raise OptionError(f"there is no layer {layer} to prune; the model's layers are {known}")
+    if unknown := [layer for layer in dropped if layer not in present]:
+        known = f"{present[0]} … {present[-1]}" if present else "none"
+        raise OptionError(f"there is no layer {unknown[0]} to prune; the model's layers are {known}")
     kept = [layer for layer in present if layer not in dropped]
     if not kept:
         raise OptionError("no layer would be left")
-    new_number = {old: new for new, old in enumerate(kept)}
-    renamed, old_names = {}, {}
-    for name, tensor in tensors.items():
+    old_names, new_number = {}, {old: new for new, old in enumerate(kept)}
+    for name in tensors:
         layer = layer_of(name)
-        if layer in dropped:
-            continue
-        new = name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}'):]}"
-        renamed[new] = tensor if new == name else tensor.renamed(new)
-        old_names[new] = name
+        if layer not in dropped:
+            old_names[name if layer < 0 else f"blk.{new_number[layer]}{name[len(f'blk.{layer}'):]}"] = name
+    renamed = {new: tensors[old] if new == old else tensors[old].renamed(new) for new, old in old_names.items()}
     return PrunedModel(_fewer_layers(metadata, len(present), kept), renamed, old_names)
 
 
@@ -328,25 +293,23 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
 
 
 def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting: Splitting) -> list[list[Item]]:
-    """Items of each file. Raises OptionError where the ways to split contradict each other."""
-    if splitting.keep and (splitting.max_bytes or splitting.max_tensors):
+    """Items of each file; as in the source, in the order they had there, where the shards are kept.
+
+    Raises OptionError where the ways to split contradict each other.
+    """
+    if not splitting.keep:
+        return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
+    if splitting.max_bytes or splitting.max_tensors:
         raise OptionError("--keep-split leaves the shards as they are; the --split-max options would change them")
-    if splitting.keep and not origin.shards:
+    if not origin.shards:
         raise OptionError(f"{origin.path} has no GGUF shards to keep", "--split-max-size splits the output")
-    if splitting.keep:
-        return _shards_of_source(items, origin, layers)
-    return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
-
-
-def _shards_of_source(items: Sequence[Item], origin: Origin, layers: PrunedModel) -> list[list[Item]]:
-    """Each tensor in the shard that it came from, in the order it had there."""
     shard_of = {name: number for number, names in enumerate(origin.shards) for name in names}
-    place = {layers.old_names.get(name, name): i for i, name in enumerate(layers.tensors)}
-    groups: dict[int, list[tuple[int, Item]]] = {}
-    for item in items:
-        name = layers.old_names.get(item.tensor.name, item.tensor.name)
-        groups.setdefault(shard_of.get(name, 0), []).append((place[name], item))
-    return [[item for _, item in sorted(group, key=lambda entry: entry[0])] for _, group in sorted(groups.items())]
+    place = {name: i for i, name in enumerate(layers.tensors)}
+    groups: dict[int, list[Item]] = {}
+    for item in sorted(items, key=lambda item: place[item.tensor.name]):
+        old_name = layers.old_names.get(item.tensor.name, item.tensor.name)
+        groups.setdefault(shard_of.get(old_name, 0), []).append(item)
+    return [group for _, group in sorted(groups.items())]
 
 
 def _files(
