@@ -129,7 +129,7 @@ def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, 
                 tensors.append(TensorReport(
                     tensor.name, tensor.shape, tensor.format.name, item.format.name, item.nbytes,
                     *((choice.fallback, choice.rule) if choice else (None, None)),
-                    *((done.rmse, done.max_error, done.seconds) if done else ()),
+                    *(done[1:] if done else ()),
                 ))  # fmt: skip
         paths = tuple(file.path for file in p.files)
         outputs.append(OutputReport(p.name, paths[0], paths, p.nbytes, tuple(tensors)))

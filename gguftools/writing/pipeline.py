@@ -6,15 +6,16 @@ one by one, so the bytes depend neither on the number of threads nor on the orde
 """
 
 import hashlib
-import itertools
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from .finiteness import check_finite, check_finite_values
 from .resume import resumable_gguf
-from .row_blocks import BLOCK_VALUES, Progress, over_rows, row_ranges, run_blocks
+from .row_blocks import BLOCK_VALUES, Progress, RowBlock, over_rows, row_ranges, run_blocks
 
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
@@ -77,9 +78,7 @@ class FilePlan:
     @cached_property
     def layout(self) -> Layout:
         infos = [TensorInfo(item.tensor.name, item.tensor.shape, item.format) for item in self.items]
-        return plan_file(
-            self.metadata, infos, self.alignment, self.reserve, self.magic, self.version, self.byte_order
-        )
+        return plan_file(self.metadata, infos, self.alignment, self.reserve, self.magic, self.version, self.byte_order)
 
     def digest(self) -> str:
         """What decides the bytes, but for the source's values."""
@@ -100,8 +99,7 @@ class Resumable:
     resume: bool = False
 
 
-@dataclass
-class TensorStats:
+class TensorStats(NamedTuple):
     """What came of a tensor in a file. Errors are relative to the source's values; None where nobody asked.
 
     rmse: root mean square error. max_error: the largest. seconds: of all threads together.
@@ -113,8 +111,7 @@ class TensorStats:
     seconds: float = 0.0
 
 
-@dataclass
-class WriteResult:
+class WriteResult(NamedTuple):
     """What `write_files` did: for each file, its tensors in order; and how long it took."""
 
     files: list[list[TensorStats]]
@@ -124,28 +121,18 @@ class WriteResult:
     resumed_bytes: int = 0
 
 
-class Task(NamedTuple):
-    """Rows `start` … `stop` of a tensor, for (file, index of the tensor in it, item)."""
+@dataclass
+class Task(RowBlock):
+    """Rows of a tensor, for (file, index of the tensor in it, item)."""
 
-    tensor: Tensor
-    start: int
-    stop: int
-    wanted: tuple[tuple[int, int, Item], ...]
+    wanted: Sequence[tuple[int, int, Item]]
 
 
 def write_files(
-    files: Sequence[FilePlan],
-    *,
-    threads: int | None = None,
-    memory: int = DEFAULT_MEMORY,
-    statistics: bool = False,
-    progress: Progress | None = None,
-    executor: Executor | None = None,
-    resumable: Resumable | None = None,
-    overwrite: bool = False,
-    reads: Reads = NOTHING,
-    finite: bool = True,
-) -> WriteResult:
+    files: Sequence[FilePlan], *, threads: int | None = None, memory: int = DEFAULT_MEMORY, statistics: bool = False,
+    progress: Progress | None = None, executor: Executor | None = None, resumable: Resumable | None = None,
+    overwrite: bool = False, reads: Reads = NOTHING, finite: bool = True,
+) -> WriteResult:  # fmt: skip
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
     The same Tensor object in several files is read and decoded once.
@@ -157,36 +144,32 @@ def write_files(
     """
     started = time.perf_counter()
     threads = thread_count(threads)
+    sources = _by_tensor(files)
     tasks = [
-        Task(tensor, start, stop, tuple(wanted))
-        for tensor, wanted in _by_tensor(files)
+        Task(tensor, start, stop, wanted)
+        for tensor, wanted in sources
         for start, stop in row_ranges(tensor, _block_rows(tensor, wanted, threads, memory, statistics))
     ]
-    total = sum(tensor.nbytes for tensor, _ in _by_tensor(files))
-    result = WriteResult([[TensorStats(item.tensor.name) for item in file.items] for file in files], source_bytes=total)
+    total = sum(tensor.nbytes for tensor, _ in sources)
     report = progress or (lambda *_: None)
-    result.compile_seconds = compile_codecs(
-        _codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}")
-    )
-    log.info("kernels are there after %.3f s; %d blocks of rows for %d threads",
-             result.compile_seconds, len(tasks), threads)  # fmt: skip
-    figures: dict[tuple[int, int], list[tuple[int, Figures]]] = {}
+    compiling = compile_codecs(_codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}"))
+    log.info("kernels are there after %.3f s; %d blocks of rows for %d threads", compiling, len(tasks), threads)
+    figures: dict[tuple[int, int], list[tuple[int, Figures]]] = defaultdict(list)
     with _open_sinks(files, resumable, overwrite, reads) as sinks:
         writer = _Writer(files, sinks, statistics, finite)
-        result.resumed_bytes = sum(
-            (task.stop - task.start) * task.tensor.row_bytes for task in tasks if None not in writer.known(task)
-        )
+        known = (task for task in tasks if None not in writer.known(task))
+        resumed = sum((task.stop - task.start) * task.tensor.row_bytes for task in known)
         run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
         with closing(run) as results:
             for task, each in results:
                 for (number, index, _), spent in zip(task.wanted, each, strict=True):
-                    figures.setdefault((number, index), []).append((task.start, spent))
+                    figures[number, index].append((task.start, spent))
         reads.check_unchanged()
-    for number, file in enumerate(files):
-        for index, written in enumerate(result.files[number]):
-            _sum_up(written, file.items[index], figures.get((number, index), []), statistics)
-    result.seconds = time.perf_counter() - started
-    return result
+    stats = [
+        [_sum_up(item, figures[number, index], statistics) for index, item in enumerate(file.items)]
+        for number, file in enumerate(files)
+    ]
+    return WriteResult(stats, time.perf_counter() - started, compiling, total, resumed)
 
 
 @contextmanager
@@ -197,14 +180,10 @@ def _open_sinks(
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
             yield outputs
         return
-    sources, resume = resumable.fingerprint, resumable.resume
+    options = resumable.fingerprint, resumable.resume, overwrite, reads
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                resumable_gguf(file.path, file.layout, file.digest(), sources, resume, overwrite, reads)
-            )
-            for file in files
-        ]
+        partial = (resumable_gguf(file.path, file.layout, file.digest(), *options) for file in files)
+        yield [stack.enter_context(output) for output in partial]
 
 
 def _by_tensor(files: Sequence[FilePlan]) -> list[tuple[Tensor, list[tuple[int, int, Item]]]]:
@@ -228,9 +207,7 @@ def _block_rows(
 
 def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
     """What will encode and decode, so that nothing is compiled within a task."""
-    for item in itertools.chain.from_iterable(file.items for file in files):
-        if item.is_copy:
-            continue
+    for item in (item for file in files for item in file.items if not item.is_copy):
         yield Codec(item.format.name, "encode" if item.importance is None else "weighted")
         yield Codec(item.tensor.format.name, "decode")
         if statistics:
@@ -238,12 +215,13 @@ def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
             yield Codec("F32", "deviation")
 
 
-def _sum_up(written: TensorStats, item: Item, figures: Iterable[tuple[int, Figures]], statistics: bool) -> None:
-    ordered = [found for _, found in sorted(figures, key=lambda entry: entry[0])]  # for one sum whatever the order
-    written.seconds = sum(f.seconds for f in ordered)
-    if statistics:
-        written.rmse = math.sqrt(sum(f.squares or 0.0 for f in ordered) / max(1, item.tensor.size))
-        written.max_error = max((f.largest or 0.0 for f in ordered), default=0.0)
+def _sum_up(item: Item, figures: list[tuple[int, Figures]], statistics: bool) -> TensorStats:
+    figures.sort(key=itemgetter(0))  # for one sum whatever the order
+    name, seconds = item.tensor.name, sum(f.seconds for _, f in figures)
+    if not statistics:
+        return TensorStats(name, seconds=seconds)
+    rmse = math.sqrt(sum(f.squares or 0.0 for _, f in figures) / max(1, item.tensor.size))
+    return TensorStats(name, rmse, max((f.largest or 0.0 for _, f in figures), default=0.0), seconds)
 
 
 @dataclass(frozen=True)
@@ -258,9 +236,7 @@ class _Writer:
     def known(self, task: Task) -> list[Figures | None]:
         """The figures of each item whose rows an earlier run wrote."""
         known = [self.sinks[number].covered(index, task.start, task.stop) for number, index, _ in task.wanted]
-        if self.statistics:
-            known = [None if figures is None or figures.squares is None else figures for figures in known]
-        return known
+        return [None if self.statistics and figures and figures.squares is None else figures for figures in known]
 
     def perform(self, task: Task) -> list[Figures]:
         """Read, encode and write a task's rows where they are not known. Returns the figures of each item."""
@@ -319,8 +295,13 @@ def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]
     """
     if item.importance is None or len(item.importance) == 1:
         encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
-        if item.format.name == "F16":
-            _check_range(item, encoded, first_row)
+        bits = encoded.view("<u2") if item.format.name == "F16" else np.empty(0, "<u2")
+        # Finite values that became infinite in F16 make a model that doesn't work.
+        if bits.size and int((bits & np.uint16(0x7C00)).max()) == 0x7C00:
+            row, column = (int(n) for n in np.argwhere((bits & 0x7C00) == 0x7C00)[0])
+            where = f"row {first_row + row}, column {column}"
+            problem = f"tensor {item.tensor.name!r} has a value in {where} that is beyond the range of F16"
+            raise FormatError(problem, hint="choose BF16 or F32 for it")
         return encoded
     share = item.tensor.rows // len(item.importance)
     pieces, start = [], 0
@@ -330,18 +311,6 @@ def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]
         pieces.append(item.format.encode(values[start:stop], item.importance[group]))
         start = stop
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def _check_range(item: Item, encoded: NDArray[np.uint8], first_row: int) -> None:
-    """Finite values that became infinite in F16 make a model that doesn't work."""
-    bits = encoded.view("<u2")
-    if bits.size and int((bits & np.uint16(0x7C00)).max()) == 0x7C00:
-        row, column = (int(n) for n in np.argwhere((bits & 0x7C00) == 0x7C00)[0])
-        where = f"row {first_row + row}, column {column}"
-        raise FormatError(
-            f"tensor {item.tensor.name!r} has a value in {where} that is beyond the range of F16",
-            hint="choose BF16 or F32 for it",
-        )
 
 
 def scan(tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 from quants import Tensor
 from quants.arguments import thread_count
@@ -14,18 +15,8 @@ BLOCK_VALUES = 1 << 20  # values of a block: 4 MB of float32, which fits in a co
 Progress = Callable[[int, int, str], None]
 
 
-class Rows(Protocol):
-    """Rows `start` … `stop` of a tensor."""
-
-    @property
-    def tensor(self) -> Tensor: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-
-
-class RowBlock(NamedTuple):
+@dataclass
+class RowBlock:
     """Rows `start` … `stop` of a tensor."""
 
     tensor: Tensor
@@ -33,17 +24,14 @@ class RowBlock(NamedTuple):
     stop: int
 
 
-R = TypeVar("R", bound=Rows)
+R = TypeVar("R", bound=RowBlock)
 T = TypeVar("T")
 
 
 def over_rows(
-    tensors: Iterable[Tensor],
-    look: Callable[[Tensor, int, int], T],
-    *,
-    threads: int | None = None,
+    tensors: Iterable[Tensor], look: Callable[[Tensor, int, int], T], *, threads: int | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[Tensor, int, T]]:
+) -> Iterator[tuple[Tensor, int, T]]:  # fmt: skip
     """Call `look(tensor, start, stop)` for every block of rows; yields (tensor, start, result) in order.
 
     progress(bytes done, of how many, tensor): called in this thread. What `look` raises is raised here.
@@ -51,9 +39,12 @@ def over_rows(
     tensors = list(tensors)
     threads, total = thread_count(threads), sum(tensor.nbytes for tensor in tensors)
     blocks = (RowBlock(tensor, *rows) for tensor in tensors for rows in row_ranges(tensor))
-    results = run_blocks(blocks, lambda block: look(*block), total, threads=threads, progress=progress, in_order=True)
-    for (tensor, start, _), result in results:
-        yield tensor, start, result
+
+    def perform(block: RowBlock) -> T:
+        return look(block.tensor, block.start, block.stop)
+
+    for block, result in run_blocks(blocks, perform, total, threads=threads, progress=progress, in_order=True):
+        yield block.tensor, block.start, result
 
 
 def by_tensor(
@@ -79,15 +70,9 @@ def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, i
 
 
 def run_blocks(
-    blocks: Iterable[R],
-    perform: Callable[[R], T],
-    total: int,
-    *,
-    threads: int,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-    in_order: bool = False,
-) -> Generator[tuple[R, T], None, None]:
+    blocks: Iterable[R], perform: Callable[[R], T], total: int, *, threads: int, executor: Executor | None = None,
+    progress: Progress | None = None, in_order: bool = False,
+) -> Generator[tuple[R, T], None, None]:  # fmt: skip
     """Call `perform(block)` for every block, in threads; yields (block, result) as they are done, or in_order.
 
     Small tensors go to a thread together; two such batches a thread are under way at most, those included whose results
