@@ -50,13 +50,9 @@ class AuditReport:
 
 
 def audit(
-    source: PathLike | Model,
-    against: PathLike | Model | None = None,
-    *,
-    tensors: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> AuditReport:
+    source: PathLike | Model, against: PathLike | Model | None = None, *,
+    tensors: bool = False, threads: int | None = None, progress: Progress | None = None,
+) -> AuditReport:  # fmt: skip
     """Look for harm in a GGUF file, a checkpoint or a Model; nothing of it is run.
 
     against: the Hugging Face folder, GGUF file or Model that it was made from; templates and (tensors=True) weights are

@@ -37,12 +37,9 @@ LINE = re.compile(r"(\w+)\s+([0-9A-Fa-f-]+) [ *](.+)")
 
 
 def hash(
-    source: PathLike | Model,
-    algorithms: Iterable[str] = ("xxh64",),
-    *,
-    tensors: bool = True,
-    progress: Progress | None = None,
-) -> HashReport:
+    source: PathLike | Model, algorithms: Iterable[str] = ("xxh64",), *,
+    tensors: bool = True, progress: Progress | None = None,
+) -> HashReport:  # fmt: skip
     """Hashes of each tensor (unless tensors=False), then of all, by each of the algorithms: xxh64, sha1, sha256, uuid.
 
     uuid is of the whole only: version 5, in the name space of llama.cpp. Of a split set, any shard may be named; the

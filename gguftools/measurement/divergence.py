@@ -27,17 +27,10 @@ class DivergenceReport(Divergence):
 
 
 def divergence(
-    model: PathLike | Model,
-    base: PathLike | Model,
-    text: PathLike,
-    *,
-    n_ctx: int = 512,
-    chunks: int | None = None,
-    stride: int = 0,
-    threads: int | None = None,
-    round_activations: bool = False,
-    progress: Progress | None = None,
-) -> DivergenceReport:
+    model: PathLike | Model, base: PathLike | Model, text: PathLike, *,
+    n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
+    round_activations: bool = False, progress: Progress | None = None,
+) -> DivergenceReport:  # fmt: skip
     """KL divergence of the model's predictions from the base's on the text in the file `text`, in nats, and with it how
     often both favour the same token, by how much the right token's probability changes, and both perplexities.
 

@@ -16,17 +16,10 @@ MOST = 3e38  # what float32 holds
 
 
 def imatrix(
-    source: PathLike | Model,
-    text: PathLike,
-    output: PathLike | None = None,
-    *,
-    n_ctx: int = 512,
-    chunks: int | None = None,
-    with_output: bool = False,
-    threads: int | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> ImportanceMatrix:
+    source: PathLike | Model, text: PathLike, output: PathLike | None = None, *,
+    n_ctx: int = 512, chunks: int | None = None, with_output: bool = False, threads: int | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
+) -> ImportanceMatrix:  # fmt: skip
     """Let the model read the file `text` in windows: an importance matrix, the sums of squared inputs of its weights.
 
     Windows are those of perplexity, every position counts. output: where it is written, too: GGUF form, or the legacy

@@ -45,18 +45,10 @@ class PerplexityReport:
 
 
 def perplexity(
-    source: PathLike | Model,
-    text: PathLike,
-    *,
-    n_ctx: int = 512,
-    chunks: int | None = None,
-    stride: int = 0,
-    threads: int | None = None,
-    round_activations: bool = False,
-    sparse: bool = False,
-    compare: bool = True,
-    progress: Progress | None = None,
-) -> PerplexityReport:
+    source: PathLike | Model, text: PathLike, *,
+    n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
+    round_activations: bool = False, sparse: bool = False, compare: bool = True, progress: Progress | None = None,
+) -> PerplexityReport:  # fmt: skip
     """Perplexity of the model on the text in the file `text`, by llama.cpp's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.

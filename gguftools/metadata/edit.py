@@ -74,26 +74,13 @@ class Editable(Protocol):
 
 
 def set_metadata(
-    source: PathLike | Editable,
-    values: Mapping[str, Any] | None = None,
-    *,
-    operations: Iterable[Operation] = (),
-    types: Mapping[str, str] | None = None,
-    remove: Iterable[str] = (),
-    rename: Mapping[str, str] | None = None,
-    chat_template: str | None = None,
-    special_tokens: Mapping[str, str | int] | None = None,
-    output: PathLike | None = None,
-    reserve: int = 0,
-    force: bool = False,
-    new: bool = False,
-    overwrite: bool = False,
-    reads: Iterable[PathLike] = (),
-    recover: bool = False,
-    roll_back: bool = False,
-    dry_run: bool = False,
-    progress: Progress | None = None,
-) -> EditReport:
+    source: PathLike | Editable, values: Mapping[str, Any] | None = None, *,
+    operations: Iterable[Operation] = (), types: Mapping[str, str] | None = None, remove: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None, chat_template: str | None = None,
+    special_tokens: Mapping[str, str | int] | None = None, output: PathLike | None = None, reserve: int = 0,
+    force: bool = False, new: bool = False, overwrite: bool = False, reads: Iterable[PathLike] = (),
+    recover: bool = False, roll_back: bool = False, dry_run: bool = False, progress: Progress | None = None,
+) -> EditReport:  # fmt: skip
     """Change the metadata of a GGUF file; its tensors stay as they are. Of a split set, any shard may be named.
 
     source: the file, or a Model, whose metadata is changed in memory.
@@ -163,14 +150,9 @@ def _applied(
 
 
 def _operations(
-    old: Metadata,
-    values: Mapping[str, Any] | None,
-    types: Mapping[str, str] | None,
-    remove: Iterable[str],
-    rename: Mapping[str, str] | None,
-    chat_template: str | None,
-    special_tokens: Mapping[str, str | int] | None,
-) -> Iterator[Operation]:
+    old: Metadata, values: Mapping[str, Any] | None, types: Mapping[str, str] | None, remove: Iterable[str],
+    rename: Mapping[str, str] | None, chat_template: str | None, special_tokens: Mapping[str, str | int] | None,
+) -> Iterator[Operation]:  # fmt: skip
     """What the keywords stand for. Raises OptionError where they contradict each other."""
     values, types = as_mapping(values, "values"), as_mapping(types, "types")
     rename, special_tokens = as_mapping(rename, "rename"), as_mapping(special_tokens, "special_tokens")

@@ -48,12 +48,9 @@ def over_rows(
 
 
 def by_tensor(
-    tensors: Iterable[Tensor],
-    look: Callable[[Tensor, int, int], T],
-    *,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, list[T]]:
+    tensors: Iterable[Tensor], look: Callable[[Tensor, int, int], T], *,
+    threads: int | None = None, progress: Progress | None = None,
+) -> dict[str, list[T]]:  # fmt: skip
     """The results of `over_rows` by the tensor's name, for each tensor those of its blocks."""
     tensors = list(tensors)
     found: dict[str, list[T]] = {tensor.name: [] for tensor in tensors}
