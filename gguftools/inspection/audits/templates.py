@@ -304,13 +304,12 @@ def _loops(template: Template) -> Iterator[Finding]:
     for node in _find(template.tree, nodes.Call, nodes.Mul, nodes.Pow, nodes.Filter):
         count: Any = None
         if called(node) == "range":
-            ends = [number(argument, template.folding) for argument in node.args]
-            count = max((abs(end) for end in ends if end is not None), default=None)
+            count = max((abs(number(argument, template.folding) or 0) for argument in node.args), default=0)
             if any(_is_user_text(template, argument) for argument in node.args):
                 yield template.found("medium", "loop", node, "counts as far as a message says")
         elif isinstance(node, nodes.Mul):
             numbers = [number(side, template.folding) for side in (node.left, node.right)]
-            count = max((n for n in numbers if n is not None), default=None) if None in numbers else None
+            count = max(n or 0 for n in numbers) if None in numbers else None
         elif isinstance(node, nodes.Pow):
             yield template.found("medium", "loop", node, "computes a power, which can take any time and memory")
         elif isinstance(node, nodes.Filter) and node.name in ("center", "indent", "wordwrap") and node.args:
@@ -369,10 +368,17 @@ def _is_part(argument: Any, given: Container[str]) -> bool:
 # Prompts that the user does not see
 
 
+def _conditions(template: Template) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """What depends on a condition, that, and all its parts."""
+    for node in _find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
+        if node.test is not None:
+            yield node, node.test, [node.test, *node.test.find_all(nodes.Expr)]
+
+
 def _triggers(template: Template) -> Iterator[Finding]:
     """Text that appears only where a message has certain words."""
-    for node in _find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
-        if node.test is None or (keyword := _keyword(template, node.test)) is None:
+    for node, test, _ in _conditions(template):
+        if (keyword := _keyword(template, test)) is None:
             continue
         text = _written(template, node)
         if _is_sentence(text):
@@ -386,27 +392,25 @@ def _triggers(template: Template) -> Iterator[Finding]:
 
 def _keyword(template: Template, test: Any) -> str | None:
     """The words that a condition looks for in what a message says; None where it looks for none."""
-    mappings = [each.node for each in (test, *test.find_all(nodes.Test)) if getattr(each, "name", "") == "mapping"]
-    for node in (test, *test.find_all(nodes.Expr)):
+    parts = (test, *test.find_all(nodes.Expr))
+    mappings = [each.node for each in parts if isinstance(each, nodes.Test) and each.name == "mapping"]
+    for node in parts:
         name = name_of(node)
         if name in template.triggers:
             return template.triggers[name]
         compared: list[Any] = []
         match node:
-            case nodes.Compare():
-                if any(_is_user_text(template, side) and side not in mappings for side in _sides(node)):
-                    compared = _sides(node)
+            case nodes.Compare() if any(_is_user_text(template, e) and e not in mappings for e in _sides(node)):
+                compared = _sides(node)
             case nodes.Call(node=nodes.Getattr(node=said)) if _is_user_text(template, said):
                 compared = node.args
             case nodes.Test() if node.name not in DEFINEDNESS:
                 sides = [node.node, *node.args]
                 compared = sides if any(_is_user_text(template, side) for side in sides) else []
-            case nodes.Filter() if node.node is not None:
-                by_content = node.name in ("selectattr", "rejectattr") and node.args
-                if _is_user_text(template, node.node):
-                    compared = node.args
-                elif by_content and template.text(node.args[0]) in CONTENT:
-                    compared = node.args[2:]
+            case nodes.Filter(args=arguments) if _is_user_text(template, node.node):
+                compared = arguments
+            case nodes.Filter(name="selectattr" | "rejectattr", args=[of, _, *wanted]) if template.text(of) in CONTENT:
+                compared = wanted
         folded = [fold(part, template.folding) for part in compared]
         words = [word for part in folded for word in (part if isinstance(part, list) else [part])]
         if texts := [word for word in words if isinstance(word, str) and word.strip()]:
@@ -416,9 +420,8 @@ def _keyword(template: Template, test: Any) -> str | None:
 
 def _dates(template: Template) -> Iterator[Finding]:
     """Decisions by date; writing it is what it is for."""
-    for node in _find(template.tree, nodes.If, nodes.CondExpr, nodes.For):
-        compares = [node.test, *node.test.find_all((nodes.Compare, nodes.Test, nodes.Call))] if node.test else []
-        if any(_decides_by_date(template, each) for each in compares):
+    for node, _, parts in _conditions(template):
+        if any(_decides_by_date(template, part) for part in parts):
             yield template.found("high", "date", node, "does something else on certain days")
 
 
@@ -437,10 +440,8 @@ def _sides(compare: nodes.Compare) -> list[Any]:
 
 def _users(template: Template) -> Iterator[Finding]:
     """Decisions by who the user is, by the length of the conversation, or by chance."""
-    for node in _find(template.tree, nodes.If, nodes.CondExpr):
-        own = [node.test] if isinstance(node.test, nodes.Compare) else []
-        for compare in (*own, *node.test.find_all(nodes.Compare)):
-            sides = _sides(compare)
+    for node, _, parts in _conditions(template):
+        for sides in (_sides(part) for part in parts if isinstance(part, nodes.Compare)):
             who = [name for side in sides if (name := name_of(side)) and WHO.search(name.split(".")[-1])]
             if who and any(map(template.text, sides)):
                 yield template.found("medium", "user", node, f"decides by {who[0]!r}")
@@ -493,8 +494,8 @@ def _written(template: Template, node: nodes.If | nodes.CondExpr | nodes.For) ->
     """What the branches of a condition write or keep for later."""
     branch: Iterable[Any] = (node.expr1, node.expr2) if isinstance(node, nodes.CondExpr) else (*node.body, *node.else_)
     pieces: list[str] = []
-    for part in branch:
-        for each in _literals(part) if part is not None else ():
+    for part in filter(None, branch):
+        for each in _literals(part):
             values = template.folding.names.get(each.name, ()) if isinstance(each, nodes.Name) else (each,)
             for text in map(template.text, values[:MANY_VALUES]):
                 if text and text not in "\n".join(pieces):
@@ -513,12 +514,10 @@ def _literals(node: nodes.Node) -> Iterator[nodes.Node]:
             return
         case nodes.Getitem(node=inner) | nodes.Filter(node=inner) | nodes.Assign(node=inner):
             within: Iterable[Any] = (inner,)
-        case nodes.If() | nodes.CondExpr():
-            within = node.iter_child_nodes(exclude=("test",))
         case _:
-            within = node.iter_child_nodes()
-    for child in within:
-        yield from _literals(child) if child is not None else ()
+            within = node.iter_child_nodes(exclude=("test",) if isinstance(node, (nodes.If, nodes.CondExpr)) else ())
+    for child in filter(None, within):
+        yield from _literals(child)
 
 
 def _is_words(text: str) -> bool:
