@@ -1,7 +1,5 @@
 """What a user sees: bars, tables, reports, errors as one clear line. Results go to stdout, the rest to stderr."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -138,13 +136,13 @@ def print_markdown(title: str | None, columns: Sequence[str], rows: Sequence[Seq
     if title:
         print_line(f"### {title}")
         print()
-    align = [("---:" if i < len(right) and right[i] == "r" else "---") for i in range(len(columns))]
+    align = ["---:" if right[i : i + 1] == "r" else "---" for i in range(len(columns))]
     for row in (columns, align, *rows):
         print_line("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
     print()
 
 
-def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) -> None:
+def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) -> None:
     """What conversion or quantization did. resume: whether it was to go on from what an earlier run left."""
     if report.resumed_bytes:
         done, total = size(report.resumed_bytes), size(report.source_bytes)
@@ -177,7 +175,7 @@ def print_report(report: QuantizeReport, as_json: bool, resume: bool = False) ->
         _print_check(report.check)
 
 
-def _print_check(check: LogitReport) -> None:
+def _print_check(check: "LogitReport") -> None:
     """How far logits are from transformers', and whether that is what it should be."""
     verdict = f"at most {check.tolerance:g} was expected" if check.exact else "weights were rounded, so it is no error"
     if check.exact and check.passed:
@@ -186,7 +184,7 @@ def _print_check(check: LogitReport) -> None:
     print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 
 
-def _note_fallbacks(output: OutputReport) -> None:
+def _note_fallbacks(output: "OutputReport") -> None:
     """One line for all tensors that became another format than the recipe's for the same reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for tensor in output.fallbacks:
@@ -196,7 +194,7 @@ def _note_fallbacks(output: OutputReport) -> None:
         note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
 
 
-def print_edit(report: EditReport, as_json: bool) -> None:
+def print_edit(report: "EditReport", as_json: bool) -> None:
     """What an edit changed, as a diff; then a conversation through the new chat template, and how it was written."""
     if report.recovered is not None:
         note(f"interrupted edit: {report.recovered}")
@@ -210,19 +208,12 @@ def print_edit(report: EditReport, as_json: bool) -> None:
         for line in report.preview.splitlines():
             print_line(f"  | {line}")
     if report.changes or report.recovered is None:
-        print_line(_written(report))
+        where = "in place" if report.in_place else "by a copy"
+        done = f"was changed {where}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"
+        print_line(f"{report.path} {f'would be changed {where}' if report.dry_run else done}")
 
 
-def _written(report: EditReport) -> str:
-    where = "in place" if report.in_place else "by a copy"
-    if report.dry_run:
-        return f"{report.path} would be changed {where}"
-    if not report.bytes_written:
-        return f"{report.path} is as it was"
-    return f"{report.path} was changed {where}, {size(report.bytes_written)} written"
-
-
-def print_shards(report: ShardsReport, as_json: bool) -> None:
+def print_shards(report: "ShardsReport", as_json: bool) -> None:
     """The shards of a set, and the file that has it all."""
     if said(report, as_json):
         return
@@ -231,15 +222,14 @@ def print_shards(report: ShardsReport, as_json: bool) -> None:
     print_line(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
 
 
-def print_checks(reports: Sequence[CheckReport], as_json: bool) -> None:
+def print_checks(reports: "Sequence[CheckReport]", as_json: bool) -> None:
     """For each file, what differs from its manifest."""
     if said(reports, as_json):
         return
     for report in reports:
         for mismatch in report.mismatches:
             print_line(str(mismatch))
-        wrong = len(report.mismatches)
-        verdict = f"{wrong} wrong" if wrong else "as it should be"
+        verdict = f"{len(report.mismatches)} wrong" if report.mismatches else "as it should be"
         print_line(f"{report.file}: {verdict}; {report.checked} hashes checked")
 
 
@@ -248,7 +238,7 @@ MOST_FOLDED = 2000  # rows that are folded in a second
 MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 
-def print_matrix(matrix: ImportanceMatrix) -> None:
+def print_matrix(matrix: "ImportanceMatrix") -> None:
     """An importance matrix: where it comes from, what matters most and least, what is wrong."""
     from ..quantization.imatrix import layer_importance, problems, summary
 
