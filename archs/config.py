@@ -57,10 +57,8 @@ def lookup(config: Config, keys: str) -> Any:
     for path in keys.split("|"):
         value: Any = config
         for part in path.split("."):
-            if isinstance(value, Mapping):
-                value = value.get(part)
-            else:
-                value = value[int(part)] if isinstance(value, list) else None
+            listed = isinstance(value, list)
+            value = value[int(part)] if listed else value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
             return value
     return None
@@ -90,11 +88,9 @@ def limits_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def normalized(
-    raw: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    keys: Mapping[str, Kind] | None = None,
+    raw: Mapping[str, Any], defaults: Mapping[str, Any], keys: Mapping[str, Kind] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
-) -> ReadConfig:
+) -> ReadConfig:  # fmt: skip
     """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
 
     Defaults that are functions see the rest of the config and also replace null. tensors: the checkpoint's, if it has
@@ -110,22 +106,15 @@ def normalized(
         config["rope_scaling"].pop("truncate", None)  # transformers reads it of settings for all layers alone
     if config.get("num_key_value_heads", 0) is None:
         config["num_key_value_heads"] = config.get("num_attention_heads")  # as in all model types that take null
-    _check_layers(config, keys_with(keys or {}))
+    if (count := lookup(config, LAYER_COUNTS)) is not None:  # what a config has for each layer, it must for each
+        kinds, at = keys_with(keys or {}), Place(FILE, limits={"of layers": count})
+        for key, value in config.items():
+            if value is not None and key in kinds:
+                kinds[key].read(value, at.inside(key))
     for key, value in defaults.items():
         if callable(value) and config.get(key) is None:
             config[key] = value(config)
     return config
-
-
-def _check_layers(config: Config, keys: Mapping[str, Kind]) -> None:
-    """What a config has for each layer, it must have for each."""
-    count = lookup(config, LAYER_COUNTS)
-    if count is None:
-        return
-    at = Place(FILE, limits={"of layers": count})
-    for key, value in config.items():
-        if value is not None and key in keys:
-            keys[key].read(value, at.inside(key))
 
 
 # By the wrapper's model type, what it means by keys that its text part leaves out, where that is not what the text
@@ -153,8 +142,7 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
         return
-    main = parameters.get("full_attention") or parameters
-    local = parameters.get("sliding_attention") or {}
+    main, local = parameters.get("full_attention") or parameters, parameters.get("sliding_attention") or {}
     for key in ("rope_theta", "partial_rotary_factor", "mrope_section"):
         if main.get(key) is not None:
             config[key] = main[key]
@@ -201,9 +189,8 @@ class UnlessUsual:
 
 def head_dim(config: Config) -> int:
     """The width of one attention head: as given, or the hidden width shared out."""
-    given = config.get("head_dim")
     heads = required(config, "num_attention_heads|n_head|n_heads")
-    width = given or required(config, "hidden_size|n_embd|d_model") // heads
+    width = config.get("head_dim") or required(config, "hidden_size|n_embd|d_model") // heads
     if not width:
         raise ModelError(f"{FILE} has more attention heads, {heads}, than the hidden width shares out")
     return int(width)
@@ -211,8 +198,7 @@ def head_dim(config: Config) -> int:
 
 def windowed_layers(config: Config, rule: Callable[[int], bool]) -> list[bool]:
     """For each layer whether it sees a window only: as `layer_types` says, or else by the model type's rule."""
-    kinds = config.get("layer_types")
-    if kinds:
+    if kinds := config.get("layer_types"):
         return [kind == "sliding_attention" for kind in kinds]
     return [rule(layer) for layer in range(config["num_hidden_layers"])]
 

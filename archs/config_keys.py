@@ -47,22 +47,23 @@ NET = Text(("dense", "sparse"))
 LABELS = MapOf(TEXT, r"-?\d{1,9}")
 
 
-def _each(names: str, kind: Kind) -> dict[str, Kind]:
-    return dict.fromkeys(names.split(), kind)
+def _by_key(table: Mapping[str, Kind]) -> dict[str, Kind]:
+    """A table whose lines say of several keys at once what they hold."""
+    return {key: kind for keys, kind in table.items() for key in keys.split()}
 
 
-ROPE: dict[str, Kind] = {
-    **_each("rope_type type", TEXT),
-    **_each("rope_theta", BASE),
-    **_each("partial_rotary_factor", SHARE),
-    **_each("factor attention_factor low_freq_factor high_freq_factor alpha short_mscale long_mscale", POSITIVE),
-    **_each("beta_fast beta_slow extrapolation_factor mscale mscale_all_dim llama_4_scaling_beta", SCALE),
+ROPE: dict[str, Kind] = _by_key({
+    "rope_type type": TEXT,
+    "rope_theta": BASE,
+    "partial_rotary_factor": SHARE,
+    "factor attention_factor low_freq_factor high_freq_factor alpha short_mscale long_mscale": POSITIVE,
+    "beta_fast beta_slow extrapolation_factor mscale mscale_all_dim llama_4_scaling_beta": SCALE,
     "original_max_position_embeddings": Whole(2),
-    **_each("long_factor short_factor", ListOf(POSITIVE)),
+    "long_factor short_factor": ListOf(POSITIVE),
     "mrope_section": ListOf(Whole(0, 1 << 20)),
     "truncate": FLAG,
-}
-ROPE_BY_LAYERS: dict[str, Kind] = {**ROPE, **_each("full_attention sliding_attention", Fields(ROPE))}
+})
+ROPE_BY_LAYERS: dict[str, Kind] = ROPE | _by_key({"full_attention sliding_attention": Fields(ROPE)})
 NEEDED_BY_SCALING = {
     "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",), "longrope": ("long_factor", "short_factor"),
     "su": ("long_factor", "short_factor"),
@@ -75,137 +76,124 @@ _SCHEME = Fields({
         "block_structure": Either((ListOf(Whole(1), 2), Text(form=r"\d{1,9}x\d{1,9}"))),
     }),
 })  # fmt: skip
-QUANTIZATION: dict[str, Kind] = {  # of all methods that are read
-    **_each("quant_method checkpoint_format packing_format format quant_algo version", TEXT),
-    **_each("is_marlin_format load_in_4bit load_in_8bit", FLAG),
-    **_each("group_size q_group_size", Either((Whole(-1), TEXT))),
-    **_each("bits w_bit", Whole(1, 64)),
+QUANTIZATION: dict[str, Kind] = _by_key({  # of all methods that are read
+    "quant_method checkpoint_format packing_format format quant_algo version": TEXT,
+    "is_marlin_format load_in_4bit load_in_8bit": FLAG,
+    "group_size q_group_size": Either((Whole(-1), TEXT)),
+    "bits w_bit": Whole(1, 64),
     "weight_block_size": ListOf(Whole(1), 2),
     "config_groups": MapOf(Either((_SCHEME, ANYTHING))),
     "sparsity_config": Fields({"format": TEXT}),
-}
+})
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers"
 
-KEYS: dict[str, Kind] = {
+KEYS: dict[str, Kind] = _by_key({
     # which model it is
     "architectures": ListOf(TEXT, most=16),
     "model_type": TEXT,
     "id2label": LABELS,
-    **_each("is_decoder is_encoder_decoder tie_word_embeddings", FLAG),
+    "is_decoder is_encoder_decoder tie_word_embeddings": FLAG,
     # how many layers, how wide they are, how long texts may be
-    **_each("num_hidden_layers n_layer n_layers num_layers num_decoder_layers", LAYERS),
+    "num_hidden_layers n_layer n_layers num_layers num_decoder_layers": LAYERS,
     "vocab_size": Whole(1, 1 << 24, limit="rows"),
     "type_vocab_size": SOME,
-    **_each("hidden_size n_embd n_embed dim d_model", SIZE),
-    **_each("intermediate_size intermediate_size_mlp n_inner ffn_dim hidden_dim d_ff ffn_hidden_size", NET_WIDTH),
-    "block_ff_dim": NET_WIDTH,
-    **_each("prefix_dense_intermediate_size hidden_size_per_layer_input", Whole(0, 1 << 24, limit="values")),
-    "expansion_ratio": SIZE,
-    **_each("max_position_embeddings n_ctx n_positions max_seq_len max_sequence_length model_max_length", LENGTH),
-    **_each("seq_length max_trained_positions", LENGTH),
+    "hidden_size n_embd n_embed dim d_model expansion_ratio block_multiple_of": SIZE,
+    "intermediate_size intermediate_size_mlp n_inner ffn_dim hidden_dim d_ff ffn_hidden_size block_ff_dim": NET_WIDTH,
+    "prefix_dense_intermediate_size hidden_size_per_layer_input": Whole(0, 1 << 24, limit="values"),
+    "max_position_embeddings n_ctx n_positions max_seq_len max_sequence_length model_max_length seq_length "
+    "max_trained_positions": LENGTH,
     "original_max_position_embeddings": ROPE["original_max_position_embeddings"],
-    **_each("block_auto_adjust_ff_dim use_double_wide_mlp", FLAG),
+    "block_auto_adjust_ff_dim use_double_wide_mlp": FLAG,
     "block_ffn_dim_multiplier": POSITIVE,
-    "block_multiple_of": SIZE,
     # attention
-    **_each("num_attention_heads n_head n_heads num_heads", SIZE),
-    **_each("num_key_value_heads n_kv_heads num_kv_heads n_head_kv num_global_key_value_heads", SIZE),
-    **_each("head_dim attention_head_dim global_head_dim d_kv v_head_dim qk_nope_head_dim qk_rope_head_dim", SIZE),
-    **_each("q_lora_rank kv_lora_rank", SIZE),
+    "num_attention_heads n_head n_heads num_heads num_key_value_heads n_kv_heads num_kv_heads n_head_kv "
+    "num_global_key_value_heads head_dim attention_head_dim global_head_dim d_kv v_head_dim qk_nope_head_dim "
+    "qk_rope_head_dim q_lora_rank kv_lora_rank relative_attention_num_buckets": SIZE,
     "num_kv_shared_layers": Whole(0, MOST_LAYERS, limit="of layers"),
-    **_each("multi_query new_decoder_architecture parallel_attn use_parallel_residual alibi attention_k_eq_v", FLAG),
-    **_each("scale_attn_weights scale_attn_by_inverse_layer_idx use_qk_norm scale_decoder_outputs", FLAG),
-    **_each("use_bidirectional_attention do_layer_norm_before layer_norm_elementwise_affine prenorm", FLAG),
-    **_each("apply_residual_connection_post_layernorm use_rms_norm rotary_emb_interleaved rope_interleave", FLAG),
+    "multi_query new_decoder_architecture parallel_attn use_parallel_residual alibi attention_k_eq_v "
+    "scale_attn_weights scale_attn_by_inverse_layer_idx use_qk_norm scale_decoder_outputs "
+    "use_bidirectional_attention do_layer_norm_before layer_norm_elementwise_affine prenorm "
+    "apply_residual_connection_post_layernorm use_rms_norm rotary_emb_interleaved rope_interleave "
     "_remove_final_layer_norm": FLAG,
     "attn_temperature_tuning": Either((FLAG, Whole(0))),
-    "floor_scale": LENGTH,
+    "floor_scale relative_attention_max_distance": LENGTH,
     "attn_scale": SCALE,
-    **_each("query_pre_attn_scalar attention_multiplier clip_qkv", POSITIVE),
-    **_each("attn_logit_softcapping final_logit_softcapping", POSITIVE),
+    "query_pre_attn_scalar attention_multiplier clip_qkv attn_logit_softcapping final_logit_softcapping": POSITIVE,
     "attn_config": Fields({
         "alibi": FLAG, "alibi_bias_max": Number(1, 128), "clip_qkv": POSITIVE, "kv_n_heads": SIZE,
         "softmax_scale": POSITIVE,
     }),
-    "relative_attention_num_buckets": SIZE,
-    "relative_attention_max_distance": LENGTH,
     "per_layer_config": MapOf(Fields({"head_dim": SIZE, "num_key_value_heads": SIZE}), r"\d{1,5}"),
     # which layers are of which kind
     "layer_types": ListOf(LAYER_TYPE, per_layer=True),
     "layers_block_type": ListOf(LAYER_TYPE),
     "mlp_layer_types": ListOf(NET, per_layer=True),
     "hybrid_override_pattern": Text(form=rf"[M*E-]{{1,{MOST_LAYERS}}}"),
-    **_each("sliding_window local_attention", WINDOW),
+    "sliding_window local_attention": WINDOW,
     "attention_chunk_size": LENGTH,
-    **_each("sliding_window_pattern prefix_dense_sliding_window_pattern global_attn_every_n_layers", PERIOD),
-    **_each("full_attention_interval no_rope_layer_interval attn_layer_period", PERIOD),
-    **_each("moe_layer_interval interleave_moe_layer_step", PERIOD),
-    **_each("max_window_layers attn_layer_offset moe_every_n_layers", Whole(0)),
-    **_each("first_k_dense_replace num_dense_layers moe_layer_start_index num_mtp_layers", SOME_LAYERS),
-    "num_nextn_predict_layers": SOME_LAYERS,
+    "sliding_window_pattern prefix_dense_sliding_window_pattern global_attn_every_n_layers full_attention_interval "
+    "no_rope_layer_interval attn_layer_period moe_layer_interval interleave_moe_layer_step": PERIOD,
+    "max_window_layers attn_layer_offset moe_every_n_layers": Whole(0),
+    "first_k_dense_replace num_dense_layers moe_layer_start_index num_mtp_layers num_nextn_predict_layers": SOME_LAYERS,
     "no_rope_layers": ListOf(Either((Whole(0, 1), FLAG)), per_layer=True),
     "full_attn_idxs": ListOf(Whole(0)),
     "use_sliding_window": FLAG,
     # rotation
-    **_each("rope_theta rope_local_base_freq global_rope_theta local_rope_theta rotary_emb_base", BASE),
+    "rope_theta rope_local_base_freq global_rope_theta local_rope_theta rotary_emb_base": BASE,
     "layer_rope_theta": ListOf(SCALE, per_layer=True),
-    **_each("partial_rotary_factor rotary_pct rope_pct", SHARE),
+    "partial_rotary_factor rotary_pct rope_pct": SHARE,
     "rotary_emb_fraction": Number(0, 1),
     "rotary_dim": SIZE,
     "mrope_section": ROPE["mrope_section"],
-    **_each("rope_scaling rope_parameters", Fields(ROPE_BY_LAYERS)),
+    "rope_scaling rope_parameters": Fields(ROPE_BY_LAYERS),
     "position_embedding_type": TEXT,
     # norms, activations, scales
-    **_each("rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon", EPSILON),
-    **_each("block_norm_eps mixer_rms_eps", EPSILON),
-    **_each("hidden_act hidden_activation activation_function activation mlp_hidden_act mamba_hidden_act", TEXT),
+    "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon block_norm_eps mixer_rms_eps": EPSILON,
+    "hidden_act hidden_activation activation_function activation mlp_hidden_act mamba_hidden_act": TEXT,
     "feed_forward_proj": Text((*ACTIVATIONS, *(f"gated-{name}" for name in ACTIVATIONS))),
-    **_each("swiglu_limit swiglu_alpha", POSITIVE),
+    "swiglu_limit swiglu_alpha logit_scale logits_scaling embedding_multiplier residual_multiplier "
+    "lm_head_multiplier attention_in_multiplier attention_out_multiplier key_multiplier ssm_in_multiplier "
+    "ssm_out_multiplier": POSITIVE,
     "activation_sparsity_pattern": Either((ListOf(SPARSITY, per_layer=True), SPARSITY)),
-    **_each("altup_num_inputs", SIZE),
+    "altup_num_inputs": SIZE,
     "altup_active_idx": Whole(0, 3),
-    **_each("altup_correct_scale mup_enabled", FLAG),
-    **_each("logit_scale logits_scaling embedding_multiplier residual_multiplier lm_head_multiplier", POSITIVE),
-    **_each("attention_in_multiplier attention_out_multiplier key_multiplier", POSITIVE),
-    **_each("ssm_in_multiplier ssm_out_multiplier", POSITIVE),
+    "altup_correct_scale mup_enabled": FLAG,
     "mlp_multipliers": ListOf(POSITIVE, 2),
     "ssm_multipliers": ListOf(POSITIVE, 5),
     # experts
-    **_each("num_local_experts num_experts n_routed_experts moe_num_experts", SOME),
-    **_each("num_experts_per_tok moe_k top_k_experts", SOME),
-    **_each("n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert moe_topk", SOME),
-    **_each("moe_intermediate_size shared_intermediate_size shared_expert_intermediate_size", SOME),
-    **_each("moe_shared_expert_intermediate_size moe_latent_size n_group topk_group", SOME),
-    **_each("norm_topk_prob route_norm", FLAG),
-    **_each("routed_scaling_factor route_scale moe_norm_min", POSITIVE),
+    "num_local_experts num_experts n_routed_experts moe_num_experts num_experts_per_tok moe_k top_k_experts "
+    "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert moe_topk moe_intermediate_size "
+    "shared_intermediate_size shared_expert_intermediate_size moe_shared_expert_intermediate_size moe_latent_size "
+    "n_group topk_group": SOME,
+    "norm_topk_prob route_norm": FLAG,
+    "routed_scaling_factor route_scale moe_norm_min": POSITIVE,
     "router_jitter_noise": Number(0, 1),
-    **_each("score_func expert_selection_fn", SCORING),
+    "score_func expert_selection_fn": SCORING,
     "scoring_func": Text((*SCORING.choices, "noaux_tc")),
     "topk_method": Text(("greedy", "group_limited_greedy", "noaux_tc")),
     "shared_expert_combination_strategy": TEXT,
     # state spaces and convolutions
-    **_each("state_size d_state ssm_state_size conv_kernel d_conv conv_L_cache d_inner expand n_groups", SIZE),
-    **_each("mamba_d_state mamba_d_conv mamba_d_ssm mamba_expand mamba_n_groups mamba_n_heads", SIZE),
-    **_each("mamba_num_heads mamba_head_dim", SIZE),
-    **_each("linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads", SIZE),
+    "state_size d_state ssm_state_size conv_kernel d_conv conv_L_cache d_inner expand n_groups mamba_d_state "
+    "mamba_d_conv mamba_d_ssm mamba_expand mamba_n_groups mamba_n_heads mamba_num_heads mamba_head_dim "
+    "linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads "
     "linear_value_head_dim": SIZE,
-    **_each("time_step_rank dt_rank mamba_dt_rank", AUTO),
-    **_each("time_step_min mamba_dt_min", SCALE),
+    "time_step_rank dt_rank mamba_dt_rank": AUTO,
+    "time_step_min mamba_dt_min": SCALE,
     "time_step_limit": ListOf(Number(0, infinite=True), 2),
-    **_each("mamba_rms_norm mamba_norm_before_gate conv_bias", FLAG),
+    "mamba_rms_norm mamba_norm_before_gate conv_bias": FLAG,
     # tokens, parts, quantized weights
-    **_each("bos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id eot_token_id", TOKEN),
-    "eos_token_id": Either((TOKEN, ListOf(TOKEN))),
+    "bos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id eot_token_id "
     "decoder_start_token_id": TOKEN,
+    "eos_token_id": Either((TOKEN, ListOf(TOKEN))),
     "classifier_pooling": TEXT,
     "vision_config": Fields({"deepstack_visual_indexes": ListOf(Whole(0))}),
-    **_each("quantization_config compression_config", Fields(QUANTIZATION)),
-}
+    "quantization_config compression_config": Fields(QUANTIZATION),
+})
 
 
 def keys_with(own: Mapping[str, Kind]) -> dict[str, Kind]:
     """The table for a family, with what it means otherwise; the parts that wrappers have are of the same kinds."""
     table = {**KEYS, **own}
-    return table | _each(" ".join(TEXT_PARTS), Fields(table))
+    return table | dict.fromkeys(TEXT_PARTS, Fields(table))

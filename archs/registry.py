@@ -37,17 +37,15 @@ def architectures() -> tuple[Architecture, ...]:
     unique = list({id(value): value for value in found if value.hf_classes}.values())
     owners: dict[str, Architecture] = {}
     for architecture in unique:
-        for hf_class in _claimed(architecture):
-            if hf_class in owners:
-                raise ModelError(
-                    f"{hf_class} is claimed by two architectures: {owners[hf_class].name}, {architecture.name}"
-                )
-            owners[hf_class] = architecture
+        for hf_class in () if architecture.by_variant else architecture.hf_classes:
+            if (owner := owners.setdefault(hf_class, architecture)) is not architecture:
+                names = f"{owner.name}, {architecture.name}"
+                raise ModelError(f"{hf_class} is claimed by two architectures: {names}")
     return tuple(sorted(unique, key=lambda a: (a.name, a.hf_classes)))
 
 
-def _claimed(architecture: Architecture) -> tuple[str, ...]:
-    return () if architecture.by_variant else architecture.hf_classes
+def _by_class() -> dict[str, Architecture]:
+    return {hf_class: a for a in architectures() if not a.by_variant for hf_class in a.hf_classes}
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -59,7 +57,7 @@ def _modules() -> Iterator[ModuleType]:
 
 def by_hf_class(names: tuple[str, ...] | list[str]) -> Architecture:
     """The architecture of the first known of config.json's classes. Raises ModelError naming the nearest known ones."""
-    known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
+    known = _by_class()
     for name in names:
         if name in known:
             return known[name]
@@ -83,7 +81,7 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
 
 
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
-    known = {hf_class: a for a in architectures() for hf_class in _claimed(a)}
+    known = _by_class()
     text, classes = text_part(config), config.get("architectures") or []
     if any(set(classes) & set(each.wrappers_refused) for each in architectures()):
         return by_hf_class(classes)
@@ -101,10 +99,8 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
 
 def by_gguf_name(name: str) -> Architecture:
     """The architecture that runs files of `general.architecture` = name. Raises ModelError naming the nearest ones."""
-    for architecture in architectures():
-        if architecture.name == name:
-            return architecture
-    known = dict.fromkeys(a.name for a in architectures())
-    raise ModelError(
-        f"general.architecture {name!r} is not one the runtime knows", did_you_mean(name, known, cutoff=0.5)
-    )
+    known = {each.name: each for each in reversed(architectures())}  # of several families the first
+    if name not in known:
+        hint = did_you_mean(name, dict.fromkeys(reversed(known)), cutoff=0.5)
+        raise ModelError(f"general.architecture {name!r} is not one the runtime knows", hint)
+    return known[name]

@@ -13,6 +13,7 @@ from quants.errors import GgufToolsError, ModelError
 WHOLE_MOST = 2**32 - 1  # of GGUF's UINT32
 NUMBER_MOST, NUMBER_LEAST = 1e30, 1e-30  # in float32 with room for products
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}  # as transformers 5 writes them: {"__float__": "Infinity"}
+UNBOUNDED = 1 << 30  # characters, items
 SHOWN = 60  # characters of a wrong value
 
 
@@ -106,7 +107,6 @@ class Number(Kind):
         return float(number)
 
 
-@dataclass(frozen=True)
 class Flag(Kind):
     """True or false."""
 
@@ -123,22 +123,22 @@ class Text(Kind):
 
     choices: tuple[str, ...] = ()
     form: str = ""
-    most: int = 1 << 30
+    most: int = UNBOUNDED
     types = (str,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        if self.form:
-            return f"a string like {self.form}"
-        return f"one of {', '.join(self.choices)}" if self.choices else "a string" + (
-            f" of at most {self.most} characters" if self.most < 1 << 30 else ""
-        )
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        bound = f" like {self.form}" if self.form else f" of at most {self.most} characters" * (self.most < UNBOUNDED)
+        return f"a string{bound}"
 
     def read(self, value: Any, at: Place) -> str:
-        found = isinstance(value, str) and len(value) <= self.most and (not self.choices or value in self.choices)
-        if not found or not re.fullmatch(self.form or "(?s:.*)", value):
+        text: str = super().read(value, at)
+        chosen = not self.choices or text in self.choices
+        if len(text) > self.most or not chosen or (self.form and not re.fullmatch(self.form, text)):
             raise at.wrong(value, self.expected)
-        return str(value)
+        return text
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ class ListOf(Kind):
     item: Kind
     length: int | None = None
     per_layer: bool = False
-    most: int = 1 << 30
+    most: int = UNBOUNDED
     types = (list,)
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        count = f" of {self.length}" if self.length else f" of at most {self.most}" if self.most < 1 << 30 else ""
+        count = f" of {self.length}" if self.length else f" of at most {self.most}" * (self.most < UNBOUNDED)
         return f"a list{count} ({self.item.expected} each)"
 
     def read(self, value: Any, at: Place) -> list[Any]:
@@ -215,15 +215,12 @@ class Either(Kind):
         raise at.wrong(value, self.expected)
 
 
-@dataclass(frozen=True)
 class Anything(Kind):
     """Whatever it is."""
 
-    def read(self, value: Any, at: Place) -> Any:
-        return value
+    types = (object, bool)
 
 
-@dataclass(frozen=True)
 class Unread(Kind):
     """A key that others of its kind have, and this one does not look at."""
 
