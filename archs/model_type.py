@@ -16,39 +16,51 @@ from quants.errors import ModelError
 ITS_OWN = ("transformers_version", "architectures", "dtype")  # what it fills in that says nothing of the model
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What transformers logs (that there is no torch, keys it does not know) is not for our users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with whole numbers as ints or floats, as the model type wants them."""
-    with _quietly():
-        kind = _config_class(config["model_type"])
+    kind = _config_class(config["model_type"])
     return {key: _number(value, _allowed(kind, key)) for key, value in config.items()} if kind else dict(config)
 
 
+@_quietly()
 def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The config with what the model type means by keys that are not there; None where transformers lacks the type.
 
     Raises ModelError for a config that its class refuses.
     """
-    with _quietly():
-        kind = _config_class(config["model_type"])
-        if kind is None:
-            return None
-        try:
-            found: dict[str, Any] = json.loads(kind.from_dict(deepcopy(dict(config))).to_json_string(use_diff=False))
-        except Exception as error:  # whatever a config class raises on values that it does not like
-            why = " ".join(str(error).split())
-            raise ModelError(f"transformers refuses the config that the file makes: {why}") from error
+    kind = _config_class(config["model_type"])
+    if kind is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(kind.from_dict(deepcopy(dict(config))).to_json_string(use_diff=False))
+    except Exception as error:  # whatever a config class raises on values that it does not like
+        why = " ".join(str(error).split())
+        raise ModelError(f"transformers refuses the config that the file makes: {why}") from error
     return {key: value for key, value in found.items() if key not in ITS_OWN}
 
 
 def own_keys(model_type: str) -> set[str]:
     """The keys that the model type's class names; none where transformers lacks it."""
-    with _quietly():
-        kind = _config_class(model_type)
+    kind = _config_class(model_type)
     if kind is None:
         return set()
     return {*kind.attribute_map, *(key for base in kind.__mro__ for key in inspect.get_annotations(base))}
 
 
+@_quietly()
 def _config_class(model_type: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # slow to import
 
@@ -71,16 +83,3 @@ def _number(value: Any, allowed: set[Any]) -> Any:
     if type(value) is int and float in allowed and int not in allowed:
         return float(value)
     return value
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """What transformers logs (that there is no torch, keys it does not know) is not for our users."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

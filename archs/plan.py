@@ -219,7 +219,11 @@ def map_tensors(
         hint = "the checkpoint is of another variant, or is quantized in a way this version does not read"
         family = f"{architecture.name} ({', '.join(architecture.hf_classes)})"
         raise ModelError(f"{family} has no rule for {unknown[0]!r}{more}", hint)
-    _stack_experts(result, config)
+    for name, (stack, parts) in result.stacks.items():
+        if missing := sorted(set(range(max(parts) + 1)) - set(parts)):
+            raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
+        tensor = stacked([parts[i] for i in range(len(parts))], name)
+        result.tensors[name] = stack.transform(tensor, config).renamed(name)
     _check_layers(architecture, config, result)
     return result
 
@@ -241,7 +245,6 @@ def _as_stored_plainly(
 
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
-
     every = (rule for target in architecture.tensors.values() for rule in maps_of(target))
     if not any(rule.transform is transpose for rule in every):
         return dict(whole)
@@ -279,11 +282,8 @@ def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
 
 def maps_of(target: Target) -> tuple[TensorMap, ...]:
     """The places of a source tensor; none of one that becomes metadata."""
-    if isinstance(target, str):
-        return (TensorMap(target),)
-    if isinstance(target, TensorMap):
-        return (target,)
-    return target if isinstance(target, tuple) else ()
+    places = (TensorMap(target),) if isinstance(target, str) else target if isinstance(target, tuple) else (target,)
+    return tuple(each for each in places if isinstance(each, TensorMap))
 
 
 def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: Config) -> str:
@@ -308,15 +308,6 @@ def _place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, con
         result.ignored.append(tensor.name)
     else:
         raise ModelError(f"{tensor.origin} and {there.origin} both become {name!r}")
-
-
-def _stack_experts(result: Mapped, config: Config) -> None:
-    for name, (rule, parts) in result.stacks.items():
-        missing = sorted(set(range(max(parts) + 1)) - set(parts))
-        if missing:
-            raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
-        tensor = stacked([parts[i] for i in range(len(parts))], name)
-        result.tensors[name] = rule.transform(tensor, config).renamed(name)
 
 
 def layer_count(architecture: Architecture, config: Config) -> int:

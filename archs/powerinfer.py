@@ -6,6 +6,7 @@ predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from quants import Tensor
 from quants.errors import ModelError
@@ -28,26 +29,18 @@ def sparse_metadata(
         raise ModelError(f"PowerInfer runs {', '.join(ARCHITECTURES)}, not {architecture.name}")
     named = {str(config[key]) for key in ACTIVATION_KEYS if config.get(key)}
     if "relu" not in named and (named or architecture.name != "falcon"):  # PowerInfer's Falcon has always ReLU
-        found = f"says {', '.join(sorted(named))}" if named else "names none"
-        raise ModelError(
-            f"a predictor tells which neurons a ReLU will let through; config.json {found} as activation",
-            hint="predictors belong to the ReLU versions of models",
-        )
-    new = Metadata()
-    for key in metadata:
-        if key.startswith("tokenizer.") and THRESHOLD not in new:
-            _add_keys(new, architecture, threshold)
-        new[key] = metadata.value(key)
-    if THRESHOLD not in new:
-        _add_keys(new, architecture, threshold)
-    return new
-
-
-def _add_keys(metadata: Metadata, architecture: Architecture, threshold: float | None) -> None:
+        found = f"config.json {'says ' + ', '.join(sorted(named)) if named else 'names none'} as activation"
+        hint = "predictors belong to the ReLU versions of models"
+        raise ModelError(f"a predictor tells which neurons a ReLU will let through; {found}", hint)
+    added: dict[str, Any] = {}
     if architecture.block.activation != "relu":
-        metadata[f"{architecture.name}.hidden_activation"] = "relu"
+        added[f"{architecture.name}.hidden_activation"] = "relu"
     if threshold is not None:
-        metadata[THRESHOLD] = threshold
+        added[THRESHOLD] = threshold
+    keys = list(metadata)
+    end = next((i for i, key in enumerate(keys) if key.startswith("tokenizer.")), len(keys))
+    before, after = ({key: metadata.value(key) for key in some} for some in (keys[:end], keys[end:]))
+    return Metadata({**before, **added, **after})
 
 
 def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -60,7 +53,11 @@ def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Ten
     if layers != len(predictors):
         raise ModelError(f"the model has {layers} layers, the predictor {len(predictors)}")
     for i, (first, second) in enumerate(predictors):
-        _check_fits(tensors[f"blk.{i}.ffn_up.weight"], first, second)
+        neurons, width = tensors[f"blk.{i}.ffn_up.weight"].shape
+        if first.shape != (first.shape[0], width) or second.shape != (neurons, first.shape[0]):
+            found = f"{first.origin} is {list(first.shape)} and {second.origin} {list(second.shape)}"
+            needed = f"the layer needs [rank, {width}] and [{neurons}, rank]"
+            raise ModelError(f"{found}; {needed}", hint="the predictor belongs to another model")
         for name, tensor in (("fc1", first), ("fc2", second)):
             result[f"blk.{i}.{name}.weight"] = tensor.renamed(f"blk.{i}.{name}.weight")
     for name, tensor in tensors.items():
@@ -68,14 +65,3 @@ def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Ten
         turned = transposed(tensor) if new != name and new.endswith(".weight") else tensor
         result[new] = turned.renamed(new)
     return result
-
-
-def _check_fits(up: Tensor, first: Tensor, second: Tensor) -> None:
-    neurons, width = up.shape
-    rank = first.shape[0]
-    if first.shape != (rank, width) or second.shape != (neurons, rank):
-        raise ModelError(
-            f"{first.origin} is {list(first.shape)} and {second.origin} {list(second.shape)}; the layer needs "
-            f"[rank, {width}] and [{neurons}, rank]",
-            hint="the predictor belongs to another model",
-        )

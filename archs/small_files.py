@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,7 @@ def _check_depth(value: Any) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{twice[:100]!r} appears twice")
     return found
 
@@ -106,6 +106,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check_not_pointer(path: Path, beginning: bytes) -> None:
     """Raise FileError where a file is what git leaves in place of one that it keeps elsewhere."""
     if beginning[: len(GIT_LFS_POINTER)] == GIT_LFS_POINTER:
-        raise FileError(
-            f"{path} is a git-lfs pointer, not the file itself", hint=f"run `git lfs pull` in {path.parent}"
-        )
+        hint = f"run `git lfs pull` in {path.parent}"
+        raise FileError(f"{path} is a git-lfs pointer, not the file itself", hint)

@@ -95,22 +95,17 @@ def stacked(tensors: Sequence[Tensor], name: str) -> Tensor:
     first = tensors[0]
     for other in tensors[1:]:
         if other.shape != first.shape:
-            raise FormatError(
-                f"{other.origin} is {other.format.name} {other.shape}, "
-                f"but {first.origin} is {first.format.name} {first.shape}"
-            )
+            what, wanted = (f"{each.origin} is {each.format.name} {each.shape}" for each in (other, first))
+            raise FormatError(f"{what}, but {wanted}")
     return replace(_rows_of(tensors), name=name, shape=(len(tensors), *first.shape))
 
 
 def concatenated(tensors: Sequence[Tensor], name: str) -> Tensor:
     """Tensors of one width and format, one after the other in their first dimension."""
-    length = sum(t.shape[0] for t in tensors)
+    whole = _rows_of(tensors)
     if len(tensors[0].shape) == 1:
-        join = np.concatenate
-        return replace(
-            tensors[0], name=name, shape=(length,), read=lambda a, b: join([t.raw() for t in tensors], axis=1)[a:b]
-        )
-    return replace(_rows_of(tensors), name=name, shape=(length, *tensors[0].shape[1:]))
+        whole = replace(whole, read=lambda a, b: np.concatenate([t.raw() for t in tensors], axis=1)[a:b])
+    return replace(whole, name=name, shape=(sum(t.shape[0] for t in tensors), *tensors[0].shape[1:]))
 
 
 def _rows_of(tensors: Sequence[Tensor]) -> Tensor:
