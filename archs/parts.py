@@ -81,8 +81,7 @@ LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.
 DELTA_MARKS, CHANNEL_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x"
 
 ATTENTION = Part(
-    marks="attn_q attn_k attn_v attn_qkv attn_output",
-    unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS}",
+    marks="attn_q attn_k attn_v attn_qkv attn_output", unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS}",
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
@@ -92,8 +91,7 @@ ATTENTION = Part(
     },
 )  # fmt: skip
 BORROWING = Part(  # the keys and values of an earlier layer; its own, where there are any, are not looked at
-    marks=ATTENTION.marks,
-    needs="attn_q attn_output",
+    marks=ATTENTION.marks, needs="attn_q attn_output",
     shapes={name: ATTENTION.shapes[name] for name in ("attn_q", "attn_output", "attn_q_norm")},
 )
 LATENT = Part(
@@ -108,8 +106,7 @@ LATENT = Part(
     },
 )  # fmt: skip
 CONVOLUTION = Part(
-    marks=CONVOLUTION_MARKS,
-    needs=CONVOLUTION_MARKS,
+    marks=CONVOLUTION_MARKS, needs=CONVOLUTION_MARKS,
     shapes={
         "shortconv.in_proj": "3*width width", "shortconv.conv": "width cached", "shortconv.out_proj": "width width",
     },
@@ -125,8 +122,7 @@ DELTA = Part(
     },
 )  # fmt: skip
 CHANNELS = Part(  # Mamba
-    marks=CHANNEL_MARKS,
-    needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
+    marks=CHANNEL_MARKS, needs="ssm_in ssm_conv1d ssm_x ssm_dt ssm_a ssm_d ssm_out",
     keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner width", "ssm_conv1d": "inner taps", "ssm_x": "steps+2*state inner", "ssm_dt": "inner steps",
@@ -137,8 +133,7 @@ CHANNELS = Part(  # Mamba
 HEADS = Part(  # Mamba-2
     marks="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
     unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS}",
-    needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
-    keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
+    needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out", keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner+2*groups*state+steps width", "ssm_conv1d": "inner+2*groups*state taps",
         "ssm_dt.bias": "steps", "ssm_a": "steps | steps 1", "ssm_d": "steps | steps 1",
@@ -146,8 +141,7 @@ HEADS = Part(  # Mamba-2
     },
 )  # fmt: skip
 DENSE = Part(
-    marks="ffn_up ffn_down ffn_gate ffn_down_t",
-    needs="ffn_up ffn_down|ffn_down_t",
+    marks="ffn_up ffn_down ffn_gate ffn_down_t", needs="ffn_up ffn_down|ffn_down_t",
     shapes={
         "ffn_up": "ffn width", "ffn_gate": "ffn width", "ffn_down": "width ffn", "ffn_down_t.weight": "ffn width",
         "ffn_down_t.bias": "width",
@@ -165,13 +159,11 @@ EXPERTS = Part(
     },
 )  # fmt: skip
 NARROW_EXPERTS = Part(  # experts narrower than the model
-    marks="ffn_latent_down ffn_latent_up",
-    needs="ffn_latent_down ffn_latent_up",
+    marks="ffn_latent_down ffn_latent_up", needs="ffn_latent_down ffn_latent_up",
     shapes={"ffn_latent_down": "routed width", "ffn_latent_up": "width routed"},
 )
 SHARED_EXPERT = Part(
-    marks="ffn_up_shexp ffn_gate_shexp ffn_down_shexp ffn_gate_inp_shexp",
-    needs="ffn_up_shexp ffn_down_shexp",
+    marks="ffn_up_shexp ffn_gate_shexp ffn_down_shexp ffn_gate_inp_shexp", needs="ffn_up_shexp ffn_down_shexp",
     shapes={
         "ffn_up_shexp": "shared_ffn width", "ffn_gate_shexp": "shared_ffn width", "ffn_down_shexp": "width shared_ffn",
         "ffn_gate_inp_shexp.weight": "width | 1 width",
@@ -181,12 +173,9 @@ PREDICTOR = Part(
     marks="fc1 fc2", needs="fc1 fc2 ffn_up ffn_down_t", shapes={"fc1": "predicting width", "fc2": "ffn predicting"}
 )
 LAYER_INPUT = Part(
-    marks="inp_gate proj post_norm",
-    needs="inp_gate proj post_norm",
-    shapes={
-        "inp_gate": "per_layer width", "proj": "width per_layer", "post_norm": "width",
-    },
-)  # fmt: skip
+    marks="inp_gate proj post_norm", needs="inp_gate proj post_norm",
+    shapes={"inp_gate": "per_layer width", "proj": "width per_layer", "post_norm": "width"},
+)
 COPIES = Part(  # Gemma 3n's alternating updates
     marks="altup_router altup_predict_coef altup_correct_coef altup_correct_scale laurel_l laurel_r",
     needs="altup_router altup_predict_coef altup_correct_coef altup_correct_scale altup_router_norm laurel_l laurel_r "
@@ -209,8 +198,7 @@ LAYER = (
 
 _T5_ATTENTION = {"q": "heads*key width", "k": "heads*key width", "v": "heads*value width", "o": "width heads*value"}
 ENCODER = Part(
-    marks="",
-    needs="attn_norm attn_q attn_k attn_v attn_o ffn_norm ffn_up ffn_down",
+    marks="", needs="attn_norm attn_q attn_k attn_v attn_o ffn_norm ffn_up ffn_down",
     shapes={
         **{f"attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()}, "attn_norm": "width",
         "attn_rel_b.weight": "buckets heads", "ffn_norm": "width", "ffn_up": "ffn width", "ffn_gate": "ffn width",
@@ -218,8 +206,7 @@ ENCODER = Part(
     },
 )  # fmt: skip
 DECODER = Part(
-    marks="",
-    needs=f"{ENCODER.needs} cross_attn_norm cross_attn_q cross_attn_k cross_attn_v cross_attn_o",
+    marks="", needs=f"{ENCODER.needs} cross_attn_norm cross_attn_q cross_attn_k cross_attn_v cross_attn_o",
     shapes={
         **ENCODER.shapes, **{f"cross_attn_{letter}": shape for letter, shape in _T5_ATTENTION.items()},
         "cross_attn_norm": "width",
@@ -227,8 +214,7 @@ DECODER = Part(
 )  # fmt: skip
 
 OUTSIDE = Part(  # of the layers
-    marks="",
-    needs="token_embd",
+    marks="", needs="token_embd",
     shapes={
         "token_embd": "vocabulary embedded", "token_embd_proj": "width embedded", "token_embd_norm": "width",
         "position_embd": "positions width", "token_types": "kinds width",
