@@ -18,8 +18,7 @@ LIMIT = 256 << 20  # bytes kept in all, beyond the matrix used last
 def element_type(tensor: Tensor) -> np.dtype[np.generic]:
     """What numpy reads a tensor's values as. Raises FormatError for block formats."""
     if tensor.format.elements is None:
-        name = tensor.origin or tensor.name
-        raise FormatError(f"{name} is {tensor.format.name}; its values cannot be moved one by one")
+        raise FormatError(f"{tensor.where} is {tensor.format.name}; its values cannot be moved one by one")
     return tensor.format.elements
 
 

@@ -102,7 +102,7 @@ def plan(
     embedding = mapped.tensors["token_embd.weight"]
     count = embedding.shape[0]
     if (said := metadata.get(f"{architecture.name}.vocab_size", count)) != count:
-        raise ModelError(f'config.json: "vocab_size" is {said}; {embedding.origin or embedding.name} has {count} rows')
+        raise ModelError(f'config.json: "vocab_size" is {said}; {embedding.where} has {count} rows')
     generation_config = read_fields(generation_config or {}, GENERATION, "generation_config.json")
     words = vocabulary(
         folder, architecture.vocab, full, count, pre, generation_config,

@@ -25,7 +25,7 @@ LN2_BY_128_LOW = np.float32(math.log(2) / 128 - float(LN2_BY_128_HIGH))
 def take(tensor: Tensor, index: Index) -> Tensor:
     """Entries `index` of the first dimension, in that order."""
     if len(index) and not 0 <= index.min() <= index.max() < tensor.shape[0]:
-        raise FormatError(f"{tensor.origin or tensor.name} has {tensor.shape[0]} rows; config.json means more")
+        raise FormatError(f"{tensor.where} has {tensor.shape[0]} rows; config.json means more")
     shape = (len(index), *tensor.shape[1:])
     if len(tensor.shape) == 1:
         dtype = element_type(tensor)
@@ -50,7 +50,7 @@ def take(tensor: Tensor, index: Index) -> Tensor:
 def reshape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape of the same size."""
     if math.prod(shape) != tensor.size:
-        raise FormatError(f"{tensor.origin or tensor.name}: shape {tensor.shape} cannot become {shape}")
+        raise FormatError(f"{tensor.where}: shape {tensor.shape} cannot become {shape}")
     if shape and tensor.shape and shape[-1] == tensor.shape[-1]:
         return replace(tensor, shape=shape)
     row_bytes = (shape[-1] if shape else 1) * element_type(tensor).itemsize
@@ -175,7 +175,7 @@ def reordered(order: Order) -> Invertible:
         try:
             return order(tensor.shape[0], config)
         except FormatError as error:
-            raise FormatError(f"{tensor.origin or tensor.name} has {error}") from None
+            raise FormatError(f"{tensor.where} has {error}") from None
 
     return Invertible(
         lambda tensor, config: take(tensor, index(tensor, config)),
@@ -328,8 +328,7 @@ def scaled_rows(factors: Callable[[Config], Floats]) -> Transform:
         def transform(tensor: Tensor, config: Config) -> Tensor:
             numbers, rows = factors(config), tensor.shape[0]
             if len(numbers) != rows:
-                name = tensor.origin or tensor.name
-                raise FormatError(f"{name} has {rows} rows; config.json means {len(numbers)}")
+                raise FormatError(f"{tensor.where} has {rows} rows; config.json means {len(numbers)}")
             return computed(tensor, function, numbers[:, None] if len(tensor.shape) > 1 else numbers[None])
 
         return transform

@@ -34,6 +34,11 @@ class Tensor:
     origin: str = ""
 
     @property
+    def where(self) -> str:
+        """What messages call it."""
+        return self.origin or self.name
+
+    @property
     def width(self) -> int:
         return self.shape[-1] if self.shape else 1
 

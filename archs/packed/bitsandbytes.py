@@ -26,8 +26,6 @@ from ..transforms import span
 from ..typed_json import Number, Whole, read_fields
 from .parts import Floats, Settings, Unpacked, decoded, part, replaced
 
-Scales = Callable[[int, int], Floats]
-
 STATE = ".quant_state.bitsandbytes__"
 STATE_KEYS = {"blocksize": Whole(2), "nested_blocksize": Whole(1), "nested_offset": Number()}
 STATISTICS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
@@ -53,15 +51,14 @@ def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
 
 def state_of(tensor: Tensor) -> dict[str, Any]:
     """The JSON object that a tensor's bytes are. Raises ModelError for any other bytes."""
-    where = tensor.origin or tensor.name
     try:
         state = parse_json(tensor.raw().tobytes())
     except ValueError as error:
-        raise ModelError(f"{where} is not valid JSON: {error}") from error
+        raise ModelError(f"{tensor.where} is not valid JSON: {error}") from error
     shape = state.get("shape") if isinstance(state, dict) else None
     if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
-        raise ModelError(f"{where} says no shape of the weight")
-    return read_fields(state, STATE_KEYS, where)
+        raise ModelError(f"{tensor.where} says no shape of the weight")
+    return read_fields(state, STATE_KEYS, tensor.where)
 
 
 def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str, Any]) -> Tensor:
@@ -70,12 +67,10 @@ def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str,
     size = math.prod(shape)
     absmax = part(tensors, f"{name}.absmax", packed)
     if block % 2 or packed.nbytes != -(-size // 2) or absmax.size != -(-size // block):
-        raise ModelError(
-            f"{packed.origin or name} has {packed.nbytes} bytes, {absmax.size} scales; shape {list(shape)} in blocks "
-            f"of {block} needs {-(-size // 2)} and {-(-size // block)}"
-        )
+        needed = f"shape {list(shape)} in blocks of {block} needs {-(-size // 2)} and {-(-size // block)}"
+        raise ModelError(f"{packed.where} has {packed.nbytes} bytes, {absmax.size} scales; {needed}")
     code = part(tensors, f"{name}.quant_map", packed, (16,))
-    scales = nested(tensors, packed, absmax, state) if absmax.format.name == "U8" else plain(absmax)
+    scales = scales_of(tensors, packed, absmax, state)
 
     def read(start: int, stop: int) -> Floats:
         low, high = start * shape[-1], stop * shape[-1]
@@ -88,29 +83,25 @@ def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str,
     return decoded(name, shape, read, packed.origin)
 
 
-def plain(absmax: Tensor) -> Scales:
-    """Scales of blocks start … stop, stored as they are."""
-    if absmax.format.name != "F32":
-        raise ModelError(f"{absmax.origin or absmax.name} is {absmax.format.name}; F32 or U8 was expected")
-    return lambda start, stop: span(absmax.float32, absmax.width, start, stop)
-
-
-def nested(tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state: Mapping[str, Any]) -> Scales:
-    """Scales of blocks start … stop, quantized to 8 bits in blocks of their own."""
+def scales_of(
+    tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state: Mapping[str, Any]
+) -> Callable[[int, int], Floats]:
+    """Scales of blocks start … stop, stored as they are, or quantized to 8 bits in blocks of their own."""
+    if absmax.format.name == "F32":
+        return lambda start, stop: span(absmax.float32, absmax.width, start, stop)
+    if absmax.format.name != "U8":
+        raise ModelError(f"{absmax.where} is {absmax.format.name}; F32 or U8 was expected")
     table = part(tensors, f"{packed.name}.nested_quant_map", packed, (256,))
     statistics = part(tensors, f"{packed.name}.nested_absmax", packed)
     each, offset = state.get("nested_blocksize") or 256, np.float32(state.get("nested_offset") or 0)
     if statistics.size != -(-absmax.size // each):
-        raise ModelError(
-            f"{statistics.origin or statistics.name} has {statistics.size} values; {absmax.size} scales in blocks of "
-            f"{each} need {-(-absmax.size // each)}"
-        )
+        needed = f"{absmax.size} scales in blocks of {each} need {-(-absmax.size // each)}"
+        raise ModelError(f"{statistics.where} has {statistics.size} values; {needed}")
 
     def scales(start: int, stop: int) -> Floats:
         blocks = np.arange(start, stop) // each
         codes = span(absmax.raw, absmax.row_bytes, start, stop)
-        found: Floats = table.float32()[codes] * statistics.float32().reshape(-1)[blocks] + offset
-        return found
+        return np.asarray(table.float32()[codes] * statistics.float32().reshape(-1)[blocks] + offset)
 
     return scales
 
@@ -118,10 +109,8 @@ def nested(tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state:
 def eight_bits(weight: Tensor, scb: Tensor) -> Tensor:
     """A weight of signed bytes with a scale for each row."""
     if weight.format.name != "I8" or scb.size != weight.rows:
-        raise ModelError(
-            f"{weight.origin or weight.name} is {weight.format.name} {list(weight.shape)} with {scb.size} scales; "
-            "I8 with one a row was expected"
-        )
+        found = f"{weight.where} is {weight.format.name} {list(weight.shape)} with {scb.size} scales"
+        raise ModelError(f"{found}; I8 with one a row was expected")
 
     def read(start: int, stop: int) -> Floats:
         scales = scb.float32().reshape(-1)[start:stop, None]

@@ -70,7 +70,7 @@ def _floats(tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
     whole = parts.part(tensors, stem + "weight_global_scale", packed)
     divisor = whole.float32().reshape(-1)
     if len(divisor) != 1 or not divisor[0] > 0:
-        raise ModelError(f"{whole.origin or whole.name} holds {divisor[:4].tolist()}; one positive number was expected")
+        raise ModelError(f"{whole.where} holds {divisor[:4].tolist()}; one positive number was expected")
     return nvfp4(stem + "weight", packed, scale, divisor[0], np.divide)
 
 
@@ -82,17 +82,13 @@ def _integers(arguments: list[Mapping[str, Any]], tensors: Mapping[str, Tensor],
     parts.check_words(packed)
     stored_rows, across = packed.shape
     if stored_rows != rows or scale.size not in (1, rows * count):
-        raise ModelError(
-            f"{packed.origin or packed.name} has shape {list(packed.shape)} and scales {list(scale.shape)}; "
-            f"the weight is {rows} x {width}"
-        )
+        shapes = f"shape {list(packed.shape)} and scales {list(scale.shape)}"
+        raise ModelError(f"{packed.where} has {shapes}; the weight is {rows} x {width}")
     given = sorted({int(n) for n in _said(arguments, "num_bits")} or {4, 8})
     fitting = [(bits, at) for bits in given if (at := _places(bits, width, across)) is not None]
     if len(fitting) != 1:
-        raise ModelError(
-            f"{packed.origin or packed.name} has {across} words for {width} values; integers of "
-            f"{' or '.join(map(str, given))} bits were expected"
-        )
+        wanted = f"integers of {' or '.join(map(str, given))} bits were expected"
+        raise ModelError(f"{packed.where} has {across} words for {width} values; {wanted}")
     [(bits, at)] = fitting
     order = tensors.get(stem + "weight_g_idx")
     if order is not None and (order.size != width or int(order.elements().reshape(-1)[0]) < 0):
@@ -133,7 +129,7 @@ def _zero_points(zero: Tensor, bits: int, shape: tuple[int, int], start: int, st
     parts.check_words(zero)
     at = _places(bits, rows, zero.shape[0])
     if zero.shape[1] != count or at is None:
-        raise ModelError(f"{zero.origin or zero.name} has shape {list(zero.shape)} for {rows} rows of {count} groups")
+        raise ModelError(f"{zero.where} has shape {list(zero.shape)} for {rows} rows of {count} groups")
     out = np.empty((count, stop - start), np.float32)
     unpack(np.ascontiguousarray(zero.elements().view("<u4").T), at[start:stop], bits, out)
     return np.ascontiguousarray(out.T)

@@ -50,10 +50,8 @@ def mxfp4(name: str, packed: Tensor, scales: Tensor) -> Tensor:
     """Bytes and exponents of a weight as one MXFP4 tensor. Raises ModelError for shapes that don't fit."""
     *outer, per_row = scales.shape
     if packed.nbytes != scales.size * 16 or packed.rows % max(1, scales.rows):
-        raise ModelError(
-            f"{packed.origin or packed.name} has shape {list(packed.shape)} and scales {list(scales.shape)}; "
-            "a scale for each 32 values was expected"
-        )
+        shapes = f"shape {list(packed.shape)} and scales {list(scales.shape)}"
+        raise ModelError(f"{packed.where} has {shapes}; a scale for each 32 values was expected")
     each = packed.rows // max(1, scales.rows)  # rows of `packed` that make a row of weights
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
@@ -80,10 +78,8 @@ def nvfp4(name: str, packed: Tensor, scale: Tensor, factor: np.float32, apply: n
     *outer, half = packed.shape
     width = 2 * half
     if packed.format.name != "U8" or scale.shape != (*outer, width // 16) or width % 16:
-        raise ModelError(
-            f"{packed.origin or packed.name} is {packed.format.name} {list(packed.shape)} with scales "
-            f"{list(scale.shape)}; bytes of two values and a scale for each 16 were expected"
-        )
+        found = f"{packed.where} is {packed.format.name} {list(packed.shape)} with scales {list(scale.shape)}"
+        raise ModelError(f"{found}; bytes of two values and a scale for each 16 were expected")
     codes = _taken_in(scale, factor, apply) if width % 64 == 0 and scale.format.name == "F8_E4M3" else None
 
     def read(start: int, stop: int) -> Floats:

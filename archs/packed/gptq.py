@@ -80,15 +80,13 @@ def _weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, interl
     bits = packed * 32 // out if out else 0
     allowed = bits == AWQ_BITS if interleaved else bits in BITS and high * 32 % bits == 0
     if not allowed or bits * out != packed * 32 or scales.shape != (count, out) or not count:
-        raise ModelError(
-            f"{qweight.origin or qweight.name}: qweight {list(qweight.shape)}, qzeros {list(qzeros.shape)} and scales "
-            f"{list(scales.shape)} don't belong together",
-            hint="only the layout of AutoAWQ's gemm version is read" if interleaved else None,
-        )
+        shapes = f"qweight {list(qweight.shape)}, qzeros {list(qzeros.shape)} and scales {list(scales.shape)}"
+        hint = "only the layout of AutoAWQ's gemm version is read" if interleaved else None
+        raise ModelError(f"{qweight.where}: {shapes} don't belong together", hint)
     width = high if interleaved else high * 32 // bits
     order = None if interleaved else tensors.get(stem + "g_idx")
     if order is not None and order.size != width:
-        raise ModelError(f"{order.origin or order.name} has {order.size} entries; {width} were expected")
+        raise ModelError(f"{order.where} has {order.size} entries; {width} were expected")
     size = settings.get("group_size", settings.get("q_group_size"))
     in_order = parts.groups_in_order(width, count, size) if order is None else None
     at = np.arange(max(width, out)) * bits

@@ -45,12 +45,10 @@ def part(tensors: Mapping[str, Tensor], name: str, of: Tensor, shape: tuple[int,
     """The tensor `name` that belongs to `of`. Raises ModelError where it is missing or of another shape."""
     found = tensors.get(name)
     if found is None:
-        raise ModelError(
-            f"{of.origin or of.name} is a quantized weight that needs {name!r}, which is missing",
-            hint="a shard may be missing",
-        )
+        problem = f"{of.where} is a quantized weight that needs {name!r}, which is missing"
+        raise ModelError(problem, hint="a shard may be missing")
     if shape is not None and found.shape != shape:
-        raise ModelError(f"{found.origin or name} has shape {list(found.shape)}; {list(shape)} was expected")
+        raise ModelError(f"{found.where} has shape {list(found.shape)}; {list(shape)} was expected")
     return found
 
 
@@ -74,9 +72,8 @@ def words(tensor: Tensor) -> Callable[[int, int], NDArray[np.uint32]]:
 def check_words(tensor: Tensor) -> None:
     """Raise ModelError for anything but a matrix of 32-bit integers."""
     if tensor.format.name not in ("I32", "U32") or len(tensor.shape) != 2:
-        raise ModelError(
-            f"{tensor.origin or tensor.name} is {tensor.format.name} {list(tensor.shape)}; a matrix of I32 was expected"
-        )
+        found = f"{tensor.where} is {tensor.format.name} {list(tensor.shape)}"
+        raise ModelError(f"{found}; a matrix of I32 was expected")
 
 
 def columns(tensor: Tensor) -> Callable[[int, int], Floats]:
@@ -105,7 +102,7 @@ def checked_groups(tensor: Tensor, count: int) -> NDArray[np.int64]:
     """The group of each column as the checkpoint stores it. Raises FormatError for one that has no scale."""
     group = tensor.elements().reshape(-1).astype(np.int64)
     if group.size and (group.min() < 0 or group.max() >= count):
-        raise FormatError(f"{tensor.origin or tensor.name} names group {int(group.max())}; there are {count} groups")
+        raise FormatError(f"{tensor.where} names group {int(group.max())}; there are {count} groups")
     return group
 
 

@@ -52,8 +52,7 @@ def modelopt(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
         if packed is not None:
             factor = second.float32().reshape(-1)
             if len(factor) != 1:
-                shape = list(second.shape)
-                raise ModelError(f"{second.origin or second.name} has shape {shape}; one number was expected")
+                raise ModelError(f"{second.where} has shape {list(second.shape)}; one number was expected")
             scale = part(tensors, f"{packed.name}_scale", packed)
             found[packed.name] = nvfp4(packed.name, packed, scale, factor[0])
     left = [t for n, t in tensors.items() if t.format.name == "U8" and f"{n}_scale" in tensors and n not in found]
@@ -70,7 +69,7 @@ def modelopt(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
 def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
     """Each column multiplied with the factor of its input."""
     if scale.size != weight.width:
-        raise ModelError(f"{scale.origin or scale.name} has {scale.size} values for rows of {weight.width}")
+        raise ModelError(f"{scale.where} has {scale.size} values for rows of {weight.width}")
 
     def read(start: int, stop: int) -> Floats:
         return weight.float32(start, stop) * scale.float32().reshape(1, -1)
@@ -125,10 +124,9 @@ def _applied(
     *outside, high, wide = shape if len(shape) > 1 else (1, *shape)
     row_block, column_block = _block(rows, high, blocks and blocks[0]), _block(width, wide, blocks and blocks[1])
     if not row_block or not column_block or (outside != outer and small.size != 1):
-        raise ModelError(
-            f"{small.origin or small.name} has shape {list(small.shape)}, which does not fit the weight's "
-            f"{list(weight.shape)}" + (f" in blocks of {blocks[0]} x {blocks[1]}" if blocks else "")
-        )
+        within = f" in blocks of {blocks[0]} x {blocks[1]}" if blocks else ""
+        fits = f"does not fit the weight's {list(weight.shape)}{within}"
+        raise ModelError(f"{small.where} has shape {list(small.shape)}, which {fits}")
 
     def of_rows(start: int, stop: int) -> Floats:
         """The numbers of rows start … stop: float32 (rows, column blocks)."""

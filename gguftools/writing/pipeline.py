@@ -274,7 +274,7 @@ def read_rows(tensor: Tensor, start: int, stop: int, finite: bool = True) -> NDA
     try:
         raw = tensor.raw(start, stop)
     except OSError as error:
-        raise FileError(f"{tensor.origin or tensor.name} cannot be read: {error.strerror or error}") from error
+        raise FileError(f"{tensor.where} cannot be read: {error.strerror or error}") from error
     if finite:
         check_finite(tensor, raw, start)
     return raw
