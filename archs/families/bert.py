@@ -107,7 +107,6 @@ def head_width(config: Config) -> int:
 
 
 def nomic_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """Config keys that follow from a file, for the export to a checkpoint."""
     width, usual = keys.get("attention.key_length"), keys["embedding_length"] // keys["attention.head_count"]
     return {**config_from_gguf(keys, tensors), **({} if width in (None, usual) else {"head_dim": width})}
 

@@ -8,9 +8,7 @@ dots.llm1: Qwen3's attention with DeepSeek V3's routing. Every layer's window, w
 Reference: transformers `models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from archs.config import rope_scaling, unless_tied, windowed_layers
 from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
@@ -48,25 +46,20 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     return replace(usual, normalize_experts=usual.normalize_experts and usual.scoring != "softmax")
 
 
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    """The widths that the file adds up, and how groups of experts are chosen."""
-    if keys.get("expert_gating_func") == GATING["sigmoid"]:
-        raise ModelError("DeepSeek V2's router has no sigmoid")
-    return _config_from_gguf(keys)
-
-
 def v3_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    return {**_config_from_gguf(keys), "topk_method": "noaux_tc"}
-
-
-def _config_from_gguf(keys: Mapping[str, Any]) -> ConfigKeys:
-    groups, used = keys.get("expert_group_count"), keys.get("expert_group_used_count")
+    """The widths that the file adds up, and how experts are chosen."""
     return {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
-        "num_key_value_heads": keys["attention.head_count"],
-        "topk_method": "greedy" if used == groups else "group_limited_greedy", "topk_group": used,
-        "norm_topk_prob": keys.get("expert_weights_norm", False),
+        "num_key_value_heads": keys["attention.head_count"], "topk_method": "noaux_tc",
+        "topk_group": keys.get("expert_group_used_count"), "norm_topk_prob": keys.get("expert_weights_norm", False),
     }  # fmt: skip
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    if keys.get("expert_gating_func") == GATING["sigmoid"]:
+        raise ModelError("DeepSeek V2's router has no sigmoid")
+    greedy = keys.get("expert_group_used_count") == keys.get("expert_group_count")
+    return {**v3_config_from_gguf(keys, tensors), "topk_method": "greedy" if greedy else "group_limited_greedy"}
 
 
 DEEPSEEK_V2 = LLAMA.derive(

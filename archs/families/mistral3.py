@@ -1,8 +1,8 @@
 """Mistral Small 3.1, Ministral 3 and Mistral 4, with or without their wrapper: Mistral's layers, or DeepSeek's (4).
 
-Reference: transformers `models/ministral3/modeling_ministral3.py`, `models/mistral3/`, `models/mistral4/`. Where
-the config has `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and yarn
-is always used.
+Where the config has `llama_4_scaling_beta`, queries grow with the logarithm of their position in original contexts, and
+yarn is always used.
+Reference: transformers `models/ministral3/`, `models/mistral3/`, `models/mistral4/`.
 """
 
 from archs.config import rope_scaling
@@ -13,6 +13,11 @@ from archs.hyper import growing_queries
 from archs.layouts import not_exportable
 from archs.rope import yarn_settings
 from archs.spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Tensors, in_layers
+
+YARN = {
+    "rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 
 
 def of_yarn(key: str) -> Computed:
@@ -53,10 +58,7 @@ MINISTRAL3 = MISTRAL3.derive(
     defaults={
         "num_hidden_layers": 34, "head_dim": 128, "max_position_embeddings": 262_144, "rms_norm_eps": 1e-5,
         "rope_theta": 1_000_000.0,
-        "rope_scaling": {
-            "rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384,
-            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-        },
+        "rope_scaling": YARN | {"rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384},
         "sliding_window": None, "vocab_size": 131_072,
     },
 )  # fmt: skip
@@ -72,10 +74,7 @@ MISTRAL4: Architecture = DEEPSEEK_V3.derive(
         "max_position_embeddings": 1_048_576, "first_k_dense_replace": 0, "kv_lora_rank": 256, "q_lora_rank": 1024,
         "qk_nope_head_dim": 64, "n_routed_experts": 128, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1,
         "routed_scaling_factor": 1.0,
-        "rope_scaling": {
-            "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
-            "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-        },
+        "rope_scaling": YARN | {"rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192},
         "vocab_size": 131_072,
     },
     config_from_gguf=lambda keys, tensors: {

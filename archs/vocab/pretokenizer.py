@@ -32,6 +32,7 @@ SPELLINGS = (  # one meaning, several spellings; canonical is the right one
     ("?+", "?"),  # possessive where backtracking could not match anyway
     ("]++", "]+"),
 )
+TELLING = ("ignore_merges", "normalizer", "add_sep", "add_bos", "bare")  # flags, the most telling first
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,15 @@ def name_of(found: Structure, where: str) -> str:
     Raises VocabularyError, with the structure and the nearest known one, where none cuts text in the same way.
     """
     fitting = [
-        name
-        for name, entry in table().items()
-        if any(_canonical_steps(steps) == found.splits for steps in (entry.steps, *entry.also))
-    ]
-    if fitting:
-        return max(fitting, key=lambda name: _likeness(table()[name], found))  # the first of the best
+        name for name, entry in table().items()
+        if found.splits in map(_canonical_steps, (entry.steps, *entry.also))
+    ]  # fmt: skip
+    if fitting:  # the first of those that agree best in other things
+        return max(fitting, key=lambda name: [getattr(table()[name], flag) == getattr(found, flag) for flag in TELLING])
     known = {name: _canonical_steps(entry.steps) for name, entry in table().items()}
-    nearest = max(known, key=lambda name: _resemblance(known[name], found.splits))
+    own = " ".join(found.splits)
+    matchers = {name: difflib.SequenceMatcher(None, " ".join(cut), own, autojunk=False) for name, cut in known.items()}
+    nearest = max(known, key=lambda name: matchers[name].ratio())
     raise VocabularyError(
         f"{where} has a pre-tokenizer that GGUF has no name for: it cuts by {_shown(found.splits)}; "
         f"the nearest known is {nearest!r}, which cuts by {_shown(known[nearest])}",
@@ -174,18 +176,6 @@ def _normalizer(tokenizer: Block) -> str | None:
 
 def _canonical_steps(steps: Iterable[str | Block]) -> tuple[str, ...]:
     return tuple(regex for step in steps for regex in ([canonical(step)] if isinstance(step, str) else _regexes(step)))
-
-
-def _likeness(entry: PreTokenizer, found: Structure) -> tuple[bool, ...]:
-    """Agreement of a name's flags with a structure, the most telling first."""
-    return tuple(
-        getattr(entry, flag) == getattr(found, flag)
-        for flag in ("ignore_merges", "normalizer", "add_sep", "add_bos", "bare")
-    )
-
-
-def _resemblance(a: tuple[str, ...], b: tuple[str, ...]) -> float:
-    return difflib.SequenceMatcher(None, " ".join(a), " ".join(b), autojunk=False).ratio()
 
 
 def _shown(splits: tuple[str, ...]) -> str:

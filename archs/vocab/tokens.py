@@ -15,6 +15,8 @@ from .files import AddedToken, TokenizerFiles
 UNUSED_SCORE = -10000.0
 ADDED_SCORE = -1000.0
 BYTE = re.compile("<0x[0-9A-F]{2}>")
+# wrapped as special ones are; the bars may be one
+LOOKS_SPECIAL = re.compile(r"<(?=\|).*(?<=\|)>|<(?=｜).*(?<=｜)>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL)
 NAMED_TYPES = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)  # that the pieces of a text do not have
 OTHER = "the tokenizer belongs to another checkpoint, or its embedding was not resized"  # a hint
 
@@ -65,18 +67,13 @@ def missing_bytes(texts: Iterable[str | bytes]) -> list[int]:
 
 
 def type_of_added(token: AddedToken) -> TokenType:
-    """Whether an added token controls the model or is text to its user."""
-    return TokenType.CONTROL if token.special or _looks_special(token.content) else TokenType.USER_DEFINED
+    """Whether an added token controls the model or is text to its user. Published tokenizers mark some control tokens
+    as ordinary (command-r, deepseek-coder, gemma).
+    """
+    control = token.special or LOOKS_SPECIAL.fullmatch(token.content)
+    return TokenType.CONTROL if control else TokenType.USER_DEFINED
 
 
 def plain_text(token: AddedToken) -> str:
     """How an added token's text is stored: as in a text, so with plain spaces unless it is a control token."""
     return token.content if type_of_added(token) is TokenType.CONTROL else token.content.replace("▁", " ")
-
-
-def _looks_special(text: str) -> bool:
-    """Published tokenizers mark some control tokens as ordinary (command-r, deepseek-coder, gemma)."""
-    wrapped: Mapping[str, str] = {"<|": "|>", "<｜": "｜>", "<unused": ">"}
-    return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
-        text.startswith(start) and text.endswith(end) for start, end in wrapped.items()
-    )

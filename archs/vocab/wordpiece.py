@@ -19,7 +19,7 @@ def write_wordpiece(metadata: Metadata, files: TokenizerFiles, rows: int, pre: s
     prefix = files.tokenizer["model"].get("continuing_subword_prefix", "##")
     tokens = listed_tokens(files, rows)
     tokens.texts = [
-        text if type == TokenType.CONTROL else _marked(text, prefix)
+        text if type == TokenType.CONTROL else text[len(prefix) :] if text.startswith(prefix) else f"▁{text}"
         for text, type in zip(tokens.texts, tokens.types, strict=True)
     ]
     tokens.write(metadata, "bert", pre or "default", scores=False)
@@ -47,7 +47,3 @@ def words(metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int
 
     normal = int(TokenType.NORMAL)
     return [word(row, text) if types[row] == normal else text for row, text in enumerate(texts)]
-
-
-def _marked(text: str, prefix: str) -> str:
-    return text[len(prefix) :] if text.startswith(prefix) else "▁" + text

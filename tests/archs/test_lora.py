@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from archs.config import normalized
 from archs.families.deepseek2 import DEEPSEEK_V2
 from archs.families.falcon import FALCON
-from archs.families.gpt2 import GPT2
+from archs.families.gpt import GPT2
 from archs.families.llama import LLAMA, MIXTRAL
 from archs.lora import Adapter, adapter_of, adapter_tensors, merging
 from archs.plan import map_tensors

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archs.families.bloom import BLOOM
+from archs.families.gpt import BLOOM
 from archs.families.llama import LLAMA, MIXTRAL
 from archs.families.llama_like import APERTUS, STABLELM
 from archs.metadata import Metadata

@@ -1,0 +1,233 @@
+"""GPT-2 and other decoders with layer norms and ungated nets.
+
+GPT-2: learned positions, fused q/k/v, weights stored as (in, out). The causal masks that old checkpoints store are
+    dropped.
+GPT-BigCode (SantaCoder, StarCoder): GPT-2's layers with one key-value head, weights stored as (out, in). Without
+    multi_query, q/k/v are fused head by head.
+GPT-NeoX and Pythia: partly rotating heads, attention beside the feed-forward net or before it. q, k and v come fused
+    head by head.
+BLOOM: ALiBi, a norm on the embedding too, q/k/v fused head by head, tanh GELU.
+MPT: ALiBi, layer norms without biases, fused q/k/v that may be clipped.
+OPT: learned positions that start at row two, ReLU. No other converter takes it; names follow GPT-2's, norms after each
+    part (the 350m variant) follow BERT's. The 350m variant also projects between a narrow embedding and the layers.
+Reference: transformers `models/gpt2/`, `models/gpt_bigcode/`, `models/gpt_neox/`, `models/bloom/`, `models/mpt/`,
+`models/opt/`.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from archs.config import lookup, required
+from archs.config_keys import ANYTHING
+from archs.rope import FACTORS, SCALING, rotated_width, unusual_base
+from archs.spec import BASE, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.transforms import skip_rows, transpose, ungroup
+from archs.typed_json import Unread
+from quants import Tensor, from_array
+
+
+def attention_scale(config: Config) -> float | list[float] | None:
+    """The factor of q·k where it is not the usual one, of each layer where they differ (llama.cpp drops it)."""
+    width = required(config, "n_embd|hidden_size") / required(config, "n_head|num_attention_heads")
+    scale = width**-0.5 if config.get("scale_attn_weights", True) else 1.0
+    if config.get("scale_attn_by_inverse_layer_idx"):
+        return [scale / (layer + 1) for layer in range(required(config, "n_layer|num_hidden_layers"))]
+    return None if config.get("scale_attn_weights", True) else scale
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    scale, found = keys.get("attention.scale"), {"n_ctx": keys["context_length"]}
+    if "position_embd.weight" in tensors:
+        found["n_positions"] = tensors["position_embd.weight"].shape[0]
+    if not isinstance(scale, list):
+        return found
+    return found | {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": scale[0] != 1}
+
+
+GPT = BASE.derive(  # what these begin with
+    layers="h", prefixes=("transformer", "model", "language_model", "text_model"),
+    block={"norm": "layer", "rope": "none", "gated": False},
+)  # fmt: skip
+
+GPT2 = GPT.derive(
+    name="gpt2", hf_classes=("GPT2LMHeadModel", "GPT2Model"),
+    metadata={
+        "context_length": "n_ctx|n_positions",
+        "feed_forward_length": lambda config: config.get("n_inner") or 4 * required(config, "n_embd|hidden_size"),
+        "attention.scale": attention_scale,
+    },
+    defaults={"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "layer_norm_epsilon": 1e-5},
+    tensors={
+        "wte": "token_embd", "wpe": "position_embd", ".ln_1": "attn_norm",
+        ".attn.c_attn": TensorMap("attn_qkv", transpose), ".attn.c_proj": TensorMap("attn_output", transpose),
+        ".ln_2": "ffn_norm", ".mlp.c_fc": TensorMap("ffn_up", transpose),
+        ".mlp.c_proj": TensorMap("ffn_down", transpose), "ln_f": "output_norm", "lm_head": "output",
+    },
+    config_from_gguf=config_from_gguf,
+    ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
+    block={"activation": "gelu_tanh"},
+)  # fmt: skip
+
+
+def kv_heads(config: Config) -> int:
+    return 1 if config["multi_query"] else int(config["n_head"])
+
+
+STARCODER = GPT2.derive(
+    name="starcoder", hf_classes=("GPTBigCodeForCausalLM", "GPTBigCodeModel"),
+    metadata={"context_length": "n_positions", "attention.head_count_kv": kv_heads},
+    defaults={"model_type": "gpt_bigcode", "multi_query": True},
+    config_from_gguf=lambda keys, tensors: {
+        **config_from_gguf(keys, tensors), "multi_query": keys.get("attention.head_count_kv", 1) == 1
+    },
+    tensors={
+        ".attn.c_attn": TensorMap("attn_qkv", ungroup("n_head", kv_heads)), ".attn.c_proj": "attn_output",
+        ".mlp.c_fc": "ffn_up", ".mlp.c_proj": "ffn_down",
+    },
+)  # fmt: skip
+
+GPTNEOX = GPT.derive(
+    name="gptneox", hf_classes=("GPTNeoXForCausalLM", "GPTNeoXModel"),
+    metadata={
+        **SCALING, "rope.dimension_count": rotated_width, "rope.freq_base": unusual_base,
+        "use_parallel_residual": "use_parallel_residual",
+    },
+    keys={"rope_theta": Unread(), "partial_rotary_factor": Unread()},
+    defaults={
+        "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24_576, "num_hidden_layers": 44,
+        "num_attention_heads": 64, "max_position_embeddings": 2048, "layer_norm_eps": 1e-5,
+        "rope_theta": lambda config: config.get("rotary_emb_base", 10_000.0),
+        "partial_rotary_factor": lambda config: config.get("rotary_pct", 0.25), "use_parallel_residual": True,
+        "vocab_size": 50_432,
+    },
+    tensors={
+        "embed_in": "token_embd", ".input_layernorm": "attn_norm",
+        ".attention.query_key_value": TensorMap("attn_qkv", ungroup("num_attention_heads", "num_attention_heads")),
+        ".attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down", "final_layer_norm": "output_norm", "lm_head": "output", "embed_out": "output",
+    },
+    ignored=("layers.*.attention.bias",), layers="layers", prefixes=("gpt_neox",), generated=FACTORS,
+    config_from_gguf=lambda keys, tensors: {  # transformers takes `rope_theta`, `partial_rotary_factor` from elsewhere
+        "rotary_emb_base": keys.get("rope.freq_base", 10_000),
+        "rotary_pct": keys["rope.dimension_count"] / (keys["embedding_length"] // keys["attention.head_count"]),
+    },
+    flags_from_tensors={"attention_bias": "blk.*.attn_qkv.bias"},
+    block={"rope": "halves", "activation": "gelu", "parallel": "use_parallel_residual"},
+)  # fmt: skip
+
+HEADS, WIDTH = "n_head|num_attention_heads", "hidden_size|n_embed"  # as BLOOM's configs call them
+
+BLOOM = GPT.derive(
+    name="bloom", hf_classes=("BloomForCausalLM", "BloomModel"),
+    metadata={
+        "context_length": f"seq_length|{WIDTH}",  # the model has no limit; llama.cpp's stand-in
+        "embedding_length": WIDTH,
+        "feed_forward_length": lambda config: 4 * required(config, WIDTH),
+        "attention.head_count": HEADS, "attention.head_count_kv": HEADS,
+    },
+    defaults={
+        "hidden_size": lambda config: config.get("n_embed", 64),
+        "n_layer": lambda config: config.get("num_hidden_layers", 2),
+        "n_head": lambda config: config.get("num_attention_heads", 8), "layer_norm_epsilon": 1e-5,
+        "vocab_size": 250_880,
+    },
+    tensors={
+        "word_embeddings": "token_embd", "word_embeddings_layernorm": "token_embd_norm",
+        ".input_layernorm": "attn_norm",
+        ".self_attention.query_key_value": TensorMap("attn_qkv", ungroup(HEADS, HEADS)),
+        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm", ".mlp.dense_h_to_4h": "ffn_up",
+        ".mlp.dense_4h_to_h": "ffn_down", "ln_f": "output_norm", "lm_head": "output",
+    },
+    config_from_gguf=lambda keys, tensors: {"seq_length": keys["context_length"]},
+    refused={"apply_residual_connection_post_layernorm": True},
+    activation="",
+    block={"alibi": True, "activation": "gelu_tanh"},
+)  # fmt: skip
+
+
+def largest_bias(config: Config) -> float:
+    """The largest distance penalty's exponent, 0 without ALiBi."""
+    if lookup(config, "attn_config.alibi") is False:
+        return 0.0
+    return float(lookup(config, "attn_config.alibi_bias_max") or 8)
+
+
+MPT = GPT.derive(
+    name="mpt", hf_classes=("MptForCausalLM", "MPTForCausalLM", "MptModel"),
+    metadata={
+        "feed_forward_length": lambda config: config["expansion_ratio"] * config["d_model"],
+        "attention.head_count_kv": "attn_config.kv_n_heads", "attention.clamp_kqv": "attn_config.clip_qkv",
+        "attention.max_alibi_bias": largest_bias, "attention.scale": "attn_config.softmax_scale",
+    },
+    defaults={
+        "d_model": 2048, "n_heads": 16, "n_layers": 24, "expansion_ratio": 4, "max_seq_len": 2048,
+        "layer_norm_epsilon": 1e-5, "vocab_size": 50_368,
+    },
+    layers="blocks",
+    tensors={
+        "wte": "token_embd", "wpe": "position_embd", ".norm_1": "attn_norm", ".attn.Wqkv": "attn_qkv",
+        ".attn.q_ln": "attn_q_norm", ".attn.k_ln": "attn_k_norm", ".attn.out_proj": "attn_output",
+        ".norm_2": "ffn_norm", ".ffn.up_proj": "ffn_up", ".ffn.down_proj": "ffn_down", "norm_f": "output_norm",
+        "lm_head": "output",
+    },
+    keys={"logit_scale": ANYTHING},
+    config_from_gguf=lambda keys, tensors: {"expansion_ratio": keys["feed_forward_length"] / keys["embedding_length"]},
+    activation="",
+    block={"alibi": "attention.max_alibi_bias", "activation": "gelu"},
+)  # fmt: skip
+
+
+def pre(name: str, post: str) -> TensorMap:
+    """A norm that stands before its part, or after it where `do_layer_norm_before` is false."""
+    return TensorMap(lambda config: name if config["do_layer_norm_before"] else post)
+
+
+def weightless_norms(config: Config) -> Iterable[Tensor]:
+    """Ones for norms that have no weights: the runtime takes a norm that is not in the file for none at all."""
+    if config["layer_norm_elementwise_affine"]:
+        return
+    before, ones = config["do_layer_norm_before"], np.ones(config["hidden_size"], np.float32)
+    names = ("attn_norm", "ffn_norm") if before else ("attn_output_norm", "layer_output_norm")
+    for i in range(config["num_hidden_layers"]):
+        yield from (from_array(f"blk.{i}.{name}.weight", ones) for name in names)
+    if before and not config.get("_remove_final_layer_norm"):
+        yield from_array("output_norm.weight", ones)
+
+
+def opt_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Where norms stand, whether they have weights, and how wide the embedding is."""
+    before = "blk.0.attn_norm.weight" in tensors
+    return {
+        "do_layer_norm_before": before,
+        "layer_norm_elementwise_affine": f"blk.0.{'attn_norm' if before else 'attn_output_norm'}.bias" in tensors,
+        "_remove_final_layer_norm": before and "output_norm.weight" not in tensors,
+        "word_embed_proj_dim": tensors["token_embd.weight"].shape[1],
+    }
+
+
+OPT = GPT.derive(
+    name="opt", hf_classes=("OPTForCausalLM", "OPTModel"),
+    metadata={
+        "feed_forward_length": "ffn_dim", "attention.head_count_kv": "num_attention_heads",
+        "attention.layer_norm_epsilon": lambda config: 1e-5, "vocab_size": "vocab_size",
+    },
+    defaults={
+        "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "max_position_embeddings": 2048, "do_layer_norm_before": True, "layer_norm_elementwise_affine": True,
+        "activation_function": "relu", "vocab_size": 50_272,
+    },
+    tensors={
+        "embed_tokens": "token_embd", "embed_positions": TensorMap("position_embd", skip_rows(2)),
+        "project_in": "token_embd_proj", ".self_attn_layer_norm": pre("attn_norm", "attn_output_norm"),
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
+        ".self_attn.out_proj": "attn_output", ".final_layer_norm": pre("ffn_norm", "layer_output_norm"),
+        ".fc1": "ffn_up", ".fc2": "ffn_down",
+        "final_layer_norm": TensorMap(lambda config: "output_norm"),  # some have none
+        "project_out": "output_proj", "lm_head": "output",
+    },
+    layers="layers", prefixes=("model.decoder", "model", "decoder"), generated=(weightless_norms,),
+    flags_from_tensors={"enable_bias": "blk.*.attn_q.bias"},
+    config_from_gguf=opt_config_from_gguf,
+    block={"activation": "relu"},
+)  # fmt: skip
