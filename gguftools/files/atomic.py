@@ -22,7 +22,7 @@ from typing import IO, Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from .locks import State, held, hold, is_named, lock, open_to_lock, state_of
+from .locks import State, held, is_named, lock, open_to_lock, state_of
 
 log = logging.getLogger(__name__)
 MORE_SPACE = "free some space, or write elsewhere"
@@ -125,29 +125,26 @@ class Unnamed:
 
 @contextmanager
 def new_file(
-    target: Path, size: int = 0, *, reads: Reads = NOTHING, overwrite: bool = False, held: int | None = None
+    target: Path, size: int = 0, *, reads: Reads = NOTHING, overwrite: bool = False, locked: int | None = None
 ) -> Iterator[Unnamed]:
     """A new file in the folder of `target`, which the block `publish`es under that name, or else is gone.
 
     A file without a name (Linux) vanishes with the process however that ends; elsewhere it has a temporary name.
-    size: bytes that will be written. held: the target, where the caller has it open and locked.
+    size: bytes that will be written. locked: the target, where the caller has it open and locked.
     Raises an error where `check_target` does, where another program writes the target, or where there is no room.
     """
     check_target(target, reads, overwrite)
     check_space(target, size)
-    replaced = os.dup(held) if held is not None else hold(target) if overwrite and target.exists() else None
-    try:
-        fd, path = _open_unnamed(target)
-    except OSError as error:
-        if replaced is not None:
-            os.close(replaced)
-        raise FileError(f"{target} cannot be written: {error.strerror}") from error
-    file = Unnamed(fd, path, target, replaced, reads)
-    try:
-        lock(fd)  # so that who finds it under its name before all is done waits
+    with ExitStack() as stack:
+        if locked is None and overwrite and target.exists():
+            locked = stack.enter_context(held(target))
+        try:
+            file = Unnamed(*_open_unnamed(target), target, locked, reads)
+        except OSError as error:
+            raise FileError(f"{target} cannot be written: {error.strerror}") from error
+        stack.callback(discard, file)
+        lock(file.fd)  # so that who finds it under its name before all is done waits
         yield file
-    finally:
-        discard(file)
 
 
 def _open_unnamed(target: Path) -> tuple[int, Path | None]:
@@ -216,13 +213,11 @@ def _name_new(file: Unnamed) -> None:
 
 
 def discard(file: Unnamed) -> None:
-    """Close the file and what it replaces, and remove the temporary name if it still has one."""
+    """Close the file, and remove the temporary name if it still has one."""
     if file.path is not None:
         file.path.unlink(missing_ok=True)
         file.path = None
     os.close(file.fd)
-    if file.replaced is not None:
-        os.close(file.replaced)
 
 
 def remove_own(fd: int, path: Path) -> None:

@@ -55,23 +55,25 @@ def lock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def hold(path: Path) -> int:
-    """Open a regular file that nobody else changes or replaces until it is closed again.
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """Open a regular file that nobody else changes or replaces until the block ends.
 
     Raises FileError where there is none, or where another program has it for longer than WAIT seconds.
     """
     end = time.monotonic() + WAIT
     while True:
         fd = open_to_lock(path)
-        if lock(fd):
-            if is_named(fd, path):
-                return fd
+        try:
+            if (is_locked := lock(fd)) and is_named(fd, path):
+                yield fd
+                return
+        finally:
             os.close(fd)
-            continue
-        os.close(fd)
-        if time.monotonic() > end:
-            raise FileError(f"{path} is being changed by another program", hint="wait until it is done")
-        time.sleep(STEP)
+        if not is_locked:
+            if time.monotonic() > end:
+                raise FileError(f"{path} is being changed by another program", hint="wait until it is done")
+            time.sleep(STEP)
 
 
 def open_to_lock(path: Path) -> int:
@@ -91,16 +93,6 @@ def open_to_lock(path: Path) -> int:
         os.close(fd)
         raise FileError(f"{path} is not a regular file")
     return fd
-
-
-@contextmanager
-def held(path: Path) -> Iterator[int]:
-    """`hold` for the length of a block."""
-    fd = hold(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def is_held(path: Path) -> bool:

@@ -53,22 +53,18 @@ class PositionedInput:
 
     def read(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Bytes begin … end, uint8. Raises OSError, and FileError where the file ends before."""
-        if self._fd is not None:
-            return self._read(self._fd, begin, end)
-        fd = self._open()
-        try:
-            return self._read(fd, begin, end)
-        finally:
-            os.close(fd)
-
-    def _read(self, fd: int, begin: int, end: int) -> NDArray[np.uint8]:
         found = np.empty(end - begin, np.uint8)
         data, position = found.data, begin
-        while data:
-            count = os.preadv(fd, [data], position)
-            if not count:
-                raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
-            data, position = data[count:], position + count
+        fd = self._open() if self._fd is None else self._fd
+        try:
+            while data:
+                count = os.preadv(fd, [data], position)
+                if not count:
+                    raise FileError(f"{self.path} ends at byte {position}: it was cut short while it was read")
+                data, position = data[count:], position + count
+        finally:
+            if self._fd is None:
+                os.close(fd)
         return found
 
 

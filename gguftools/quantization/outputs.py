@@ -23,13 +23,7 @@ MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)),
 
 @dataclass(frozen=True)
 class Run:
-    """How outputs are written, whatever they are.
-
-    threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how many,
-    tensor): called now and then. executor: what runs tasks instead of own threads. statistics: measure errors.
-    resume: go on from what an interrupted run left. overwrite: replace outputs that exist. reads: what must not be
-    written.
-    """
+    """How outputs are written, whatever they are; see `write_files`. resume: go on from an interrupted run."""
 
     threads: int | None = None
     memory: int = DEFAULT_MEMORY
@@ -91,9 +85,8 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     folder = output if output is not None else resolved.parent
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
-        raise OptionError(
-            f"{len(recipes)} recipes need a folder to be written to; {output} is none", hint=f"mkdir {output}"
-        )
+        problem = f"{len(recipes)} recipes need a folder to be written to; {output} is none"
+        raise OptionError(problem, hint=f"mkdir {output}")
     return paths
 
 

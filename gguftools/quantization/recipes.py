@@ -18,14 +18,14 @@ from quants.spelling import did_you_mean
 
 Triple = tuple[str, tuple[int, ...], Format]  # a tensor: name, shape rows first, stored format
 Rule = tuple[re.Pattern[str], Format]
+LAYER = re.compile(r"blk\.(\d+)")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A name users know, and what it stands for.
 
-    file_type: the number stored as `general.file_type`; None for COPY, which keeps the source's.
-    default: name of the format most tensors get; None for COPY.
+    file_type: stored as `general.file_type`. default: name of the format most tensors get. COPY has neither: None.
     typical_bits: bits per weight of an 8B Llama, quantized without importance weights.
     """
 
@@ -109,9 +109,8 @@ class ModelFacts:
 class Options:
     """What a user may add to a recipe. Format names may be in any case.
 
-    pure: the recipe's default format for every tensor.
+    pure: the recipe's default format for every tensor. leave_output: keep `output.weight` as it is.
     output_type, token_embedding_type: format of `output.weight` (or of the tied embedding), of `token_embd.weight`.
-    leave_output: keep `output.weight` as it is.
     rules: (regular expression, format): the first that is found in a tensor's name, in any case, decides.
     """
 
@@ -126,10 +125,9 @@ class Options:
 class Choice:
     """What one tensor becomes.
 
-    format: what it is stored as; `wanted`: what the recipe or a rule asked for, where the rows fit it.
-    fallback: why the two differ, or None.
-    rule: the user's regular expression that decided, or None.
-    needs_importance: the reference refuses to write this tensor without importance weights.
+    format: what it is stored as; `wanted`: what the recipe or a rule asked for. fallback: why the two differ, or None.
+    rule: the user's regular expression that decided, or None. needs_importance: the reference refuses to write this
+    tensor without importance weights.
     """
 
     name: str
@@ -153,14 +151,10 @@ def recipe_named(name: str) -> Recipe:
 def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
     """The facts of a model from its GGUF metadata; keys that are missing or odd count as 0."""
     architecture = metadata.get("general.architecture", "")
-    heads = _first_layer(metadata, f"{architecture}.attention.head_count")
-    return ModelFacts(
-        architecture=str(architecture),
-        block_count=_first_layer(metadata, f"{architecture}.block_count"),
-        head_count=heads,
-        head_count_kv=_first_layer(metadata, f"{architecture}.attention.head_count_kv", heads),
-        expert_count=_first_layer(metadata, f"{architecture}.expert_count"),
-    )
+    keys = "block_count", "attention.head_count", "expert_count"
+    blocks, heads, experts = (_first_layer(metadata, f"{architecture}.{key}") for key in keys)
+    heads_kv = _first_layer(metadata, f"{architecture}.attention.head_count_kv", heads)
+    return ModelFacts(str(architecture), blocks, heads, heads_kv, experts)
 
 
 def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int:
@@ -173,12 +167,9 @@ def _first_layer(metadata: Mapping[str, Any], key: str, missing: int = 0) -> int
         return missing
 
 
-_LAYER = re.compile(r"blk\.(\d+)")
-
-
 def layer_of(name: str) -> int:
     """The layer number in a tensor's name, -1 for tensors outside layers."""
-    found = _LAYER.match(name)
+    found = LAYER.match(name)
     return int(found[1]) if found else -1
 
 
@@ -208,13 +199,8 @@ NOT_STORED = (*KEPT_FORMATS, "Q8_1", "Q8_K")  # formats no tensor of a file can 
 
 def is_quantizable(name: str, shape: tuple[int, ...], form: Format) -> bool:
     """Whether a recipe may change this tensor at all. A single row counts as one dimension, as it does to ggml."""
-    return (
-        any(n > 1 for n in shape[:-1])
-        and name.endswith("weight")
-        and name not in KEPT_NAMES
-        and form.name not in KEPT_FORMATS
-        and not KEPT_PARTS.search(name)
-    )
+    is_weight = name.endswith("weight") and name not in KEPT_NAMES and not KEPT_PARTS.search(name)
+    return is_weight and form.name not in KEPT_FORMATS and any(n > 1 for n in shape[:-1])
 
 
 TOKEN_EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
@@ -228,9 +214,8 @@ ROLES = {  # part of the name: role; the first that is found
 
 @dataclass(frozen=True)
 class Site:
-    """Where a tensor stands.
+    """Where a tensor stands: the i-th of n layers where the model has experts, else of n tensors of its role.
 
-    i, n: the i-th of n: layers where the model has experts, else tensors of the role.
     count: how many tensors of the role came before. weighted: there is an importance matrix.
     """
 
@@ -378,7 +363,6 @@ def choose(
 ) -> list[Choice]:  # fmt: skip
     """The format of every tensor, in the order in which the reference writes them.
 
-    tensors: (name, shape rows first, stored format), in any order.
     has_importance: whether there is an importance matrix at all; what it holds changes no choice.
     Raises OptionError for a rule that is no regular expression or matches no tensor, FormatError for a format that
     does not exist or cannot be stored, and where a width suits neither the format nor any fallback.
@@ -463,11 +447,9 @@ def _settle(recipe: Recipe, name: str, shape: tuple[int, ...], wanted: Format, r
     form, width = wanted, shape[-1]
     while width % form.block_size:
         if form.fallback is None:
-            raise FormatError(
-                f"{name!r} has rows of {width} values; {form.name} needs a multiple of {form.block_size}, "
-                "and there is no format to fall back to",
-                f"name another format for it: --tensor-type '{re.escape(name)}=Q8_0'",
-            )
+            problem = f"{name!r} has rows of {width} values; {form.name} needs a multiple of {form.block_size}"
+            hint = f"name another format for it: --tensor-type '{re.escape(name)}=Q8_0'"
+            raise FormatError(f"{problem}, and there is no format to fall back to", hint)
         form = format_named(form.fallback)
     misfit = f"rows of {width} values; {wanted.name} needs a multiple of {wanted.block_size}"
     low_bits = form.is_very_low_bits or (form.name == "Q2_K" and recipe.name == "Q2_K_S")

@@ -88,14 +88,10 @@ class FilePlan:
         return found.hexdigest()
 
 
-@dataclass(frozen=True)
-class Resumable:
-    """Files that an interrupted run leaves half done for the next. See `resume`.
+class Resumable(NamedTuple):
+    """Files that an interrupted run leaves half done for the next; resume: go on where an earlier one stopped."""
 
-    fingerprint: `resume.fingerprint` of what tensors are read from. resume: go on where an earlier run stopped.
-    """
-
-    fingerprint: list[list[Any]]
+    fingerprint: list[list[Any]]  # `resume.fingerprint` of what tensors are read from
     resume: bool = False
 
 
@@ -180,9 +176,10 @@ def _open_sinks(
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
             yield outputs
         return
-    options = resumable.fingerprint, resumable.resume, overwrite, reads
     with ExitStack() as stack:
-        partial = (resumable_gguf(file.path, file.layout, file.digest(), *options) for file in files)
+        partial = (
+            resumable_gguf(file.path, file.layout, file.digest(), *resumable, overwrite, reads) for file in files
+        )
         yield [stack.enter_context(output) for output in partial]
 
 

@@ -54,13 +54,10 @@ class TensorReport:
 
     def as_dict(self) -> dict[str, Any]:
         """As `quantize --json` shows it; the figures of a run only after one."""
-        found: dict[str, Any] = {
-            "name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
-            "bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
-        }  # fmt: skip
-        if self.seconds is not None:
-            found |= {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
-        return found
+        figures = {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
+        return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
+                "bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
+                **({} if self.seconds is None else figures)}  # fmt: skip
 
 
 @dataclass(frozen=True)

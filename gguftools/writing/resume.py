@@ -13,7 +13,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,10 @@ READ_BACK = 1 << 24  # bytes verified at a time
 def fingerprint(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
     """Name, size and time of change of each file: what must be the same when a run is taken up again.
 
-    origin: what else decides the values, such as name and commit of a repository that is read over the network; the
-    last entries.
+    origin: what else decides the values, such as name and commit of a repository; the last entries.
     """
-    found: list[list[Any]] = []
-    for path in paths:
-        info = path.stat()
-        found.append([path.name, info.st_size, info.st_mtime_ns])
-    return [*found, *map(list, origin)]
+    infos = [(path.name, path.stat()) for path in paths]
+    return [*([name, info.st_size, info.st_mtime_ns] for name, info in infos), *map(list, origin)]
 
 
 def partial_path(path: Path) -> Path:
@@ -161,14 +157,11 @@ def _earlier(lines: Sequence[str], layout: Layout, contents: dict[str, Any], tar
         raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)
     if head != contents:
         raise FileError(f"{target} was begun with another recipe, other options or another matrix", hint=anew)
-    return [entry for entry in map(_parsed, lines[1:]) if _is_range(entry, layout)]
-
-
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None  # the line that was being written when the process died
+    entries = []
+    for line in lines[1:]:
+        with suppress(json.JSONDecodeError):  # the line that was being written when the process died
+            entries.append(json.loads(line))
+    return [entry for entry in entries if _is_range(entry, layout)]
 
 
 def _is_range(entry: Any, layout: Layout) -> bool:

@@ -5,9 +5,7 @@ file can hold them: their ggml type is -1. Names are those of safetensors. F8_E4
 that PyTorch calls float8_e4m3fn; the FNUZ variants have neither infinities nor a negative zero.
 """
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,21 +43,13 @@ def encode(form: Format, rows: NDArray[np.float32], importance: NDArray[np.float
 
 def decode(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """uint8 (n, bytes of a row) → float32 (n, width). Raises FormatError for types that are only copied."""
-    as_values = _decoder(form.name)
-    if as_values is None:
-        raise FormatError(f"{form.name} tensors can be copied, but not decoded")
-    values: NDArray[np.float32] = as_values(np.ascontiguousarray(raw))
-    return values
-
-
-def _decoder(name: str) -> Callable[[NDArray[np.uint8]], Any] | None:
+    name, raw = form.name, np.ascontiguousarray(raw)
     if name in INTEGERS:
-        return lambda raw: raw.view(INTEGERS[name]).astype(np.float32)
-    if name == "F4":  # the lower half of a byte comes first
-        return lambda raw: _table(name)[np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), -1)]
-    if name in SMALL_FLOATS or name == "F8_E8M0":
-        return lambda raw: _table(name)[raw]
-    return None
+        return raw.view(INTEGERS[name]).astype(np.float32)
+    if name in NOT_DECODED:
+        raise FormatError(f"{name} tensors can be copied, but not decoded")
+    # Of F4 the lower half of a byte comes first.
+    return _table(name)[np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), -1) if name == "F4" else raw]
 
 
 @cache

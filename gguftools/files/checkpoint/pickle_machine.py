@@ -242,7 +242,7 @@ class PickleMachine:
             raise self.error(f"storage {quote(key)} has two types")
         first, view = 0, saved[5] if len(saved) == 6 else None
         if view is not None:
-            if not isinstance(view, tuple) or len(view) != 3 or not _is_size(view[1]) or not _is_size(view[2]):
+            if not isinstance(view, tuple) or len(view) != 3 or not _are_sizes(view[1:]):
                 raise self.error(f"a view of storage {quote(key)} is {_brief(view)}")
             first, count = view[1], view[2]
         self.push(Storage(str(key), form, count, first))
@@ -253,8 +253,7 @@ class PickleMachine:
         self.set_items(items)
 
     def make_tuple(self, size: int) -> None:
-        items = [self.pop() for _ in range(size)]
-        self.push(tuple(reversed(items)))
+        self.push(tuple([self.pop() for _ in range(size)][::-1]))
 
     def append(self, items: list[Any]) -> None:
         self.top(list).extend(items)

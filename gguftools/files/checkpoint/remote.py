@@ -84,8 +84,13 @@ class Repository:
         for _ in range(MAX_PAGES):
             entries, url = _ask(self.name, self.endpoint, url)
             for entry in entries if isinstance(entries, list) else [entries]:
-                path, size = _listed(self.name, entry)
-                name = path.rpartition("/")[2]
+                known = entry if isinstance(entry, dict) else {}
+                path, kind, size = known.get("path"), known.get("type"), known.get("size")
+                is_file = kind == "file" and type(size) is int and 0 <= size <= MAX_SIZE
+                if not isinstance(path, str) or not (is_file or kind == "directory"):
+                    what = f"{entry!r:.200}; a path, its type and a size were expected"
+                    raise FileError(f"{self.name}: the hub lists {what}")
+                name, size = path.rpartition("/")[2], size if is_file else None
                 if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
                     raise FileError(f"{self.name} has a file of the name {name!r:.100}")
                 found[name] = size
@@ -241,17 +246,6 @@ def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
         raise FileError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}", hint) from error
     except ValueError as error:
         raise FileError(f"{name}: {endpoint} does not answer as the hub does: {_first_line(error)}") from error
-
-
-def _listed(name: str, entry: Any) -> tuple[str, int | None]:
-    """Path and size of an entry of a listing, None for a folder. Raises FileError for one that is not like that."""
-    known = entry if isinstance(entry, dict) else {}
-    path, kind, size = known.get("path"), known.get("type"), known.get("size")
-    if isinstance(path, str) and kind == "directory":
-        return path, None
-    if isinstance(path, str) and kind == "file" and type(size) is int and 0 <= size <= MAX_SIZE:
-        return path, size
-    raise FileError(f"{name}: the hub lists {entry!r:.200}; a path, its type and a size were expected")
 
 
 @contextmanager

@@ -157,10 +157,8 @@ def _wait_for_edit(path: Path, end: float) -> None:
 def refuse_interrupted(path: Path) -> None:
     """Raise FileError where the journal of an edit is left, which nobody is at work on."""
     if os.path.lexists(journal_path(path)):
-        raise FileError(
-            f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it",
-            hint="run `gguftools set-metadata --recover` on it",
-        )
+        problem = f"the last edit of {path} was interrupted: {journal_path(path).name} is beside it"
+        raise FileError(problem, hint="run `gguftools set-metadata --recover` on it")
 
 
 def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
@@ -240,7 +238,9 @@ class _Header:
         self.check_count(key_count, 14, MAX_KEYS, "metadata pairs")
         self.check_count(tensor_count, 25, MAX_TENSORS, "tensors")
         metadata = self.read_metadata(key_count)
-        alignment = self.read_alignment(metadata)
+        alignment: int = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+            raise self.error(f"general.alignment is {alignment}; powers of two up to {MAX_ALIGNMENT} are allowed")
         entries = [self.read_tensor_entry(i) for i in range(tensor_count)]
         header_bytes = self.position
         data_offset = align(header_bytes, alignment)
@@ -270,10 +270,8 @@ class _Header:
             self.byte_order, version = "big", swapped
         if version not in VERSIONS:
             old = version == 1 or swapped == 1
-            raise self.error(
-                f"GGUF version {1 if old else version} is not supported; 2 and 3 are",
-                hint="version 1 was in use for weeks in 2023: convert the model anew" if old else None,
-            )
+            hint = "version 1 was in use for weeks in 2023: convert the model anew" if old else None
+            raise self.error(f"GGUF version {1 if old else version} is not supported; 2 and 3 are", hint)
         return magic, version
 
     def check_count(self, count: int, least_bytes: int, limit: int, what: str) -> None:
@@ -325,11 +323,13 @@ class _Header:
             raise self.error(f"metadata key {quote(key)} nests arrays deeper than {MAX_ARRAY_DEPTH}")
         element = self.value_type(key)
         count = self.number("Q", "length of", key)
-        self.check_array(key, element, count)
+        least = {ValueType.ARRAY: 12, ValueType.STRING: 8}.get(element) or np.dtype(ARRAY_TYPES[element]).itemsize
+        if count * least > self.left:
+            claim = f"claims {count} items of type {element.name}, at least {count * least} bytes"
+            raise self.error(f"metadata key {quote(key)} {claim}; the file has {self.left} left")
         if element is ValueType.ARRAY:
             self.nested += count
-            if self.nested > MAX_NESTED_ARRAYS:
-                limit = MAX_NESTED_ARRAYS
+            if self.nested > (limit := MAX_NESTED_ARRAYS):
                 raise self.error(f"metadata key {quote(key)} nests {self.nested} arrays; {limit} are allowed")
             return Value([self.read_array(key, depth + 1) for _ in range(count)], ValueType.ARRAY, element)
         if element is ValueType.STRING:
@@ -337,15 +337,6 @@ class _Header:
             strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
             return Value(strings, ValueType.ARRAY, element)
         return Value(self.read_numbers(key, element, count), ValueType.ARRAY, element)
-
-    def check_array(self, key: str, element: ValueType, count: int) -> None:
-        least = 12 if element is ValueType.ARRAY else 8 if element is ValueType.STRING else 0
-        least = least or np.dtype(ARRAY_TYPES[element]).itemsize
-        if count * least > self.left:
-            raise self.error(
-                f"metadata key {quote(key)} claims {count} items of type {element.name}, "
-                f"at least {count * least} bytes; the file has {self.left} left"
-            )
 
     def read_numbers(self, key: str, element: ValueType, count: int) -> NDArray[Any]:
         dtype = np.dtype(ORDER_SIGN[self.byte_order] + ARRAY_TYPES[element])
@@ -358,12 +349,6 @@ class _Header:
             return raw.view(np.bool_)
         stored = raw.view(dtype)
         return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
-
-    def read_alignment(self, metadata: Metadata) -> int:
-        alignment: int = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-            raise self.error(f"general.alignment is {alignment}; powers of two up to {MAX_ALIGNMENT} are allowed")
-        return alignment
 
     def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
         """Name, shape (rows first), format, offset within the data, bytes."""
@@ -443,10 +428,8 @@ def _check_open_files(path: Path, shards: int) -> None:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise FileError(
-            f"{path} is one of {shards} shards, which takes {needed} open files; {hard} are allowed",
-            hint=f"allow more: ulimit -n {max(1024, needed)}",
-        )
+        problem = f"{path} is one of {shards} shards, which takes {needed} open files; {hard} are allowed"
+        raise FileError(problem, hint=f"allow more: ulimit -n {max(1024, needed)}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
@@ -455,9 +438,7 @@ def paths_of_set(named: GgufFile) -> list[Path]:
     count = named.split_count
     match = SHARD_NAME.fullmatch(named.path.name)
     if match is None or int(match["count"]) != count:
-        raise FileError(
-            f"{named.path} is a shard of a set of {count}, but its name does not end in "
-            f"{shard_name('', named.metadata.get('split.no', 0) + 1, count)}",
-            hint="give all shards the names they were published under",
-        )
+        wanted = shard_name("", named.metadata.get("split.no", 0) + 1, count)
+        problem = f"{named.path} is a shard of a set of {count}, but its name does not end in {wanted}"
+        raise FileError(problem, hint="give all shards the names they were published under")
     return shard_paths(named.path, match["prefix"], count)

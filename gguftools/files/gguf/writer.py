@@ -76,10 +76,6 @@ class Layout:
         """Where a row of tensor `index` goes, from the start of the file."""
         return self.offsets[index] + row * self.tensors[index].row_bytes
 
-    @property
-    def data_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
-
 
 def plan_file(
     metadata: Metadata, tensors: Sequence[TensorInfo], alignment: int = DEFAULT_ALIGNMENT, reserve: int = 0,
@@ -290,19 +286,19 @@ class OpenGguf:
 @contextmanager
 def create_ggufs(
     plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
-    mode: int | None = None, held: int | None = None,
+    mode: int | None = None, locked: int | None = None,
 ) -> Iterator[list[OpenGguf]]:  # fmt: skip
     """Create several GGUF files, which appear when all are complete, the first last.
 
     Until that is there, no one can take the others for a whole set. Rows are written within the block; if it raises
     anything, or a row is missing, nothing appears and older files stay as they were.
-    mode: their permissions. held: the target, where the caller has it open and locked.
+    mode: their permissions. locked: the target, where the caller has it open and locked.
     Raises an error at once where a file may not be written (see `files.atomic`), or has too little room.
     """
     with ExitStack() as stack:
         files, outputs = [], []
         for path, layout in plans:
-            file = stack.enter_context(new_file(path, layout.total, reads=reads, overwrite=overwrite, held=held))
+            file = stack.enter_context(new_file(path, layout.total, reads=reads, overwrite=overwrite, locked=locked))
             output = OpenGguf(file.fd, layout, path)
             stack.callback(output.close)
             with explained(path, layout.total):

@@ -52,7 +52,7 @@ def test_layout():
     assert layout.offsets == [start, start + 32, start + 64]
     assert layout.total == start + 64 + 96  # the last one is padded, too
     assert layout.row_offset(2, 3) == start + 64 + 3 * 18
-    assert layout.data_bytes == 24 + 4 + 72
+    assert sum(tensor.nbytes for tensor in layout.tensors) == 24 + 4 + 72
 
 
 def test_alignment():
