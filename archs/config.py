@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quants import Tensor
 from quants.errors import ModelError
 
 from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, keys_with
-from .spec import Computed, Config
+from .spec import Computed, Config, Tensors
 from .typed_json import Fields, Flag, Kind, Place
 
 FILE = "config.json"
@@ -75,7 +74,7 @@ def typed(
     return ReadConfig({**read, **{key: value for key, value in text_part(read).items() if key != "architectures"}})
 
 
-def limits_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def limits_of(tensors: Tensors) -> dict[str, int]:
     """What counts of a config cannot be above, given a checkpoint's tensors: nothing may be made of such a size before
     it is compared with them.
     """
@@ -89,7 +88,7 @@ def limits_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
 
 def normalized(
     raw: Mapping[str, Any], defaults: Mapping[str, Any], keys: Mapping[str, Kind] | None = None,
-    tensors: Mapping[str, Tensor] | None = None,
+    tensors: Tensors | None = None,
 ) -> ReadConfig:  # fmt: skip
     """`typed`, with `defaults` below, and rotary settings as rope_theta + rope_scaling.
 

@@ -116,10 +116,10 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
     # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
     own, other = (f"attention.layer_norm_{each}epsilon" for each in ("rms_", "")[:: 1 if block.norm == "rms" else -1])
     default_scale = float(np.float64(width) ** 0.5) if block.embedding_scale == "sqrt_width" else 1.0
-    logit_scale = float(keys.get("logit_scale", 1.0))
+    logit_scale, trained = float(keys.get("logit_scale", 1.0)), keys.get("rope.scaling.original_context_length", 8192)
     activation = ACTIVATIONS[named] if (named := keys.get("hidden_activation")) else block.activation
-    trained = ("alpha_n", "alpha_p", "beta", "eps") if activation == "xielu" else ()
-    xielu = [Keys("xielu", metadata).need(key) for key in trained]
+    coefficients = ("alpha_n", "alpha_p", "beta", "eps") if activation == "xielu" else ()
+    xielu = [Keys("xielu", metadata).need(key) for key in coefficients]
     scorings: dict[int, Any] = {number: name for name, number in GATING.items()}
     numbers = Hyper(
         width=width,
@@ -130,9 +130,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
         temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
-        temperature_length=int(
-            keys.get("attention.temperature_length", keys.get("rope.scaling.original_context_length", 8192))
-        ),
+        temperature_length=int(keys.get("attention.temperature_length", trained)),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),
         residual_scale=float(keys.get("residual_scale", 1.0)),
         tied_logit_scale=float(keys.get("tied_logit_scale", 1.0)),

@@ -20,7 +20,7 @@ from quants.errors import ModelError
 from .config import lookup
 from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
 from .plan import NUMBER, Change, is_left_out, targets, without_prefix
-from .spec import COMMON, Architecture, Config, Transform, unchanged
+from .spec import COMMON, Architecture, Config, Tensors, Transform, unchanged
 from .transforms import computed, stacked, transposed
 from .typed_json import Either, ListOf, MapOf, read_fields
 
@@ -74,12 +74,12 @@ class Adapter:
     origin: str
     alpha: float
     pairs: tuple[Pair, ...]
-    whole: Mapping[str, Tensor] = field(default_factory=dict)
-    originals: Mapping[str, Tensor] = field(default_factory=dict)
+    whole: Tensors = field(default_factory=dict)
+    originals: Tensors = field(default_factory=dict)
     invocation_tokens: tuple[int, ...] = ()
 
 
-def adapter_of(origin: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Adapter:
+def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adapter:
     """The adapter that adapter_config.json and its tensors describe. Raises ModelError for other kinds than LoRA."""
     config = read_fields(config, SETTINGS, f"{origin}: adapter_config.json")
     kind = (config.get("peft_type") or "LORA").upper()
@@ -122,9 +122,7 @@ def _number(origin: str, key: str, value: Any) -> float:
     return float(value)
 
 
-def _pair(
-    origin: str, config: Mapping[str, Any], alpha: float, module: str, embedding: bool, both: Mapping[str, Tensor]
-) -> Pair:
+def _pair(origin: str, config: Mapping[str, Any], alpha: float, module: str, embedding: bool, both: Tensors) -> Pair:
     if both.keys() != {"A", "B"}:
         raise ModelError(f"{origin}: {module} has one half of its pair, lora_{'B' if 'A' in both else 'A'} is missing")
     a, b = both["A"], both["B"]
@@ -148,7 +146,7 @@ def merging(adapters: Sequence[tuple[Adapter, float]]) -> Change:
     Raises ModelError, naming the module, where an adapter does not fit the checkpoint.
     """
 
-    def change(architecture: Architecture, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def change(architecture: Architecture, config: Config, tensors: Tensors) -> dict[str, Tensor]:
         found = dict(tensors)
         for adapter, strength in adapters:
             _merge(architecture, config, found, adapter, strength)

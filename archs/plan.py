@@ -20,7 +20,7 @@ from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .registry import of_config
 from .schema import F32, MODEL
 from .shapes import check_shapes
-from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap
+from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap, Tensors
 from .transforms import stacked, transpose
 from .typed_json import read_fields
 from .vocab import vocabulary
@@ -30,7 +30,7 @@ PLACE = re.compile(r"\{\w\}")
 SUFFIX = re.compile(r"\.(weight|bias)$")
 
 # What else happens to a checkpoint's tensors (by their source names, unpacked) before they are mapped.
-Change = Callable[[Architecture, Config, Mapping[str, Tensor]], Mapping[str, Tensor]]
+Change = Callable[[Architecture, Config, Tensors], Tensors]
 
 # Buffers that hold nothing a model needs, in any family, and towers that a text model's file has no place for.
 IGNORED = (
@@ -70,15 +70,9 @@ class Plan:
 
 
 def plan(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    generation_config: Mapping[str, Any] | None = None,
-    *,
-    pre: str | None = None,
-    embed_tokenizer: bool = False,
-    change: Change | None = None,
-) -> Plan:
+    folder: Path, config: Mapping[str, Any], tensors: Tensors, generation_config: Mapping[str, Any] | None = None, *,
+    pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
+) -> Plan:  # fmt: skip
     """Plan the conversion of a checkpoint in `folder` (for tokenizer and model card; tensors come as given).
 
     pre: the pre-tokenizer's GGUF name, where its structure does not tell. embed_tokenizer: also keep tokenizer.json
@@ -178,9 +172,7 @@ class Mapped:
         }
 
 
-def map_tensors(
-    architecture: Architecture, config: Config, tensors: Mapping[str, Tensor], change: Change | None = None
-) -> Mapped:
+def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None) -> Mapped:
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
     whole = unpacked(config, tensors)
     count = layer_count(architecture, config)
@@ -188,7 +180,7 @@ def map_tensors(
     result, unknown = Mapped(ignored=whole.ignored), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    sources: Mapping[str, Tensor] = _as_stored_plainly(architecture, config, tensors, whole.tensors)
+    sources: Tensors = _as_stored_plainly(architecture, config, tensors, whole.tensors)
     sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():
         if is_left_out(name):
@@ -239,7 +231,7 @@ def targets(architecture: Architecture, config: Config, name: str) -> list[tuple
 
 
 def _as_stored_plainly(
-    architecture: Architecture, config: Config, stored: Mapping[str, Tensor], whole: Mapping[str, Tensor]
+    architecture: Architecture, config: Config, stored: Tensors, whole: Tensors
 ) -> dict[str, Tensor]:
     """Weights that came out of quantized parts, the way round that the family stores weights.
 

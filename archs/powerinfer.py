@@ -5,14 +5,14 @@ that a neuron is a row of every matrix (its bias is renamed with it); `blk.N.fc1
 predictor, two linear maps with a ReLU between; `powerinfer.sparse_threshold` is the score from which a neuron counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from quants import Tensor
 from quants.errors import ModelError
 
 from .metadata import Metadata
-from .spec import Architecture, Config
+from .spec import Architecture, Config, Tensors
 from .transforms import transposed
 
 MAGIC = b"PWRI"
@@ -43,7 +43,7 @@ def sparse_metadata(
     return Metadata({**before, **added, **after})
 
 
-def sparse_tensors(tensors: Mapping[str, Tensor], predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+def sparse_tensors(tensors: Tensors, predictors: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """A model's tensors in PowerInfer's form, predictors in front.
 
     predictors: fc1 (rank, width) and fc2 (neurons, rank) of each layer. Raises ModelError where they don't fit.

@@ -21,7 +21,7 @@ from .hyper import Hyper, Keys, LayerHyper, hyper
 from .parts import Alternatives, Part, evaluated, full_name, unknown
 from .registry import architectures
 from .schema import ELSEWHERE, MODEL
-from .spec import Architecture, TensorMap
+from .spec import Architecture, TensorMap, Tensors
 
 LAYER = re.compile(r"((?:enc\.|dec\.)?blk\.)([0-9]+)\.(.+)")
 SUFFIX = re.compile(r"\.(weight|bias|scale)$")
@@ -63,7 +63,7 @@ Sizes = dict[str, int]
 Grouped = dict[str, Roles]
 
 
-def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
     """Raises ModelError naming the first key or tensor that does not belong to the others."""
     found = faults(architecture, metadata, tensors)
     if found:
@@ -71,7 +71,7 @@ def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors
         raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
 
 
-def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
     """The same of a checkpoint: ModelError naming its tensor, or what config.json makes of a key."""
     for fault in faults(architecture, metadata, tensors):
         origin = tensors[fault.where].origin if fault.where in tensors else ""
@@ -79,7 +79,7 @@ def check_shapes(architecture: Architecture, metadata: Mapping[str, Any], tensor
         raise ModelError(f"{origin} {fault.problem} ({fault.where})" if origin else str(fault), hint=hint)
 
 
-def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Fault]:
+def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> list[Fault]:
     """What contradicts itself, the first MOST at most. Later steps need that earlier ones found nothing."""
     grouped = by_layer(tensors)
     model = _Model(architecture, Keys(architecture.name, metadata), grouped)
@@ -94,7 +94,7 @@ def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Map
     return list(dict.fromkeys(islice(chain(*steps, _layer_faults(model, numbers)), MOST)))
 
 
-def by_layer(tensors: Mapping[str, Tensor]) -> Grouped:
+def by_layer(tensors: Tensors) -> Grouped:
     """Tensors by prefix ("blk.0.", "enc.blk.3."; "" for all outside of layers), then by the rest of their names."""
     found: Grouped = {"": {}}
     for name, tensor in tensors.items():

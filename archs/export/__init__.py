@@ -20,7 +20,7 @@ from ..registry import architectures, of_config
 from ..rope import SCALING
 from ..schema import MODEL
 from ..shapes import check_model
-from ..spec import Architecture, Config, TensorMap
+from ..spec import Architecture, Config, TensorMap, Tensors
 from .config import SECTIONS, export_config, number
 from .tensors import OUTSIDE, export_tensors
 
@@ -43,7 +43,7 @@ class ExportPlan:
     differing: dict[str, Any] = field(default_factory=dict)
 
 
-def plan_export(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExportPlan:
+def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     """The checkpoint that converts to these tensors. Of several families of one GGUF name, the first that fits.
 
     Raises ModelError where none does, saying why.
@@ -77,7 +77,7 @@ def plan_export(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> E
     return min(plans, key=lambda plan: (len(plan.differing), rules(plan.architecture)))
 
 
-def _plan(architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ExportPlan:
+def _plan(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     config = with_types(export_config(architecture, metadata, tensors))
     full = normalized(config, architecture.defaults, architecture.keys)
     source = export_tensors(architecture, full, metadata, tensors)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from quants import Tensor
 from quants.errors import ModelError
 
 from ..config import UnlessUsual, head_dim
@@ -18,7 +17,7 @@ from ..experts import GATING
 from ..layouts import step_limits
 from ..model_type import own_keys
 from ..rope import yarn_settings
-from ..spec import Architecture, ConfigKeys, GgufKeys
+from ..spec import Architecture, ConfigKeys, GgufKeys, Tensors
 
 SECTIONS = "rope.dimension_sections"
 MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
@@ -31,7 +30,7 @@ class Known:
 
     architecture: Architecture
     keys: GgufKeys
-    tensors: Mapping[str, Tensor]
+    tensors: Tensors
     config: ConfigKeys
 
     def copied(self, key: str) -> bool:
@@ -49,9 +48,7 @@ class Known:
         return int(width or self.keys["embedding_length"] // self.keys["attention.head_count"])
 
 
-def export_config(
-    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> ConfigKeys:
+def export_config(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
     """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
     keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}

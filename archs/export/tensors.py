@@ -12,7 +12,7 @@ from quants import Tensor, from_array
 from quants.errors import ModelError
 
 from ..plan import full_key, layer_count, maps_of
-from ..spec import Architecture, Config, PerLayerScalars, TensorMap, unchanged
+from ..spec import Architecture, Config, PerLayerScalars, TensorMap, Tensors, unchanged
 from ..transforms import Invertible, as_float32, concatenated, reshape, take
 
 SUFFIX = re.compile(r"\.(weight|bias)$")
@@ -21,7 +21,7 @@ OUTSIDE = {"output", "output_norm_head", "cls"}  # GGUF names of what stands out
 
 
 def export_tensors(
-    architecture: Architecture, config: Config, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    architecture: Architecture, config: Config, metadata: Mapping[str, Any], tensors: Tensors
 ) -> dict[str, Tensor]:
     """Source tensors by Hugging Face name. Raises ModelError for a tensor without a rule, or a rule without inverse."""
     generated = {tensor.name for generate in architecture.generated for tensor in generate(config)}

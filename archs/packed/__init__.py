@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quants import Tensor
 from quants.errors import GgufToolsError, ModelError
 
 from ..config import changed
 from ..config_keys import QUANTIZATION
 from ..small_files import read_json_object
+from ..spec import Tensors
 from ..typed_json import read_fields
 from .fp4 import gpt_oss
 from .parts import Settings, Unpacked, refused
@@ -71,7 +71,7 @@ def with_settings_beside(folder: Path, config: Mapping[str, Any]) -> Mapping[str
     return config
 
 
-def unpacked(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Unpacked:
+def unpacked(config: Mapping[str, Any], tensors: Tensors) -> Unpacked:
     """The tensors of a checkpoint with every quantized weight in one piece.
 
     config: as `archs.config.normalized` gives it. Raises ModelError for a method that is not read, and for parts that

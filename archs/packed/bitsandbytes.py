@@ -22,9 +22,10 @@ from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_pairs
 
 from ..small_files import parse_json
+from ..spec import Floats, Tensors
 from ..transforms import span
 from ..typed_json import Number, Whole, read_fields
-from .parts import Floats, Settings, Unpacked, decoded, part, replaced
+from .parts import Settings, Unpacked, decoded, part, replaced
 
 STATE = ".quant_state.bitsandbytes__"
 STATE_KEYS = {"blocksize": Whole(2), "nested_blocksize": Whole(1), "nested_offset": Number()}
@@ -33,7 +34,7 @@ BY_127 = np.float32(7.874015718698502e-3)  # the library multiplies with it
 IGNORED = (".weight_format",)  # 0: rows, the only order that files are written in
 
 
-def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every quantized weight under its name, in its own shape. Raises ModelError for incomplete ones."""
     wholes, ignored = [], []
     for name, tensor in tensors.items():
@@ -61,7 +62,7 @@ def state_of(tensor: Tensor) -> dict[str, Any]:
     return read_fields(state, STATE_KEYS, tensor.where)
 
 
-def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str, Any]) -> Tensor:
+def four_bits(tensors: Tensors, packed: Tensor, state: Mapping[str, Any]) -> Tensor:
     """A weight of nf4 or fp4 values."""
     name, shape, block = packed.name, tuple(state["shape"]), state.get("blocksize") or 64
     size = math.prod(shape)
@@ -84,7 +85,7 @@ def four_bits(tensors: Mapping[str, Tensor], packed: Tensor, state: Mapping[str,
 
 
 def scales_of(
-    tensors: Mapping[str, Tensor], packed: Tensor, absmax: Tensor, state: Mapping[str, Any]
+    tensors: Tensors, packed: Tensor, absmax: Tensor, state: Mapping[str, Any]
 ) -> Callable[[int, int], Floats]:
     """Scales of blocks start … stop, stored as they are, or quantized to 8 bits in blocks of their own."""
     if absmax.format.name == "F32":

@@ -20,9 +20,10 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_rows, unpack
 
+from ..spec import Floats, Tensors
 from . import parts
 from .fp4 import mxfp4, nvfp4
-from .parts import Floats, Settings, Unpacked
+from .parts import Settings, Unpacked
 from .scaled import companions, scaled_weights, without_activations
 
 PARTS = (
@@ -34,7 +35,7 @@ WEIGHT_FORMATS = (
 )  # fmt: skip
 
 
-def unpacked(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every quantized weight as NAME.weight. Raises ModelError for formats that are not read."""
     schemes = [each for each in (settings.get("config_groups") or {}).values() if isinstance(each, Mapping)]
     for name in (each.get("format") for each in (settings, *schemes)):
@@ -62,7 +63,7 @@ def _said(arguments: list[Mapping[str, Any]], key: str) -> list[Any]:
     return [each[key] for each in arguments if each.get(key)]
 
 
-def _floats(tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
+def _floats(tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
     """A weight of NVFP4 or MXFP4."""
     scale = parts.part(tensors, stem + "weight_scale", packed)
     if scale.format.name in ("U8", "F8_E8M0"):
@@ -74,7 +75,7 @@ def _floats(tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
     return nvfp4(stem + "weight", packed, scale, divisor[0], np.divide)
 
 
-def _integers(arguments: list[Mapping[str, Any]], tensors: Mapping[str, Tensor], stem: str, packed: Tensor) -> Tensor:
+def _integers(arguments: list[Mapping[str, Any]], tensors: Tensors, stem: str, packed: Tensor) -> Tensor:
     """A weight of packed integers: of the widths that the config names, the one that fits the shapes."""
     scale, shape = (parts.part(tensors, stem + each, packed) for each in ("weight_scale", "weight_shape"))
     rows, width = (int(n) for n in shape.elements().reshape(-1))

@@ -10,7 +10,6 @@ that all scales take in without loss, the weight keeps its bits and is NVFP4; el
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from quants import Tensor, format_named
 from quants.errors import ModelError
 
-from .parts import Floats, Settings, Unpacked, decoded
+from ..spec import Floats, Tensors
+from .parts import Settings, Unpacked, decoded
 
 BLOCKS, SCALES = "_blocks", "_scales"
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -27,7 +27,7 @@ PAIRS = np.stack((np.tile(E2M1, 16), np.repeat(E2M1, 16)), -1).view("<f8").resha
 CODES = np.arange(127, dtype=np.uint8)  # E4M3 without sign and NaN, ascending
 
 
-def gpt_oss(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def gpt_oss(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every pair NAME_blocks, NAME_scales as one MXFP4 tensor NAME, rows of weights as ggml has them.
 
     Raises ModelError for blocks whose scales are missing or of another shape.

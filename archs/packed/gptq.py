@@ -12,7 +12,6 @@ integers follow from the shapes, so that layers may differ. AutoAWQ's "gemm" ver
 output, int32 (in, out / 8), as those of qzeros: half-byte k of a word, lowest first, is output ORDER[k] of its eight.
 """
 
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from quants import Tensor
 from quants.errors import ModelError
 from quants.kernels.packed_integers import dequantize_columns, dequantize_rows, unpack
 
+from ..spec import Floats, Tensors
 from . import parts
-from .parts import Floats, Settings, Unpacked
+from .parts import Settings, Unpacked
 
 BITS = range(2, 9)  # 5, 6 and 7 by AutoRound alone
 FORMATS = {"gptq": 1, "gptq_v2": 0}  # `checkpoint_format`: what is added to stored zero points
@@ -33,7 +33,7 @@ PACKINGS = {  # AutoRound's packing format → GPTQ's name for how zero points a
 }  # fmt: skip
 
 
-def gptq(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def gptq(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every NAME.qweight and its companions as NAME.weight (out, in). Raises ModelError for other layouts."""
     kind = settings.get("checkpoint_format") or "gptq"
     if kind not in FORMATS or settings.get("is_marlin_format"):
@@ -41,7 +41,7 @@ def gptq(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     return _weights(settings, tensors, False, FORMATS[kind])
 
 
-def awq(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def awq(settings: Settings, tensors: Tensors) -> Unpacked:
     """The same of AWQ."""
     version = str(settings.get("version") or settings.get("checkpoint_format") or "gemm").lower()
     bits = settings.get("bits") or settings.get("w_bit") or AWQ_BITS
@@ -50,7 +50,7 @@ def awq(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     return _weights(settings, tensors, True)
 
 
-def auto_round(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def auto_round(settings: Settings, tensors: Tensors) -> Unpacked:
     """The same of AutoRound, whose `packing_format` says which of the two layouts it is."""
     packing = str(settings.get("packing_format") or "auto_round:auto_gptq")
     if packing == "auto_round:auto_awq":
@@ -60,7 +60,7 @@ def auto_round(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
     return gptq({**settings, "checkpoint_format": PACKINGS[packing]}, tensors)
 
 
-def _weights(settings: Settings, tensors: Mapping[str, Tensor], interleaved: bool, add: int = 0) -> Unpacked:
+def _weights(settings: Settings, tensors: Tensors, interleaved: bool, add: int = 0) -> Unpacked:
     """interleaved: as AWQ packs. add: what is added to stored zero points."""
     wholes, ignored, names = [], [], ["qweight", "qzeros", "scales", *([] if interleaved else ["g_idx"])]
     for stem in (name.removesuffix("qweight") for name in tensors if name.endswith(".qweight")):
@@ -71,7 +71,7 @@ def _weights(settings: Settings, tensors: Mapping[str, Tensor], interleaved: boo
     return parts.replaced(tensors, wholes, ignored)
 
 
-def _weight(settings: Settings, tensors: Mapping[str, Tensor], stem: str, interleaved: bool, add: int) -> Tensor:
+def _weight(settings: Settings, tensors: Tensors, stem: str, interleaved: bool, add: int) -> Tensor:
     qweight = tensors[stem + "qweight"]
     qzeros, scales = (parts.part(tensors, stem + each, qweight) for each in ("qzeros", "scales"))
     integers, zero_points, factors = parts.words(qweight), parts.words(qzeros), parts.columns(scales)

@@ -11,9 +11,9 @@ from quants import Tensor, format_named
 from quants.errors import FormatError, ModelError
 
 from ..cached_rows import CachedRows
+from ..spec import Floats, Tensors
 
 Settings = Mapping[str, Any]  # `quantization_config` of config.json
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class Unpacked:
     ignored: list[str] = field(default_factory=list)
 
 
-def replaced(
-    tensors: Mapping[str, Tensor], wholes: Iterable[tuple[Tensor, Iterable[str]]], ignored: Iterable[str] = ()
-) -> Unpacked:
+def replaced(tensors: Tensors, wholes: Iterable[tuple[Tensor, Iterable[str]]], ignored: Iterable[str] = ()) -> Unpacked:
     """`tensors` with each whole at the place of the first of its parts."""
     owner = {part: whole for whole, parts in wholes for part in parts}
     left = dict.fromkeys(name for name in ignored if name not in owner)
@@ -41,7 +39,7 @@ def replaced(
     return Unpacked(result, list(left))
 
 
-def part(tensors: Mapping[str, Tensor], name: str, of: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+def part(tensors: Tensors, name: str, of: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
     """The tensor `name` that belongs to `of`. Raises ModelError where it is missing or of another shape."""
     found = tensors.get(name)
     if found is None:

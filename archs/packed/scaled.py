@@ -13,16 +13,17 @@ what AWQ multiplies the input with, pre_quant_scale (in,); it is moved into the 
 config.json or, in older exports, in hf_quant_config.json beside it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from quants import Tensor
 from quants.errors import ModelError
 
+from ..spec import Floats, Tensors
 from ..transforms import span
 from .fp4 import nvfp4
-from .parts import Floats, Settings, Unpacked, decoded, part, refused, replaced
+from .parts import Settings, Unpacked, decoded, part, refused, replaced
 
 SUFFIXES = ("_scale_inv", "_scale")
 SECOND = "_scale_2"
@@ -37,14 +38,14 @@ ACTIVATIONS = (
 )  # fmt: skip
 
 
-def fp8(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def fp8(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
     blocks = settings.get("weight_block_size")
     found = scaled_weights(tensors, (int(blocks[0]), int(blocks[1])) if blocks else None)
     return without_activations(tensors, [(whole, companions(name)) for name, whole in found.items()])
 
 
-def modelopt(settings: Settings, tensors: Mapping[str, Tensor]) -> Unpacked:
+def modelopt(settings: Settings, tensors: Tensors) -> Unpacked:
     """The same of ModelOpt. Raises ModelError for algorithms that are not read."""
     found = scaled_weights(tensors, None)
     for name, second in tensors.items():
@@ -77,7 +78,7 @@ def _input_scaled(weight: Tensor, scale: Tensor) -> Tensor:
     return decoded(weight.name, weight.shape, read, weight.origin)
 
 
-def without_activations(tensors: Mapping[str, Tensor], wholes: list[tuple[Tensor, list[str]]]) -> Unpacked:
+def without_activations(tensors: Tensors, wholes: list[tuple[Tensor, list[str]]]) -> Unpacked:
     return replaced(tensors, wholes, [name for name in tensors if name.endswith(ACTIVATIONS)])
 
 
@@ -86,7 +87,7 @@ def companions(name: str) -> list[str]:
     return [name, *(name + suffix for suffix in SUFFIXES), name + "_zero_point"]
 
 
-def scaled_weights(tensors: Mapping[str, Tensor], blocks: Blocks | None) -> dict[str, Tensor]:
+def scaled_weights(tensors: Tensors, blocks: Blocks | None) -> dict[str, Tensor]:
     """Every weight that has scales, decoded. blocks: rows and columns under one scale, where the config says so."""
     found = {}
     for name, tensor in tensors.items():
