@@ -56,7 +56,6 @@ class Command(OwnHelp, TyperCommand):
     """A command, which does not run with options that contradict each other."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
         typed = {name for name in ctx.params if ctx.get_parameter_source(name).name == "COMMANDLINE"}
         if wrong := contradiction(str(self.name), {name for name in typed if ctx.params[name]}):
             from .ui import usage
@@ -71,13 +70,11 @@ class Commands(OwnHelp, TyperGroup):
     words: Sequence[str] = ()
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
-        """Parse what is common to all commands."""
         self.words = list(args)
         with self._explained():
             return super().make_context(info_name, args, *rest, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
         try:
             with interruption.working(), self._explained():
                 return super().invoke(ctx)

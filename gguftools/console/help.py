@@ -16,11 +16,9 @@ class OwnHelp:
     """A command or group whose help is written here."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write what --help prints."""
         formatter.write("\n".join(page(self, ctx)))
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """Write how it is called."""
         formatter.write("\n".join(usage(self, ctx)))
 
 

@@ -158,10 +158,9 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         _note_fallbacks(output)
         types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
         print_table(None, ("type", "tensors", "bytes"), types, "lrr")
-        measured = [(t.rmse, t) for t in output.tensors if t.rmse]
-        if measured:
-            worst = sorted(measured, key=lambda each: -each[0])
-            rows = [(t.name, t.format, f"{rmse:.3g}", f"{t.max_error or 0:.3g}") for rmse, t in worst]
+        worst = sorted(output.tensors, key=lambda each: -(each.rmse or 0))
+        rows = [(t.name, t.format, f"{t.rmse:.3g}", f"{t.max_error or 0:.3g}") for t in worst if t.rmse]
+        if rows:
             print_table(None, ("tensor", "type", "rmse", "largest error"), rows, "llrr")
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")

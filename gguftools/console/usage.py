@@ -125,9 +125,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],
     "diff": [("vocab", "all_tensors", "vocabularies are compared, not tensors")],
-    "hash": [
-        ("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared"),
-    ],
+    "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [("running", "json", "the JSON has the value after every window")],
     "quantize": [
         ("list_recipes", "*json", "recipes are listed and nothing is quantized"),
