@@ -174,8 +174,9 @@ def _tensor_name(name: str, order: str) -> bytes:
         raw = _string(name, order)
     except UnicodeEncodeError as error:
         raise FileError(f"a tensor's name, {quote(name)}, is no UTF-8: {error.reason}") from error
-    if not 0 < len(raw) - 8 <= (most := reader.MAX_NAME_BYTES):
-        raise FileError(f"a tensor's name, {quote(name)}, has {len(raw) - 8} bytes; 1 to {most} are allowed")
+    size, most = len(raw) - 8, reader.MAX_NAME_BYTES
+    if not 0 < size <= most:
+        raise FileError(f"a tensor's name, {quote(name)}, has {size} bytes; 1 to {most} are allowed")
     return raw
 
 
