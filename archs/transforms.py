@@ -189,9 +189,26 @@ def share(order: Order) -> Invertible:
     return Invertible(forward, rows=lambda total, shape, config: (order(total, config), (total, *shape[1:])))
 
 
-def _picked(tensor: Tensor, index: Index, shape: tuple[int, ...]) -> Tensor:
-    """Rows of the matrices that a tensor consists of, counted through all of them, in a shape of their own."""
-    return replace(take(reshape(tensor, (tensor.rows, tensor.width)), index.reshape(-1)), shape=shape)
+def _picked(
+    pick: Callable[[tuple[int, ...], Config], Index],
+    source: Callable[[int, tuple[int, ...], Config], tuple[int, ...]],
+) -> Invertible:
+    """Some rows of the matrices that a tensor consists of, counted through all of them (of a vector: values).
+
+    pick: which ones, from the source's shape, as many a matrix as the index has columns. source: that shape, from the
+    number of all rows and the share's shape.
+    """
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        index = pick(tensor.shape, config)
+        rows = tensor if len(tensor.shape) == 1 else reshape(tensor, (tensor.rows, tensor.width))
+        return replace(take(rows, index.reshape(-1)), shape=(*index.shape, *rows.shape[1:]))
+
+    def rows(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
+        whole = source(total, shape, config)
+        return pick(whole, config).reshape(-1), whole
+
+    return Invertible(transform, rows=rows)
 
 
 def _solved(values: Floats, guess: NDArray[Any], forward: Callable[[Floats], Floats]) -> Floats:
@@ -353,61 +370,48 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
 def part(number: int, parts: int) -> Transform:
     """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
 
-    def index(experts: int, rows: int) -> Index:
+    def pick(shape: tuple[int, ...], config: Config) -> Index:
+        experts, rows = shape[:2] if len(shape) > 2 else (1, shape[0])
         size = rows // parts
-        return (np.arange(experts)[:, None] * rows + number * size + np.arange(size)[None]).reshape(-1)
+        index: Index = np.arange(experts)[:, None] * rows + number * size + np.arange(size)
+        return index if len(shape) > 2 else index[0]
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        if len(tensor.shape) < 3:
-            return take(tensor, index(1, tensor.shape[0]))
-        experts, rows, width = tensor.shape
-        return _picked(tensor, index(experts, rows), (experts, rows // parts, width))
+    def source(total: int, shape: tuple[int, ...], config: Config) -> tuple[int, ...]:
+        return (total, *shape[1:]) if len(shape) < 3 else (shape[0], total // shape[0], shape[2])
 
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
-        if len(shape) < 3:
-            return index(1, total), (total, *shape[1:])
-        return index(shape[0], total // shape[0]), (shape[0], total // shape[0], shape[2])
-
-    return Invertible(transform, rows=taken)
+    return _picked(pick, source)
 
 
 def every_second(first: int) -> Transform:
     """Rows first, first + 2, … of each expert's matrix; of biases (experts, rows) the values."""
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        if len(tensor.shape) == 2:
-            return transposed(take(transposed(tensor), np.arange(first, tensor.shape[1], 2)))
-        experts, rows, width = tensor.shape
-        return _picked(tensor, np.arange(first, experts * rows, 2), (experts, rows // 2, width))
-
-    def taken(total: int, shape: tuple[int, ...], config: Config) -> tuple[Index, tuple[int, ...]]:
+    def source(total: int, shape: tuple[int, ...], config: Config) -> tuple[int, ...]:
         experts = int(lookup(config, "num_local_experts|num_experts"))
-        return np.arange(first, total, 2), (experts, total // experts, *shape[2:])
+        return experts, total // experts, *shape[2:]
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        if len(tensor.shape) > 2:
+            return matrices(tensor, config)
+        return transposed(take(transposed(tensor), np.arange(first, tensor.shape[1], 2)))
 
     def flat(tensor: Tensor, config: Config) -> Tensor:
         return reshape(tensor, (tensor.size,)) if len(tensor.shape) == 2 else tensor
 
-    return Invertible(transform, flat, taken)
+    matrices = _picked(lambda s, config: np.arange(first, s[0] * s[1], 2).reshape(s[0], -1), source)
+    return replace(matrices, forward=transform, invert=flat)
 
 
 def head_rows(heads: str, start: str, stop: str) -> Transform:
     """Rows start … stop of each head's equal share, as (heads, rows, width); sums of config keys, "" counts as 0."""
 
-    def picked(rows: int, config: Config) -> Index:
-        count = int(config[heads])
+    def pick(shape: tuple[int, ...], config: Config) -> Index:
+        rows, count = shape[0], int(config[heads])
         low, high = (sum(int(config[key]) for key in keys.split("+") if key) for keys in (start, stop))
         if rows % count or high > rows // count:
             raise FormatError(f"{rows} rows don't hold {count} heads ({heads}) of {high} or more each")
         return np.arange(count)[:, None] * (rows // count) + np.arange(low, high)
 
-    def transform(tensor: Tensor, config: Config) -> Tensor:
-        rows, width = tensor.shape
-        index = picked(rows, config)
-        return _picked(tensor, index, (*index.shape, width))
-
-    return Invertible(
-        transform, rows=lambda total, shape, config: (picked(total, config).reshape(-1), (total, shape[-1]))
-    )
+    return _picked(pick, lambda total, shape, config: (total, shape[-1]))
 
 
 def chain(*transforms: Transform) -> Transform:
