@@ -84,17 +84,12 @@ def _described(folder: Path, parameters: int) -> Any:
 
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
     """All parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made of."""
-    total = shared = of_one_expert = experts = stacks = 0
-    for tensor in tensors:
-        total += tensor.size
-        if "_exps." not in tensor.name or len(tensor.shape) < 3:
-            shared += tensor.size
-            continue
-        count = tensor.shape[0]
-        of_one_expert += math.prod(tensor.shape[1:])
-        experts += count
-        stacks += 1
-    return total, shared, of_one_expert, experts // stacks if stacks else 0
+    tensors = list(tensors)
+    stacks = [tensor for tensor in tensors if "_exps." in tensor.name and len(tensor.shape) > 2]
+    total, in_experts = (sum(tensor.size for tensor in some) for some in (tensors, stacks))
+    of_one_expert = sum(math.prod(tensor.shape[1:]) for tensor in stacks)
+    experts = sum(tensor.shape[0] for tensor in stacks) // max(len(stacks), 1)
+    return total, total - in_experts, of_one_expert, experts
 
 
 def pooling_type(folder: Path) -> int | None:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 SUFFIXES = (".weight", ".bias", ".scale")
 BARE = ("ssm_a", "ssm_d")
-Terms = tuple[tuple[str, ...], ...]
+Terms = tuple[tuple[int, tuple[str, ...]], ...]  # a sum of products of a number and sizes
 Alternatives = tuple[tuple[Terms, ...], ...]
 
 
@@ -45,7 +45,9 @@ class Part:
 
 
 def _terms(dimension: str) -> Terms:
-    return tuple(tuple(term.split("*")) for term in dimension.split("+"))
+    terms = [term.split("*") for term in dimension.split("+")]
+    factors = (math.prod(int(each) for each in term if each.isdigit()) for term in terms)
+    return tuple(zip(factors, (tuple(each for each in term if not each.isdigit()) for term in terms), strict=True))
 
 
 def full_name(name: str) -> str:
@@ -55,22 +57,15 @@ def full_name(name: str) -> str:
 
 def evaluated(terms: Terms, sizes: Mapping[str, int]) -> int | None:
     """What a dimension is; None where a size of it is not known."""
-    total = 0
-    for term in terms:
-        factors = [int(factor) if factor.isdigit() else sizes.get(factor) for factor in term]
-        if None in factors:
-            return None
-        total += math.prod(factor for factor in factors if factor is not None)
-    return total
+    if any(name not in sizes for _, names in terms for name in names):
+        return None
+    return sum(factor * math.prod(sizes[name] for name in names) for factor, names in terms)
 
 
 def unknown(terms: Terms, sizes: Mapping[str, int]) -> tuple[str, int] | None:
     """The one size that a dimension would tell, and how often it is in it; None where it tells nothing."""
-    if len(terms) != 1:
-        return None
-    factor = math.prod(int(each) for each in terms[0] if each.isdigit())
-    names = [each for each in terms[0] if not each.isdigit()]
-    return (names[0], factor) if len(names) == 1 and names[0] not in sizes else None
+    (factor, names), *others = terms
+    return (names[0], factor) if not others and len(names) == 1 and names[0] not in sizes else None
 
 
 WIDTH_NORMS = dict.fromkeys(

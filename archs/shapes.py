@@ -402,7 +402,9 @@ def _matches(shape: tuple[int, ...], alternatives: Alternatives, sizes: Sizes) -
 
 def _written_shape(dimensions: tuple[parts.Terms, ...], sizes: Sizes) -> str:
     """[64 (queries), 32 (width)]"""
-    words = ["+".join("*".join(factors) for factors in terms) for terms in dimensions]
+    words = [
+        "+".join("*".join((str(n),) * (n > 1 or not names) + names) for n, names in terms) for terms in dimensions
+    ]
     numbers = [evaluated(terms, sizes) for terms in dimensions]
     pairs = zip(numbers, words, strict=True)
     return f"[{', '.join(word if number is None else f'{number} ({word})' for number, word in pairs)}]"
