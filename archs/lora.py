@@ -19,7 +19,7 @@ from quants.errors import ModelError
 
 from .config import lookup
 from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
-from .plan import NUMBER, Change, is_left_out, targets, without_prefix
+from .plan import NUMBER, Change, Mapped, is_left_out, targets, without_prefix
 from .spec import COMMON, Architecture, Config, Tensors, Transform, unchanged
 from .transforms import computed, stacked, transposed
 from .typed_json import Either, ListOf, MapOf, read_fields
@@ -167,7 +167,7 @@ def _merge(
         bare = without_prefix(name, architecture.prefixes)
         if bare == "lm_head.weight" and bare not in names:
             for embedding in tensors:
-                if any(each == "token_embd.weight" for _, each in targets(architecture, config, embedding) or ()):
+                if any(each == "token_embd.weight" for _, each in targets(architecture, config, embedding)):
                     tensors[name], names[bare] = tensors[embedding].renamed(name), name
                     break
         if bare not in names:
@@ -196,7 +196,7 @@ def _merge(
 
 def _stored_transposed(architecture: Architecture, config: Config, weight: Tensor) -> bool:
     """Whether the checkpoint stores a weight as (in, out): its way into the file transposes it."""
-    rules = targets(architecture, config, weight.name) or ()
+    rules = targets(architecture, config, weight.name)
     effects = {_effect(rule.transform, config, weight.shape[0]) for rule, _ in rules if rule.transform is not unchanged}
     return len(weight.shape) == 2 and effects == {"transposed"}
 
@@ -230,22 +230,15 @@ def _sum(weight: Tensor, pair: Pair, factor: np.float32, turned: bool) -> Tensor
     return Tensor(weight.name, weight.shape, format_named("F32"), read, f"{weight.origin} + {pair.a.origin}")
 
 
-@dataclass(frozen=True)
-class AdapterTensors:
-    """The tensors of an adapter file by GGUF name, in file order; left_out: modules that it has no place for."""
-
-    tensors: dict[str, Tensor]
-    left_out: list[str]
-
-
-def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter) -> AdapterTensors:
-    """NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole.
+def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter) -> Mapped:
+    """NAME.lora_a, NAME.lora_b for each adapted weight, and norms that were trained as a whole, in file order; modules
+    that the file has no place for are left out.
 
     config: the base model's, normalized. Raises ModelError for what such a file cannot hold.
     """
-    result = AdapterTensors({}, [])
+    result = Mapped()
     for name, tensor in adapter.whole.items():
-        rules = targets(architecture, config, name) or []
+        rules = targets(architecture, config, name)
         for rule, target in rules:
             if "_norm" in target and len(tensor.shape) == 1:
                 result.tensors[target] = rule.transform(tensor, config).renamed(target)
@@ -258,7 +251,7 @@ def adapter_tensors(architecture: Architecture, config: Config, adapter: Adapter
         if is_left_out(weight):
             result.left_out.append(pair.module)
             continue
-        rules = targets(architecture, config, weight) or []
+        rules = targets(architecture, config, weight)
         if not rules:
             raise ModelError(f"{what}, for which {architecture.name} has no rule", ANOTHER_BASE)
         if pair.module.endswith("lm_head") and config.get("tie_word_embeddings") is True:

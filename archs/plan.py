@@ -180,7 +180,7 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
     result, unknown = Mapped(ignored=whole.ignored), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    sources: Tensors = _as_stored_plainly(architecture, config, tensors, whole.tensors)
+    sources = _as_stored_plainly(architecture, config, tensors, whole.tensors)
     sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():
         if is_left_out(name):
@@ -220,29 +220,25 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
     return result
 
 
-def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]] | None:
-    """Where the source tensor `name` goes: each rule with the GGUF name it gives; None where there is no rule."""
+def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]]:
+    """Where the source tensor `name` goes: each rule with the GGUF name it gives; empty where there is no rule."""
     bare = without_prefix(name, architecture.prefixes)
-    rule = _rule(_rules(architecture), bare)
-    if rule is None or not maps_of(rule[0]):
-        return None
+    target, suffix = _rule(_rules(architecture), bare) or (None, "")
     numbers = [int(n) for n in NUMBER.findall("." + bare)]
-    return [(each, _target_name(each, rule[1], numbers, config)) for each in maps_of(rule[0])]
+    return [(each, _target_name(each, suffix, numbers, config)) for each in maps_of(target)]
 
 
-def _as_stored_plainly(
-    architecture: Architecture, config: Config, stored: Tensors, whole: Tensors
-) -> dict[str, Tensor]:
+def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tensors, whole: Tensors) -> Tensors:
     """Weights that came out of quantized parts, the way round that the family stores weights.
 
     Libraries that quantize make each layer a linear one, (outputs, inputs), also where it was a GPT-2's (in, out).
     """
     every = (rule for target in architecture.tensors.values() for rule in maps_of(target))
     if not any(rule.transform is transpose for rule in every):
-        return dict(whole)
+        return whole
 
     def turned(name: str, tensor: Tensor) -> bool:
-        rules = (targets(architecture, config, name) if stored.get(name) is not tensor else None) or ()
+        rules = [] if stored.get(name) is tensor else targets(architecture, config, name)
         return any(rule.transform is transpose for rule, _ in rules)
 
     return {name: transpose(tensor, config) if turned(name, tensor) else tensor for name, tensor in whole.items()}

@@ -65,8 +65,7 @@ Grouped = dict[str, Roles]
 
 def check_model(architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors) -> None:
     """Raises ModelError naming the first key or tensor that does not belong to the others."""
-    found = faults(architecture, metadata, tensors)
-    if found:
+    if found := faults(architecture, metadata, tensors):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ModelError(f"{found[0]}{more}", hint="`gguftools validate` lists all that is wrong with the file")
 

@@ -47,7 +47,7 @@ def unpacked(settings: Settings, tensors: Tensors) -> Unpacked:
     arguments = [weights for each in schemes if isinstance(weights := each.get("weights"), Mapping)]
     sides: Any = next(iter(_said(arguments, "block_structure")), ())  # that share a scale: [128, 128], or "128x128"
     sides = sides.split("x") if isinstance(sides, str) else sides
-    found = scaled_weights(tensors, (int(sides[0]), int(sides[1])) if len(sides) == 2 else None)
+    found = scaled_weights(tensors, [int(side) for side in sides] if len(sides) == 2 else None)
     wholes = [(whole, companions(name)) for name, whole in found.items()]
     for name, packed in tensors.items():
         if name.endswith(".weight_packed"):

@@ -13,7 +13,7 @@ what AWQ multiplies the input with, pre_quant_scale (in,); it is moved into the 
 config.json or, in older exports, in hf_quant_config.json beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from .parts import Settings, Unpacked, decoded, part, refused, replaced
 SUFFIXES = ("_scale_inv", "_scale")
 SECOND = "_scale_2"
 STORED = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
-Blocks = tuple[int, int]
+Blocks = Sequence[int]
 
 # What only the computation with quantized activations or a quantized cache needs.
 ACTIVATIONS = (
@@ -40,8 +40,7 @@ ACTIVATIONS = (
 
 def fp8(settings: Settings, tensors: Tensors) -> Unpacked:
     """Every scaled weight under its name, in its own shape. Raises ModelError for scales that don't fit."""
-    blocks = settings.get("weight_block_size")
-    found = scaled_weights(tensors, (int(blocks[0]), int(blocks[1])) if blocks else None)
+    found = scaled_weights(tensors, settings.get("weight_block_size"))
     return without_activations(tensors, [(whole, companions(name)) for name, whole in found.items()])
 
 
@@ -123,7 +122,8 @@ def _applied(
         shape = tuple(n for n in shape if n != 1)
     shape = (1,) * len(weight.shape) if small.size == 1 else shape + (1,) * (len(weight.shape) - len(shape))
     *outside, high, wide = shape if len(shape) > 1 else (1, *shape)
-    row_block, column_block = _block(rows, high, blocks and blocks[0]), _block(width, wide, blocks and blocks[1])
+    given = blocks or (0, 0)
+    row_block, column_block = _block(rows, high, given[0]), _block(width, wide, given[1])
     if not row_block or not column_block or (outside != outer and small.size != 1):
         within = f" in blocks of {blocks[0]} x {blocks[1]}" if blocks else ""
         fits = f"does not fit the weight's {list(weight.shape)}{within}"
@@ -151,7 +151,7 @@ def _applied(
     return apply
 
 
-def _block(size: int, count: int, given: int | None) -> int:
+def _block(size: int, count: int, given: int) -> int:
     """How many of `size` values share one of `count` numbers; 0 where that cannot be."""
     if given and count not in (1, size) and -(-size // given) == count:
         return given
