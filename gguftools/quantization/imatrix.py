@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,7 @@ WARNINGS_SHOWN = 10
 LONGEST_SHOWN = 80  # of a name that may be anything
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """What was measured for one weight. sums: float32 (experts, width); counts: float32 (experts,)."""
 
     sums: Floats

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.values import INTEGERS, value_of
@@ -26,13 +26,12 @@ GUESSED = 1024  # added to a file type that no one stated
 PROVENANCE_BYTES = 127  # longest string of provenance that the reference writes
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """One recipe's output before it is written: its files, and what was chosen for each tensor."""
 
     name: str
     files: tuple[FilePlan, ...]
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, Choice] = {}
     without_importance: tuple[str, ...] = ()
 
     @property
@@ -40,17 +39,15 @@ class Planned:
         return sum(file.layout.total for file in self.files)
 
 
-@dataclass(frozen=True)
-class PrunedModel:
+class PrunedModel(NamedTuple):
     """A model some of whose layers are left out: its metadata, and its tensors under their new names."""
 
     metadata: Metadata
     tensors: dict[str, Tensor]
-    old_names: dict[str, str] = field(default_factory=dict)
+    old_names: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class Splitting:
+class Splitting(NamedTuple):
     """Into which files an output goes: one, unless asked otherwise.
 
     keep: as many as the source, with the same tensors. max_bytes: of tensor data of a file.
@@ -271,6 +268,8 @@ def without_layers(metadata: Metadata, tensors: Mapping[str, Tensor], dropped: S
 
 def _without_outer_ones(tensor: Tensor) -> Tensor:
     """With the dimensions that ggml counts: llama.cpp's quantizer stores (1, 128) as (128,)."""
+    if tensor.shape[:1] != (1,):
+        return tensor
     outer = next((i for i, size in enumerate(tensor.shape[:-1]) if size != 1), len(tensor.shape) - 1)
     return replace(tensor, shape=tensor.shape[outer:]) if outer > 0 else tensor
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from quants.errors import FormatError, OptionError
 from quants.format import Format, format_named
@@ -81,8 +81,7 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (
 )}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     """What the rules ask of a model; 0 where its metadata doesn't say. Heads are those of layer 0."""
 
     architecture: str = ""
@@ -121,8 +120,7 @@ class Options:
     rules: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What one tensor becomes.
 
     format: what it is stored as; `wanted`: what the recipe or a rule asked for. fallback: why the two differ, or None.
@@ -318,8 +316,9 @@ class _Chooser:
     def __init__(self, recipe: Recipe, model: ModelFacts, weighted: bool, names: Sequence[str]) -> None:
         self.recipe, self.model, self.weighted = recipe, model, weighted
         self.default = format_named(recipe.default or "")
+        self._roles = {name: next((role for part, role in ROLES.items() if part in name), "") for name in names}
         self._seen: Counter[str] = Counter()  # tensors that a role decides
-        self._values = sum(_role(name) == "V" for name in names)
+        self._values = list(self._roles.values()).count("V")
         self._layers = model.block_count or max(map(layer_of, names), default=-1) + 1
 
     def head(self, width: int) -> str:
@@ -330,7 +329,7 @@ class _Chooser:
     def inner(self, name: str, shape: tuple[int, ...]) -> str:
         if self.recipe.name == "MXFP4_MOE":
             return "MXFP4" if len(shape) >= 3 and shape[-3] > 1 else "Q8_0"
-        role = "embedding" if name in TOKEN_EMBEDDINGS else _role(name)
+        role = "embedding" if name in TOKEN_EMBEDDINGS else self._roles[name]
         if not role:
             return self.default.name
         site = self._site(role, name)
@@ -351,10 +350,6 @@ class _Chooser:
         if role != "V" and self.model.expert_count > 1 and layer_of(name) >= 0:
             i = layer_of(name)
         return Site(i, self._values if role == "V" else self._layers, count, self.model, self.weighted)
-
-
-def _role(name: str) -> str:
-    return next((role for part, role in ROLES.items() if part in name), "")
 
 
 def choose(

@@ -41,8 +41,7 @@ DEFAULT_MEMORY = 512 << 20
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A tensor of a file to be written.
 
     tensor: what is read; its name is the name that is stored. format: what it is stored in.

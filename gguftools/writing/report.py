@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 
@@ -32,8 +32,7 @@ class LogitReport:
         return {**asdict(self), "passed": self.passed}
 
 
-@dataclass(frozen=True)
-class TensorReport:
+class TensorReport(NamedTuple):
     """One tensor of an output.
 
     source, format: names of the formats before and after. fallback: why it is not the format the recipe wants, or None.

@@ -32,8 +32,7 @@ RESERVE_KEY = "gguf.pad"
 RESERVE_OVERHEAD = 8 + len(RESERVE_KEY) + 4 + 4 + 8
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """What the header says of a tensor. shape: rows first."""
 
     name: str
