@@ -1,7 +1,7 @@
 """Metadata words of mixtures of experts: how the router scores, what it rescales, which experts all tokens share."""
 
 from .config import lookup
-from .layouts import gated_net
+from .layouts import MATRICES, gated_net
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors, Transform
 from .transforms import chain, part
 
@@ -27,16 +27,15 @@ def renormalized(usual: bool) -> Computed:
 
 def shared_width(config: Config) -> int | None:
     """The width of all shared experts together."""
-    width, count = config.get("moe_intermediate_size"), lookup(config, "n_shared_experts|moe_num_shared_experts")
+    count = lookup(config, "n_shared_experts|moe_num_shared_experts|num_shared_experts")
+    width = config.get("moe_intermediate_size")
     return int(width * count) if width and count else None
 
 
-def separate_experts(net: str) -> dict[str, Target]:
-    """Experts with a tensor for each of their matrices."""
-    return {
-        f".{net}.experts.{{e}}.{matrix}_proj": TensorMap(f"ffn_{matrix}_exps", stack=True)
-        for matrix in ("gate", "up", "down")
-    }
+def separate_experts(net: str, matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
+    """Experts with a tensor for each of their matrices: gate, up and down."""
+    of_one = gated_net(f"{net}.experts.{{e}}", "_exps", matrices)
+    return {name: TensorMap(str(target), stack=True) for name, target in of_one.items()}
 
 
 def gate_and_up(suffix: str, before: Transform | None = None) -> tuple[TensorMap, TensorMap]:

@@ -12,10 +12,10 @@ from quants.errors import ModelError
 from .spec import Computed, Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from .transforms import channels_and_taps, column, in_groups, negative_exp
 
+MATRICES = ("gate_proj", "up_proj", "down_proj")
 
-def gated_net(
-    source: str, suffix: str = "", matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-) -> dict[str, Target]:
+
+def gated_net(source: str, suffix: str = "", matrices: tuple[str, str, str] = MATRICES) -> dict[str, Target]:
     """A net of three matrices, gate, up and down. suffix: of its GGUF names, "_shexp" of a shared expert."""
     names = zip(matrices, ("gate", "up", "down"), strict=True)
     return {f".{source}.{matrix}": f"ffn_{name}{suffix}" for matrix, name in names}

@@ -6,7 +6,7 @@ routing, layers for predicting several tokens at the end.
 Reference: transformers `models/exaone4/`, `models/exaone_moe/`.
 """
 
-from archs.config import changed, windowed_layers
+from archs.config import windowed_layers
 from archs.experts import kinds_of_nets, shared_width
 from archs.families.deepseek2 import DOTS1
 from archs.families.olmo import OLMO2
@@ -29,8 +29,7 @@ def window_pattern(config: Config) -> list[bool] | None:
 
 
 EXAONE4 = OLMO2.derive(
-    name="exaone4", hf_classes=("Exaone4ForCausalLM", "Exaone4Model"),
-    keys=PATTERN,
+    name="exaone4", hf_classes=("Exaone4ForCausalLM", "Exaone4Model"), keys=PATTERN,
     config_from_gguf=lambda keys, tensors: (  # without a window transformers must be told the kind of each layer
         {} if "attention.sliding_window" in keys else {"layer_types": ["full_attention"] * keys["block_count"]}
     ),
@@ -43,16 +42,12 @@ EXAONE4 = OLMO2.derive(
 )  # fmt: skip
 
 EXAONE_MOE = DOTS1.derive(
-    name="exaone-moe", hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), prepare=mtp_layers,
-    keys=PATTERN,
-    prepare_export=published_mtp,
+    name="exaone-moe", hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    keys=PATTERN, prepare=mtp_layers, prepare_export=published_mtp,
     metadata={
         "block_count": MTP_KEYS["block_count"], "vocab_size": "vocab_size",
         "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern,
-        "expert_shared_count": "num_shared_experts",
-        "expert_shared_feed_forward_length": lambda config: shared_width(
-            changed(config, n_shared_experts=config["num_shared_experts"])
-        ),
+        "expert_shared_count": "num_shared_experts", "expert_shared_feed_forward_length": shared_width,
         "nextn_predict_layers": "num_nextn_predict_layers", "rope.scaling.type": scaling_type,
     },
     defaults={

@@ -12,7 +12,7 @@ Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lit
 import numpy as np
 
 from archs.config import head_dim, lookup
-from archs.experts import GATING, kinds_of_nets
+from archs.experts import always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
@@ -68,7 +68,7 @@ GLM4_MOE = DOTS1.derive(
     metadata={
         "block_count": MTP_KEYS["block_count"],
         "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
-        "expert_gating_func": lambda config: GATING["sigmoid"],
+        "expert_gating_func": always("sigmoid"),
         "nextn_predict_layers": "num_nextn_predict_layers",
         "attention.sliding_window": None, "attention.sliding_window_pattern": None,
     },

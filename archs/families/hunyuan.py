@@ -19,7 +19,10 @@ from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensor
 from archs.typed_json import Either, ListOf
 from quants.errors import ModelError
 
-STRETCHED = 256 * 1024  # tokens
+STRETCHED = {  # what llama.cpp writes for stretched models
+    "context_length": 256 * 1024, "rope.scaling.type": "none", "rope.scaling.factor": 1.0,
+    "rope.scaling.original_context_length": 256 * 1024, "rope.scaling.dynamic_factor": None,
+}  # fmt: skip
 
 
 def base(config: Config) -> float:
@@ -28,7 +31,7 @@ def base(config: Config) -> float:
 
 
 def if_stretched(key: str, value: object) -> Computed:
-    """What llama.cpp writes for stretched models; `key` as for other models else."""
+    """The value for stretched models; `key` as for other models else."""
     other = {**SCALING, "context_length": lambda config: config["max_position_embeddings"]}[key]
     return lambda config: value if rope_scaling(config, "alpha") else other(config) if callable(other) else None
 
@@ -41,13 +44,7 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 
 HUNYUAN_DENSE = HALVES.derive(
     name="hunyuan-dense", hf_classes=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1Model"),
-    metadata={
-        "context_length": if_stretched("context_length", STRETCHED), "rope.freq_base": base,
-        "rope.scaling.type": if_stretched("rope.scaling.type", "none"),
-        "rope.scaling.factor": if_stretched("rope.scaling.factor", 1.0),
-        "rope.scaling.original_context_length": if_stretched("rope.scaling.original_context_length", STRETCHED),
-        "rope.scaling.dynamic_factor": if_stretched("rope.scaling.dynamic_factor", None),
-    },
+    metadata={"rope.freq_base": base, **{key: if_stretched(key, value) for key, value in STRETCHED.items()}},
     config_from_gguf=config_from_gguf,
     defaults={
         "model_type": "hunyuan_v1_dense", "intermediate_size": 11_008, "max_position_embeddings": 2048,

@@ -1,14 +1,14 @@
 """LFM2: gated short convolutions and a few attention layers; the norm called the embedding's stands after the layers.
 
 LFM2 with experts: LFM2's layers, routed experts after the first dense ones, a correction of the router's scores.
-Reference: transformers `models/lfm2/modeling_lfm2.py`, `models/lfm2_moe/modeling_lfm2_moe.py`.
+Reference: transformers `models/lfm2/`, `models/lfm2_moe/`.
 """
 
 from archs.config import UnlessUsual
-from archs.experts import GATING, renormalized
+from archs.experts import always, renormalized, separate_experts
 from archs.families.llama import HALVES
 from archs.layouts import gated_net, head_norms, kv_heads_where
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, TensorMap
 from archs.transforms import channels_and_taps
 
 
@@ -24,18 +24,10 @@ def feed_forward_length(config: Config) -> int:
 
 def attends(config: Config) -> list[bool]:
     """Which layers are attention layers; others are convolutions."""
+    if kinds := config.get("layer_types"):
+        return [kind == "full_attention" for kind in kinds]
     full = config.get("full_attn_idxs")
-    kinds = config.get("layer_types") or [
-        "full_attention" if full is None or layer in full else "conv" for layer in range(config["num_hidden_layers"])
-    ]
-    return [kind == "full_attention" for kind in kinds]
-
-
-def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    kinds = ["full_attention" if count else "conv" for count in keys["attention.head_count_kv"]]
-    return {
-        "layer_types": kinds, "intermediate_size": keys["feed_forward_length"], "block_auto_adjust_ff_dim": False,
-    }  # fmt: skip
+    return [full is None or layer in full for layer in range(config["num_hidden_layers"])]
 
 
 LFM2 = HALVES.derive(
@@ -50,7 +42,10 @@ LFM2 = HALVES.derive(
         "norm_eps": lambda config: config.get("block_norm_eps", 1e-5), "rope_theta": 1_000_000.0, "conv_L_cache": 3,
         "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "vocab_size": 65_536,
     },
-    config_from_gguf=config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {
+        "layer_types": ["full_attention" if count else "conv" for count in keys["attention.head_count_kv"]],
+        "intermediate_size": keys["feed_forward_length"], "block_auto_adjust_ff_dim": False,
+    },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "conv_bias": "blk.*.shortconv.in_proj.bias"},
     tensors={
         ".operator_norm": "attn_norm", ".conv.in_proj": "shortconv.in_proj",
@@ -67,7 +62,7 @@ LFM2_MOE = LFM2.derive(
     metadata={
         "feed_forward_length": "intermediate_size", "expert_feed_forward_length": "moe_intermediate_size",
         "leading_dense_block_count": "num_dense_layers",
-        "expert_gating_func": lambda config: GATING["sigmoid"],
+        "expert_gating_func": always("sigmoid"),
         "expert_weights_norm": renormalized(usual=True),
         "expert_weights_scale": UnlessUsual("routed_scaling_factor", 1.0),
     },
@@ -79,9 +74,7 @@ LFM2_MOE = LFM2.derive(
     refused={"conv_bias": True},
     tensors={
         ".feed_forward.gate": "ffn_gate_inp", ".feed_forward.expert_bias": "exp_probs_b.bias",
-        ".feed_forward.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
-        ".feed_forward.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-        ".feed_forward.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
+        **separate_experts("feed_forward", ("w1", "w3", "w2")),
     },
     block={"normalize_experts": True},
 )  # fmt: skip

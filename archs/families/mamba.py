@@ -71,15 +71,8 @@ MAMBA = Architecture("mamba", ("MambaForCausalLM", "MambaLMHeadModel", "FalconMa
         ".mixer.x_proj": "ssm_x", ".mixer.dt_proj": "ssm_dt", "norm_f": "output_norm",
         "lm_head": TensorMap(unless_tied("output")),
     },
-    prefixes=("backbone", "model"),
-    block=Block(rope="none"),
+    prefixes=("backbone", "model"), block=Block(rope="none"),
 )  # fmt: skip
-
-
-def mamba2_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
-    inner, heads = keys["ssm.inner_size"], keys["ssm.time_step_rank"]
-    expand = inner / keys["embedding_length"]
-    return {"expand": expand, "head_dim": inner // heads, "num_heads": heads, "intermediate_size": inner}
 
 
 MAMBA2 = MAMBA.derive(
@@ -93,15 +86,12 @@ MAMBA2 = MAMBA.derive(
         "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128, "head_dim": 64, "n_groups": 8,
         "vocab_size": 32_768,
     },
-    config_from_gguf=mamba2_config_from_gguf,
+    config_from_gguf=lambda keys, tensors: {
+        "expand": keys["ssm.inner_size"] / keys["embedding_length"], "num_heads": keys["ssm.time_step_rank"],
+        "head_dim": keys["ssm.inner_size"] // keys["ssm.time_step_rank"], "intermediate_size": keys["ssm.inner_size"],
+    },
     tensors={"lm_head": "output", ".mixer.x_proj": None, ".mixer.dt_proj": None, **mamba2("mixer", "n_groups")},
 )  # fmt: skip
-
-
-def attends(config: Config) -> list[bool]:
-    """Which of Jamba's layers are attention layers."""
-    period, offset = config["attn_layer_period"], config["attn_layer_offset"]
-    return [layer % period == offset for layer in range(config["num_hidden_layers"])]
 
 
 def _every(layers: list[bool]) -> tuple[int, int]:
@@ -127,7 +117,10 @@ def jamba_config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
 JAMBA = HALVES.derive(
     name="jamba", hf_classes=("JambaForCausalLM",), vocab=("sentencepiece", "bpe"),
     metadata={
-        "attention.head_count_kv": kv_heads_where(attends), "rope.freq_base": None, "ssm.conv_kernel": "mamba_d_conv",
+        "attention.head_count_kv": kv_heads_where(lambda config: (
+            i % config["attn_layer_period"] == config["attn_layer_offset"] for i in range(config["num_hidden_layers"])
+        )),
+        "rope.freq_base": None, "ssm.conv_kernel": "mamba_d_conv",
         "ssm.inner_size": lambda config: int(config["mamba_expand"] * config["hidden_size"]),
         "ssm.state_size": "mamba_d_state", "ssm.time_step_rank": time_step_rank,
     },

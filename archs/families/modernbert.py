@@ -88,9 +88,7 @@ EUROBERT = HALVES.derive(
         "vocab_size": 128_256,
     },
     config_from_gguf=lambda keys, tensors: {
-        "classifier_pooling": {number: word for word, number in POOLING.items()}.get(
-            keys.get("classifier.pooling_type"), "late"
-        ),
+        "classifier_pooling": next((k for k in POOLING if POOLING[k] == keys.get("classifier.pooling_type")), "late"),
     },
     tensors={"lm_head": None},
     ignored=("lm_head.*",),

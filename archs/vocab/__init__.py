@@ -62,7 +62,7 @@ def vocabulary(
         elif kind == "bpe":
             write_bpe(metadata, files, rows, pre)
         else:
-            write_sentencepiece(metadata, files, rows, keep_added=kind == "sentencepiece", fairseq=kind == "fairseq")
+            write_sentencepiece(metadata, files, rows, kind)
         _check_usable(metadata, folder)
         write_special(metadata, files, config, generation_config or {}, rows)
         write_templates(metadata, files)

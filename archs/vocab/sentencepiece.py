@@ -32,40 +32,35 @@ def is_sentencepiece(files: TokenizerFiles) -> bool:
     return _model_file(files) is not None or files.model_type == "Unigram" or _rebuilt_bpe(files)
 
 
-def write_sentencepiece(
-    metadata: Metadata, files: TokenizerFiles, rows: int, keep_added: bool = True, fairseq: bool = False
-) -> None:
+def write_sentencepiece(metadata: Metadata, files: TokenizerFiles, rows: int, kind: str) -> None:
     """Write tokens, scores, types and what the model's normalizer does to text.
 
-    keep_added: False leaves the added tokens of tokenizer_config.json out of a unigram model's list, as llama.cpp does
-    for T5. fairseq: ids are those of XLM-RoBERTa, one more than the model file's, with other special ones.
+    kind: "sentencepiece" keeps the added tokens of tokenizer_config.json in a unigram model's list, too, others don't,
+    as llama.cpp for T5; ids of "fairseq" are XLM-RoBERTa's, one more than the model file's, with other special ones.
     Raises VocabularyError for a damaged model file.
     """
-    path = _model_file(files)
-    if path is not None:
-        _write_model_file(metadata, files, path, rows, keep_added, fairseq)
+    if path := _model_file(files):
+        _write_model_file(metadata, files, path, rows, kind)
     elif files.model_type == "Unigram":
         _write_unigram_json(metadata, files, rows)
     else:
         _write_bpe_json(metadata, files, rows)
 
 
-def _write_model_file(
-    metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, keep_added: bool, fairseq: bool
-) -> None:
+def _write_model_file(metadata: Metadata, files: TokenizerFiles, path: Path, rows: int, kind: str) -> None:
     model = _parse(path)
     _check_pieces(path, model.pieces)
     unigram = model.trainer_spec.model_type == UNIGRAM
     tokens = Tokens.unused(rows)
     for row, piece in enumerate(model.pieces):
         # User-defined pieces count as normal here; `write_lost_tokens` keeps what that loses.
-        kind = TokenType.NORMAL if piece.type == USER_DEFINED else piece.type
-        tokens.put(row, piece.piece, kind, piece.score)
+        type = TokenType.NORMAL if piece.type == USER_DEFINED else piece.type
+        tokens.put(row, piece.piece, type, piece.score)
     for text, row in files.added_json.items():
         tokens.put(row, text, TokenType.USER_DEFINED, ADDED_SCORE)
-    if keep_added or not unigram:
+    if kind == "sentencepiece" or not unigram:
         tokens.put_added(files.configured, ADDED_SCORE)
-    if fairseq:
+    if kind == "fairseq":
         tokens = _as_fairseq(tokens)
     tokens.write(metadata, "t5" if unigram else "llama", "default", scores=True)
     spec = model.normalizer_spec
@@ -146,9 +141,8 @@ def _write_normalizer(metadata: Metadata, prefix: bool, remove_spaces: bool, cha
 
 def _has_prefix(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json puts a space before the text."""
-    normalizers = parts(files.tokenizer, "normalizer")
-    blocks = parts(files.tokenizer, "pre_tokenizer")
-    return any(n["type"] == "Prepend" for n in normalizers) or any(_prepends(block) for block in blocks)
+    prepends = any(block["type"] == "Prepend" for block in parts(files.tokenizer, "normalizer"))
+    return prepends or any(_prepends(block) for block in parts(files.tokenizer, "pre_tokenizer"))
 
 
 def _prepends(block: Block) -> bool:
@@ -160,8 +154,7 @@ def _rebuilt_bpe(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json is SentencePiece's BPE: byte fallback, and spaces written as U+2581."""
     if files.model_type != "BPE" or not files.tokenizer["model"].get("byte_fallback"):
         return False
-    blocks = parts(files.tokenizer, "pre_tokenizer")
-    return not any(block["type"] == "ByteLevel" for block in blocks)
+    return not any(block["type"] == "ByteLevel" for block in parts(files.tokenizer, "pre_tokenizer"))
 
 
 def _model_file(files: TokenizerFiles) -> Path | None:
