@@ -16,6 +16,5 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q4_0", 2, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16",
-    activations="Q8_0",
-)  # fmt: skip
+    "Q4_0", 2, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_0"
+)

@@ -16,6 +16,5 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q5_0", 6, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16",
-    activations="Q8_0",
-)  # fmt: skip
+    "Q5_0", 6, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_0"
+)

@@ -16,6 +16,5 @@ from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q5_1", 7, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16",
-    activations="Q8_1",
-)  # fmt: skip
+    "Q5_1", 7, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1"
+)

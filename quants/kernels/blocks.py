@@ -102,15 +102,17 @@ def load_blocks(x: Floats, first: int, size: int, block_bytes: int, memory: Memo
 
 
 @inlined
-def load_importance(x: Floats, importance: Floats, first: int, size: int, memory: Memory) -> None:
+def load_importance(
+    x: Floats, importance: Floats, first: int, size: int, starts: Offsets, weights: Floats
+) -> None:
     """The importance of the same blocks' columns, as weights."""
     count, per_row = x.size // size, importance.size // size
     column = min(first, count - 1) % per_row
     for i in range(LANES):
-        memory.starts[i] = size * column
+        starts[i] = size * column
         if first + i < count - 1:  # counted, because sixteen divisions take long
             column = column + 1 if column + 1 < per_row else 0
-    transpose(importance, memory.starts, size, memory.weights)
+    transpose(importance, starts, size, weights)
 
 
 @inlined_once
@@ -172,19 +174,19 @@ def sum_of_squares(x: Floats, at: int, count: int) -> Lanes:
 
 
 @inlined
-def weigh(mean_square: Lanes, count: int, memory: Memory) -> None:
+def weigh(x: Floats, weights: Floats, mean_square: Lanes, count: int) -> None:
     """weights = importance * sqrt(mean_square + x * x), for `count` values of each lane; importance: the weights."""
     for i in range(0, LANES * count, LANES):
-        v = load(memory.x, i)
-        store(memory.weights, i, load(memory.weights, i) * square_root(mean_square + v * v))
+        v = load(x, i)
+        store(weights, i, load(weights, i) * square_root(mean_square + v * v))
 
 
 @inlined
-def weigh_by_squares(count: int, memory: Memory) -> None:
+def weigh_by_squares(x: Floats, weights: Floats, count: int) -> None:
     """weights = x * x, for `count` values of each lane."""
     for i in range(0, LANES * count, LANES):
-        v = load(memory.x, i)
-        store(memory.weights, i, v * v)
+        v = load(x, i)
+        store(weights, i, v * v)
 
 
 @inlined

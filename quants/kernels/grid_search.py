@@ -225,7 +225,8 @@ def point_search(
                 scale = where(dead, zero, absolute(scale))
                 store(blocks.scales, LANES * g, scale)
                 top = larger(top, scale)
-            put_result(number_scales(top, 15, groups, blocks) * factor, first, dims, groups, blocks, result)
+            d = number_scales(blocks.scales, top, 15, groups, blocks.scale_codes)
+            put_result(d * factor, first, dims, groups, blocks, result)
 
     away = np.arange(-tries, tries + 1, dtype=np.float32) * np.float32(step)
     memory = partial(_memory, dims, group, away.size)
@@ -617,8 +618,8 @@ def load_weighted(
     load_blocks(x, first, SUPER, 0, blocks)
     mean = sum_of_squares(blocks.x, 0, SUPER) / np.float32(SUPER)
     if importance.size:
-        load_importance(x, importance, first, SUPER, blocks)
-        weigh(mean_factor * mean, SUPER, blocks)
+        load_importance(x, importance, first, SUPER, blocks.starts, blocks.weights)
+        weigh(blocks.x, blocks.weights, mean_factor * mean, SUPER)
     else:
         for i in range(0, LANES * SUPER, LANES):
             v = load(blocks.x, i)
@@ -626,13 +627,13 @@ def load_weighted(
 
 
 @inlined
-def number_scales(top: Lanes, most: int, groups: int, blocks: Blocks) -> Lanes:
-    """`scale_codes` l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
+def number_scales(scales: Floats, top: Lanes, most: int, groups: int, codes: Words) -> Lanes:
+    """Codes l up to `most`, of which each scale is near (2 * l + 1) * d, for scales up to top; returns d."""
     d = top / np.float32(2 * most + 1)
     inverse = where(top > np.float32(0), np.float32(1) / d, every(np.float32(0)))
     for g in range(0, LANES * groups, LANES):
-        level = nearest_int(np.float32(0.5) * (inverse * load(blocks.scales, g) - np.float32(1)))
-        store(blocks.scale_codes, g, larger(every_int(0), smaller(every_int(most), level)))
+        level = nearest_int(np.float32(0.5) * (inverse * load(scales, g) - np.float32(1)))
+        store(codes, g, larger(every_int(0), smaller(every_int(most), level)))
     return d
 
 

@@ -129,14 +129,6 @@ def _weighted_sums(
 
 
 @inlined
-def _number_groups(top: Lanes, groups: int, blocks: Blocks) -> Lanes:
-    """`number_scales`; nothing is moved down where all scales are zero."""
-    for k in range(0, LANES * CELLS, LANES):
-        store(blocks.words, k, where(top > np.float32(0), load(blocks.words, k), 0))
-    return number_scales(top, 7, groups, blocks)
-
-
-@inlined
 def _greatest_size(x: Floats, at: int, count: int) -> Lanes:
     top = absolute(load(x, at))
     for i in range(LANES, LANES * count, LANES):
@@ -431,7 +423,9 @@ def _search(medium: bool, group: int, zero_below: float, fudge: float) -> Search
                 scale = _fit_group(LANES * group * g, group, least, best, tables, blocks, memory, points, downs)
                 store(blocks.scales, LANES * g, scale)
                 top = larger(top, scale)
-            d = _number_groups(top, groups, blocks)
+            d = number_scales(blocks.scales, top, 7, groups, blocks.scale_codes)
+            for k in range(0, LANES * CELLS, LANES):  # nothing is moved down where all scales are zero
+                store(blocks.words, k, where(top > zero, load(blocks.words, k), 0))
             if medium:
                 qx, qq = zero, zero
                 for g in range(groups):

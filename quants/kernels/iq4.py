@@ -14,6 +14,8 @@ from .blocks import (
     Floats,
     Kernels,
     Memory,
+    Offsets,
+    Words,
     bytes_to_words,
     codec,
     field_offsets,
@@ -53,11 +55,8 @@ def _nearest_code(x: Lanes) -> Lanes:
 
 
 @inlined
-def _nearest_level(x: Lanes) -> Lanes:
-    level = every(LEVELS[0])
-    for k in range(15):
-        level = where(x >= MIDDLES[k], every(LEVELS[k + 1]), level)
-    return level
+def _level(code: Lanes) -> Lanes:
+    return to_float(lookup(CODED, 0, code))
 
 
 @inlined
@@ -76,15 +75,12 @@ def _best_scale(x: Floats, at: int, weights: Floats, crossings: Floats) -> Lanes
     sum_qx, sum_qq = zero, zero
     for i in range(0, GROUP * LANES, LANES):
         v, w = load(x, at + i), load(weights, at + i)
-        q = _nearest_level(inverse * v)
+        q = _level(_nearest_code(inverse * v))
         sum_qx, sum_qq = sum_qx + w * q * v, sum_qq + w * q * q
         low, high = smaller(inward * v, outward * v), larger(inward * v, outward * v)
-        middle, above, below = every(MIDDLES[0]), every(LEVELS[0]), every(LEVELS[0])
-        for k in range(15):
-            over = high >= MIDDLES[k]
-            middle = where(over, every(MIDDLES[k]), middle)
-            below = where(over, every(LEVELS[k]), below)
-            above = where(over, every(LEVELS[k + 1]), above)
+        code = _nearest_code(high)
+        above, below = _level(code), _level(larger(code - 1, 0))
+        middle = (above + below) / np.float32(2)
         below = where(low >= middle, above, below)
         store(crossings, 5 * i, middle)
         store(crossings, 5 * i + LANES, w * above * v)
@@ -120,42 +116,44 @@ def _better(scale: Lanes, best: Lanes, sum_qx: Lanes, sum_qq: Lanes) -> tuple[La
 
 
 @inlined
-def _weigh(x: Floats, importance: Floats, first: int, count: int, memory: Memory) -> None:
+def _weigh(
+    x: Floats, importance: Floats, first: int, count: int, starts: Offsets, side: Floats, weights: Floats
+) -> None:
     if importance.size:
-        load_importance(x, importance, first, count, memory)
-        weigh(sum_of_squares(memory.x, 0, count) * (np.float32(2) / np.float32(count)), count, memory)
+        load_importance(x, importance, first, count, starts, weights)
+        weigh(side, weights, sum_of_squares(side, 0, count) * (np.float32(2) / np.float32(count)), count)
     else:
-        weigh_by_squares(count, memory)
+        weigh_by_squares(side, weights, count)
 
 
 @inlined
-def _put_group(at: int, d: Lanes, memory: Memory, raw: Bytes, to: int) -> None:
+def _put_group(x: Floats, at: int, d: Lanes, codes: Words, raw: Bytes, targets: Offsets, to: int) -> None:
     """Sixteen bytes a lane: value i in the low half of byte i, value 16 + i in the high half."""
-    x, codes = memory.x, memory.codes
     inverse = where(d == ZERO, ZERO, ONE / d)
     for i in range(0, LANES * LANES, LANES):
         low, high = load(x, at + i), load(x, at + LANES * LANES + i)
         store(codes, i, _nearest_code(inverse * low) | (_nearest_code(inverse * high) << 4))
     bytes_to_words(codes, codes, LANES)
-    put_all(raw, memory.targets, to, codes, LANES // 4)
+    put_all(raw, targets, to, codes, LANES // 4)
 
 
 @inlined
 def _expand_group(raw: Bytes, at: int, d: Lanes, values: Floats, to: int) -> None:
     """The 32 values of sixteen bytes."""
     codes = load(raw, at)
-    store(values, to, to_float(lookup(CODED, 0, codes & 15)) * d)
-    store(values, to + LANES, to_float(lookup(CODED, 0, codes >> 4)) * d)
+    store(values, to, _level(codes & 15) * d)
+    store(values, to + LANES, _level(codes >> 4) * d)
 
 
 @kernel
 def _encode_iq4_nl(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
+    side, weights, targets = memory.x, memory.weights, memory.targets
     for first in range(0, x.size // GROUP, LANES):
         load_blocks(x, first, GROUP, NL_BYTES, memory)
-        _weigh(x, importance, first, GROUP, memory)
-        d = _best_scale(memory.x, 0, memory.weights, memory.scratch)
-        put_halves(raw, memory.targets, 0, to_half(d))
-        _put_group(0, d, memory, raw, NL_QS)
+        _weigh(x, importance, first, GROUP, memory.starts, side, weights)
+        d = _best_scale(side, 0, weights, memory.scratch)
+        put_halves(raw, targets, 0, to_half(d))
+        _put_group(side, 0, d, memory.codes, raw, targets, NL_QS)
 
 
 @kernel
@@ -167,19 +165,21 @@ def _decode_iq4_nl(raw: Bytes, values: Floats) -> None:
 
 @kernel
 def _encode_iq4_xs(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
-    values, scales, targets = GROUP * GROUPS, memory.scales, memory.targets
+    side, weights, targets = memory.x, memory.weights, memory.targets
+    values, scales = GROUP * GROUPS, memory.scales
     for first in range(0, x.size // values, LANES):
         load_blocks(x, first, values, XS_BYTES, memory)
-        _weigh(x, importance, first, values, memory)
+        _weigh(x, importance, first, values, memory.starts, side, weights)
         for k in range(GROUPS):
-            store(scales, LANES * k, _best_scale(memory.x, LANES * GROUP * k, memory.weights, memory.scratch))
+            store(scales, LANES * k, _best_scale(side, LANES * GROUP * k, weights, memory.scratch))
         signed, _ = extreme(scales, 0, GROUPS)
         d = -signed / np.float32(32)
         inverse = where(d == ZERO, ZERO, ONE / d)
         low, high = every_int(0), every_int(0)
         for k in range(GROUPS):
             s = larger(every_int(-32), smaller(every_int(31), nearest_int(inverse * load(scales, LANES * k))))
-            _put_group(LANES * GROUP * k, d * to_float(s), memory, raw, XS_QS + GROUP // 2 * k)
+            to = XS_QS + GROUP // 2 * k
+            _put_group(side, LANES * GROUP * k, d * to_float(s), memory.codes, raw, targets, to)
             low |= ((s + 32) & 15) << (4 * k)
             high |= ((s + 32) >> 4) << (2 * k)
         put_halves(raw, targets, 0, to_half(d))

@@ -221,14 +221,9 @@ def linear_codes(values: Floats, count: int, top: np.float32, codes: Words) -> L
         peak = larger(load(values, i), peak)
     inverse = where(peak > ZERO, top / peak, ZERO)
     for i in range(0, LANES * count, LANES):
-        store(codes, i, byte_codes(nearest(inverse * load(values, i)), top))
+        code = to_int(nearest(inverse * load(values, i))) & 255  # a negative number wraps
+        store(codes, i, smaller(code, to_int(every(top))))
     return peak / top
-
-
-@inlined
-def byte_codes(code: Lanes, top: np.float32) -> Lanes:
-    """As unsigned bytes at most `top`: a negative number wraps first."""
-    return smaller(to_int(code) & 255, to_int(every(top)))
 
 
 @inlined

@@ -143,7 +143,7 @@ def _decode_q3_k(raw: Bytes, values: Floats) -> None:
 def _encode_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     for first in range(0, x.size // BLOCK_VALUES, LANES):
         load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
-        weigh_by_squares(BLOCK_VALUES, memory)
+        weigh_by_squares(memory.x, memory.weights, BLOCK_VALUES)
         _find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 
@@ -152,7 +152,7 @@ def _encode_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> N
 def _weighted_q6_k(x: Floats, importance: Floats, memory: Memory, raw: Bytes) -> None:
     for first in range(0, x.size // BLOCK_VALUES, LANES):
         load_blocks(x, first, BLOCK_VALUES, Q6_BLOCK_BYTES, memory)
-        load_importance(x, importance, first, BLOCK_VALUES, memory)
+        load_importance(x, importance, first, BLOCK_VALUES, memory.starts, memory.weights)
         _find_signed_scales(SUB, Q6_TOP, memory)
         _put_q6_k(memory, raw)
 

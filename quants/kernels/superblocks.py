@@ -21,12 +21,13 @@ def importance_weights(
     x: Floats, importance: Floats, first: int, factor: np.float32, count: int, memory: Memory
 ) -> None:
     """weights = importance * sqrt(factor * mean square of the super-block + x * x), and sums of each sub-block's."""
-    load_importance(x, importance, first, BLOCK_VALUES, memory)
-    weigh(factor * sum_of_squares(memory.x, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES), BLOCK_VALUES, memory)
+    side, weights = memory.x, memory.weights
+    load_importance(x, importance, first, BLOCK_VALUES, memory.starts, weights)
+    weigh(side, weights, factor * sum_of_squares(side, 0, BLOCK_VALUES) / np.float32(BLOCK_VALUES), BLOCK_VALUES)
     for j in range(BLOCK_VALUES // count):
         total = every(ZERO)
         for i in range(LANES * count * j, LANES * count * (j + 1), LANES):
-            total += load(memory.weights, i)
+            total += load(weights, i)
         store(memory.sums, LANES * j, total)
 
 
