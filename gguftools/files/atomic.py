@@ -110,10 +110,9 @@ def check_target(target: Path, reads: Reads = NOTHING, overwrite: bool = False) 
 
 @dataclass
 class Unnamed:
-    """A file that is being written: open for reading and writing, without a name where the system can do that.
+    """A file that is being written: open for reading and writing, without a name (`path`) where the system can do that.
 
-    path: its temporary name beside the target; None while it has none. replaced: the target as it is, open and locked;
-    None where there is none. reads: what must still be the same when the file gets its name.
+    replaced: the target as it is, open and locked, or None. reads: what must still be the same when it gets its name.
     """
 
     fd: int
@@ -156,10 +155,7 @@ def _open_unnamed(target: Path) -> tuple[int, Path | None]:
 
 
 def publish(*files: Unnamed) -> None:
-    """Make files durable and give them their names, the last first, each in one step that other programs see whole.
-
-    Closes nothing. Raises FileError where what was read has changed, or another program took a name.
-    """
+    """Make files durable, and name them in one step each, the last first. Raises FileError where another was faster."""
     for file in files:
         os.fsync(file.fd)
     for file in files:
@@ -295,10 +291,7 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 def atomic_output(
     path: Path, mode: str = "wb", overwrite: bool = False, reads: Reads = NOTHING
 ) -> Iterator[IO[Any]]:
-    """Write a file that appears under `path` when the block ends, and not at all if it raises.
-
-    mode: "wb", or "w" for UTF-8 text. Raises an error as `new_file` does, and where a write fails.
-    """
+    """Write a file that appears under `path` when the block ends, not at all if it raises. mode: "w" for UTF-8 text."""
     with new_file(path, reads=reads, overwrite=overwrite) as unnamed:
         try:
             raw = os.fdopen(unnamed.fd, "wb", closefd=False)
@@ -455,10 +448,7 @@ def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
 
 @contextmanager
 def new_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write to that gets its name when the block ends; if it raises, nothing is left of it.
-
-    What has files in it already is, with overwrite, written to as it is. Raises FileError.
-    """
+    """A folder that gets its name when the block ends, or is gone; with overwrite one that has files is written to."""
     if os.path.lexists(target) and not target.is_dir():
         raise FileError(f"{target} already exists, and is not a folder", hint="name another output")
     if target.is_dir() and any(target.iterdir()):

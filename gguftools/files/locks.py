@@ -27,10 +27,7 @@ NO_FILE: State = (0, 0, 0, 0)
 
 
 def state_of(file: Path | int) -> State:
-    """Device, inode, bytes and time of change: others where a file was written to, or another one has its name.
-
-    Zeros where there is no file.
-    """
+    """Device, inode, bytes and time of change: others where a file was changed or replaced, zeros where none is."""
     try:
         info = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:
@@ -57,10 +54,7 @@ def lock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
 
 @contextmanager
 def held(path: Path) -> Iterator[int]:
-    """Open a regular file that nobody else changes or replaces until the block ends.
-
-    Raises FileError where there is none, or where another program has it for longer than WAIT seconds.
-    """
+    """Open a regular file that nobody else changes or replaces in the block. Raises FileError after WAIT seconds."""
     end = time.monotonic() + WAIT
     while True:
         fd = open_to_lock(path)

@@ -34,10 +34,7 @@ ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 
 
 class PositionedInput:
-    """An open file that any thread reads from; closed when nothing refers to it any more.
-
-    keep_open: False opens it for each read, where a process would have too many files open.
-    """
+    """An open file that any thread reads from, until nothing refers to it; keep_open=False opens it for each read."""
 
     def __init__(self, path: Path, keep_open: bool = True) -> None:
         self.path = path
@@ -113,10 +110,7 @@ class PositionedOutput:
 
 
 def copy_ranges(source: Path, target: int, moves: Sequence[Move], progress: CopyProgress | None = None) -> None:
-    """Copy ranges (from, to, bytes) of a file into an open one; progress(done, total) in bytes.
-
-    Raises FileError where the source cannot be opened, else OSError.
-    """
+    """Copy ranges of a file into an open one; progress(done, total) in bytes. Raises OSError; FileError on opening."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

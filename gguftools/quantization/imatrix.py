@@ -78,10 +78,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ImportanceMatrix:
-    """The entries of an importance matrix by the name of the weight, and where they come from.
-
-    chunks: pieces of text, of `chunk_size` tokens each.
-    """
+    """Entries by the name of the weight, and where they are from: chunks of a text, of `chunk_size` tokens each."""
 
     path: Path
     entries: dict[str, Entry]
@@ -294,10 +291,7 @@ def check(matrix: ImportanceMatrix) -> list[str]:
 def usable_matrix(
     given: PathLike | ImportanceMatrix | None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> tuple[ImportanceMatrix | None, list[str]]:
-    """The entries to use of a matrix or its file, and what in them is worth a warning.
-
-    Raises OptionError, FileError.
-    """
+    """The entries to use of a matrix or its file, and what is worth a warning. Raises OptionError, FileError."""
     if given is None:
         if include or exclude:
             raise OptionError("weights are included or excluded, but there is no importance matrix")

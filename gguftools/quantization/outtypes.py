@@ -18,10 +18,7 @@ QUANTIZATION_VERSION = 2  # of the block formats, `general.quantization_version`
 
 
 def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
-    """The outtype that follows a checkpoint: what most of its weights are stored in, BF16 where GGUF has no such.
-
-    BF16 too where weights are quantized (packed), whatever the rest is stored in.
-    """
+    """What most weights of a checkpoint are stored in; BF16 where GGUF has no such, or they are quantized (packed)."""
     if packed:
         return "BF16"
     sizes: Counter[str] = Counter()

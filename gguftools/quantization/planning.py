@@ -48,10 +48,7 @@ class PrunedModel(NamedTuple):
 
 
 class Splitting(NamedTuple):
-    """Into which files an output goes: one, unless asked otherwise.
-
-    keep: as many as the source, with the same tensors. max_bytes: of tensor data of a file.
-    """
+    """Into which files an output goes. keep: the source's shards. max_bytes: of tensor data of a file."""
 
     keep: bool = False
     max_bytes: int | None = None
@@ -292,10 +289,7 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
 
 
 def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting: Splitting) -> list[list[Item]]:
-    """Items of each file; as in the source, in the order they had there, where the shards are kept.
-
-    Raises OptionError where the ways to split contradict each other.
-    """
+    """Items of each file; where shards are kept, as in the source. Raises OptionError for ways that contradict."""
     if not splitting.keep:
         return filled(items, lambda item: item.nbytes, splitting.max_bytes, splitting.max_tensors)
     if splitting.max_bytes or splitting.max_tensors:

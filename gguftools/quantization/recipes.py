@@ -123,9 +123,8 @@ class Options:
 class Choice(NamedTuple):
     """What one tensor becomes.
 
-    format: what it is stored as; `wanted`: what the recipe or a rule asked for. fallback: why the two differ, or None.
-    rule: the user's regular expression that decided, or None. needs_importance: the reference refuses to write this
-    tensor without importance weights.
+    wanted: the format that the recipe or a rule asked for; fallback: why it has another. rule: the user's regular
+    expression that decided. needs_importance: the reference refuses to write this tensor without importance weights.
     """
 
     name: str
@@ -212,10 +211,7 @@ ROLES = {  # part of the name: role; the first that is found
 
 @dataclass(frozen=True)
 class Site:
-    """Where a tensor stands: the i-th of n layers where the model has experts, else of n tensors of its role.
-
-    count: how many tensors of the role came before. weighted: there is an importance matrix.
-    """
+    """Where a tensor stands: i-th of n layers (with experts) or of its role's tensors; count: of these before it."""
 
     i: int
     n: int

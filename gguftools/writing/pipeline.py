@@ -285,10 +285,7 @@ def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
 
 
 def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:
-    """Encode rows `first_row` … of an item's tensor, each with the importance of its group.
-
-    Raises FormatError for values beyond the range of F16.
-    """
+    """Encode rows from `first_row` on, each with its group's importance. Raises FormatError beyond the range of F16."""
     if item.importance is None or len(item.importance) == 1:
         encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
         bits = encoded.view("<u2") if item.format.name == "F16" else np.empty(0, "<u2")

@@ -35,9 +35,8 @@ class LogitReport:
 class TensorReport(NamedTuple):
     """One tensor of an output.
 
-    source, format: names of the formats before and after. fallback: why it is not the format the recipe wants, or None.
-    rule: the user's regular expression that decided, or None. rmse, max_error: relative to the source's values; None if
-    nobody measured. seconds: of all threads together.
+    source, format: names of the formats before and after. fallback: why it is not the one that the recipe wants. rule:
+    the user's regular expression that decided. rmse, max_error: relative to the source's. seconds: of all threads.
     """
 
     name: str

@@ -53,10 +53,7 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:
-    """Open a checkpoint; nothing but headers is read. Raises FileError for what is missing or inconsistent.
-
-    open_weights: the tensors of a weight file, where they are not in the folder itself.
-    """
+    """Open a checkpoint; only headers are read. open_weights: where its weights are elsewhere. Raises FileError."""
     folder = Path(folder)
     _check_folder(folder)
     config = read_json_object(folder / "config.json")

@@ -330,10 +330,7 @@ def _fetch_small_files(repository: Repository, folder: Path) -> dict[str, int]:
 
 
 def _open_weights(repository: Repository, sizes: dict[str, int], blocks: BlockCache, path: Path) -> dict[str, Tensor]:
-    """The tensors of the weight file of this name. sizes: in bytes, by name.
-
-    Raises FileError, also for a format that can't be read in parts.
-    """
+    """The tensors of the weight file of this name; sizes: in bytes, by name. Raises FileError, also for pickles."""
     if path.suffix != ".safetensors":
         hint = f"run `hf download {repository.repo}`, and convert the folder that it prints"
         raise FileError(f"{path} is a pickle, which can't be read in parts", hint)

@@ -35,10 +35,7 @@ MAX_SHAPE = 64
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, sorted by name as the format's own library lists them.
-
-    Raises FileError, naming the tensor, for anything but a sound file.
-    """
+    """The tensors of a safetensors file, sorted by name as the format's own library lists them. Raises FileError."""
     path = Path(path)
     buffer = map_file(path, "safetensors file")
     header = buffer[: header_size(path, buffer, len(buffer))]
@@ -57,10 +54,7 @@ def header_size(path: Path, beginning: NDArray[np.uint8], size: int) -> int:
 
 
 def tensors_of(path: Path, header: NDArray[np.uint8], size: int, read: ReadBytes) -> dict[str, Tensor]:
-    """The tensors by name that the header, `header_size` bytes, says a file of `size` bytes has.
-
-    read(begin, end): those bytes of the file. Raises FileError, naming the tensor.
-    """
+    """The tensors that the header says a file of `size` bytes has; read(begin, end): bytes of it. Raises FileError."""
     entries = _parse_header(path, header)
     tensors = {name: _tensor(path, name, entries[name], len(header), read) for name in sorted(entries)}
     _check_coverage(path, entries, size - len(header), size)
@@ -114,10 +108,7 @@ WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")  # what we wr
 
 
 def plan_safetensors(tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> bytes:
-    """Everything before the data: length and header, padded so that the data begins at a multiple of 8.
-
-    tensors: in the order of their data; wider types first, so that each tensor is aligned to its own.
-    """
+    """All before the data, which begins at a multiple of 8. tensors: wider types first, so that each is aligned."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for tensor in tensors:

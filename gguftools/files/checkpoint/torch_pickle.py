@@ -83,10 +83,7 @@ def _flatten(path: Path, root: Any) -> Iterator[tuple[str, Strided]]:
 
 
 def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, position: int) -> Tensor:
-    """A Tensor over a storage, which is mapped and at `position` of the file.
-
-    Rows whose numbers are adjacent are read from the file, others gathered from the map.
-    """
+    """A Tensor over a storage, mapped and at `position` of the file; read from there if its numbers are adjacent."""
     shape, strides, form = strided.shape, strided.strides, strided.format
     where = f"{file.path}: tensor {quote(name)}"
     stored, size = len(storage) // form.block_bytes, math.prod(shape)

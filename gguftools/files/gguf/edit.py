@@ -32,10 +32,7 @@ class Edit:
 
 @contextmanager
 def open_locked(path: Path) -> Iterator[tuple[GgufFile, int]]:
-    """A GGUF file, or any shard of a set, that nobody else changes until the block ends; and what has it locked.
-
-    Raises FileError, also where another program is at work on it and does not end soon.
-    """
+    """A GGUF file, or a shard's set, that nobody else changes in the block; and its lock. Raises FileError."""
     holder = open_gguf(path).parts[0].path if SHARD_NAME.fullmatch(path.name) else path
     with held(holder) as lock:
         refuse_interrupted(holder)
@@ -54,8 +51,7 @@ def edit_metadata(
     any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
     What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
     reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
-    reads: what else was read. lock: what the caller has locked the file with, see `open_locked`.
-    Raises FileError.
+    reads: what else was read. lock: the file's, where the caller has it: see `open_locked`. Raises FileError.
     """
     opened, metadata = _holder(path, metadata)
     if opened.split_count > 1 and output is not None:

@@ -55,10 +55,7 @@ def journal_path(path: Path) -> Path:
 
 
 def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> None:
-    """Replace bytes of a file, which the caller has locked, under a journal.
-
-    guarded: bytes from the start that only such edits ever change.
-    """
+    """Replace bytes of a locked file under a journal. guarded: bytes from the start that only such edits change."""
     if not os.access(path, os.W_OK):
         raise FileError(f"{path} cannot be changed: it is write-protected")
     old = _read(fd, len(new), offset)
@@ -69,10 +66,7 @@ def overwrite(fd: int, path: Path, offset: int, new: bytes, guarded: int) -> Non
 
 
 def recover(path: Path, roll_back: bool = False) -> str:
-    """Bring an interrupted edit to an end: complete it, or undo it. Returns what was done.
-
-    Raises FileError if the journal or the file is not what the edit left behind; then nothing is changed.
-    """
+    """Complete an interrupted edit, or undo it; says what was done. Raises FileError for another file's journal."""
     path = Path(path)
     beside = journal_path(path)
     if not beside.is_file():

@@ -35,10 +35,7 @@ def set_name(path: Path) -> str:
 def filled(
     items: Iterable[T], size: Callable[[T], int], max_bytes: int | None, max_items: int | None = None
 ) -> list[list[T]]:
-    """Items of each shard: one after the other, until the next would be too much. There is one shard at least.
-
-    max_bytes: of a shard, as `size` counts them; an item that is larger has a shard of its own.
-    """
+    """Items of each shard, one at least: one after the other, until the next, of `size` bytes, would be too much."""
     shards: list[list[T]] = [[]]
     held = 0
     for item in items:

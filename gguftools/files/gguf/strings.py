@@ -84,10 +84,7 @@ def _text(raw: bytes) -> str | bytes:
 def find_strings(
     buffer: NDArray[np.uint8], start: int, count: int, byte_order: str, what: str
 ) -> tuple[StringArray, int]:
-    """The `count` strings stored from byte `start` of `buffer` on, and the position after them.
-
-    what: names the array in the message of the FileError that a string beyond the end raises.
-    """
+    """The `count` strings from byte `start` of `buffer` on, and the position after them. what: names them in errors."""
     starts = np.empty(count, np.int64)
     finder, found, position = _Finder(buffer, byte_order, what), 0, start
     while found < count:
@@ -128,9 +125,8 @@ class _Finder:
     def leap(self, position: int, count: int) -> tuple[list[int] | NDArray[np.int64], int]:
         """Up to `count` strings that begin in the window from `position` on, many at a time.
 
-        A place whose 64-bit number is below 256 is probably a length; it surely is one if the string before it ends
-        there. Long strings, empty ones and zero bytes break the chain; from there one string is read by itself, then
-        the next chain is looked for.
+        A number below 256 is probably a length; it surely is one if the string before it ends there. Long strings,
+        empty ones and zero bytes break the chain; from there one string is read by itself, then a chain looked for.
         """
         window = self.buffer[position : position + WINDOW]
         places, ends = _probable_lengths(window, self.byte_order)

@@ -59,11 +59,7 @@ def tensor_infos(opened: GgufFile) -> list[TensorInfo]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A GGUF file before its data is written.
-
-    header: everything before the data, padding included. offsets: where each tensor's data goes, from the start of
-    the file. total: bytes of the file.
-    """
+    """A GGUF file before its data is written: all before the data, where each tensor goes in the file, bytes in all."""
 
     header: bytes
     offsets: list[int]
@@ -107,10 +103,7 @@ def plan_file(
 
 
 def with_reserve(metadata: Metadata, size: int) -> Metadata:
-    """A copy of the metadata with `size` bytes of slack, the key that holds them counted.
-
-    It stands before the first large array: an edit of the keys before that moves nothing behind it.
-    """
+    """A copy with `size` bytes of slack, its key counted, before the first large array: what follows need not move."""
     zeros = Value(np.zeros(max(size - RESERVE_OVERHEAD, 0), np.uint8), ValueType.ARRAY, ValueType.UINT8)
     new, placed = Metadata(), False
     for key in metadata:
