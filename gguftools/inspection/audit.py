@@ -4,16 +4,16 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
-
-from gguf.constants import Keys
 
 from archs.metadata import Metadata, ValueType
 from archs.vocab.chat import write_templates
 from archs.vocab.files import TokenizerFiles
 from quants.arguments import PathLike
 
+from ..metadata.checks import is_chat_template
 from ..model import Model, opened
 from ..writing.row_blocks import Progress
 from .audits.finding import Finding, Severity, rank
@@ -22,7 +22,6 @@ from .audits.tensors import audit_errors, audit_statistics
 from .audits.texts import audit_metadata, audit_names, audit_tokens
 from .compare import diff
 
-TEMPLATE = Keys.Tokenizer.CHAT_TEMPLATE
 SHOWN_LINES = 12
 
 
@@ -75,9 +74,8 @@ def audit(
 
 def chat_templates(metadata: Metadata) -> Iterator[tuple[str, str]]:
     """Every chat template by its key."""
-    for key in metadata:
-        is_template = key == TEMPLATE or key.startswith(f"{TEMPLATE}.")
-        if is_template and metadata.value(key).type is ValueType.STRING:
+    for key in filter(is_chat_template, metadata):
+        if metadata.value(key).type is ValueType.STRING:
             text = metadata[key]
             yield key, text if isinstance(text, str) else text.decode("utf-8", "replace")
 
@@ -93,7 +91,7 @@ def _source_metadata(source: PathLike | Model) -> Metadata:
 
 def compare_templates(found: Mapping[str, str], source: Mapping[str, str]) -> Iterator[Finding]:
     """Templates that are not the source's."""
-    for key in [*found, *(key for key in source if key not in found)]:
+    for key in dict.fromkeys((*found, *source)):
         if key not in source:
             yield Finding("medium", "other template", key, "the source has no such template")
         elif key not in found:
@@ -106,8 +104,7 @@ def compare_templates(found: Mapping[str, str], source: Mapping[str, str]) -> It
 def _difference(source: str, found: str) -> tuple[int, str]:
     """The first line that differs, and the lines removed (-) and added (+)."""
     before, after = source.splitlines(), found.splitlines()
-    shorter = min(len(before), len(after))
-    same = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
     changes = [line for line in difflib.ndiff(before, after) if line[:1] in "+-"]
     shown = " / ".join(line[:120] for line in changes[:SHOWN_LINES])
     more = len(changes) - SHOWN_LINES
@@ -118,11 +115,9 @@ def _audit_tensors(
     model: Model, against: PathLike | Model | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
     yield from audit_statistics(model.streamed(), threads, progress)
-    if against is None:
-        return
-    compared = diff(against, model, threads=threads, progress=progress)
+    compared = () if against is None else diff(against, model, threads=threads, progress=progress).tensors
     relative = {}
-    for tensor in compared.tensors:
+    for tensor in compared:
         if tensor.kind in ("added", "removed", "shape"):
             yield Finding("medium", "changed", tensor.name, f"{tensor.kind} beside the source")
         elif tensor.kind == "bytes":

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quants import Tensor
 from quants.arguments import PathLike
@@ -156,8 +155,9 @@ class _Part(NamedTuple):
 def _figures(a: Tensor, parts: list[_Part]) -> Figures:
     if all(part.same for part in parts):
         return Figures(0.0, 0.0, 0.0, 0)
-    # Rows that are the same count for what errors are relative to.
-    power = sum(_power(a.float32(*part.rows)) if part.same else part.power for part in parts)
+    power = sum(part.power for part in parts)
+    for rows in (a.float32(*part.rows).astype(np.float64) for part in parts if part.same):
+        power += float(np.vdot(rows, rows))  # which errors are relative to, too
     rmse, scale = (math.sqrt(total / max(1, a.size)) for total in (sum(part.squares for part in parts), power))
     worst = max(parts, key=lambda part: (math.isnan(part.largest), part.largest))
     return Figures(rmse, worst.largest, rmse / scale if scale else 0.0 if rmse == 0 else math.inf, worst.row)
@@ -175,11 +175,7 @@ def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Part:
     error[np.isnan(x) & np.isnan(y)] = 0.0
     at = int(np.argmax(error)) if error.size else 0
     return _Part(
-        (start, stop), same=False, rounded=rounded, squares=float(np.vdot(error, error)), power=_power(x),
+        (start, stop), same=False, rounded=rounded, squares=float(np.vdot(error, error)), power=float(np.vdot(x, x)),
         largest=float(error.max(initial=0.0)), row=start + at // max(1, a.width),
     )  # fmt: skip
 
-
-def _power(values: NDArray[Any]) -> float:
-    wide = values.astype(np.float64, copy=False)
-    return float(np.vdot(wide, wide))

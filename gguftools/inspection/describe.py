@@ -21,10 +21,10 @@ def summary(opened: Model) -> dict[str, Any]:
     metadata, tensors = opened.metadata, opened.tensors
     name = metadata.get("general.architecture")
     weights = sum(t.size for t in tensors.values())
-    size = sum(t.nbytes for t in tensors.values())
     types = Counter[str]()
     for tensor in tensors.values():
         types[tensor.format.name] += tensor.nbytes
+    size = types.total()
     facts: dict[str, Any] = {
         "name": metadata.get("general.name"),
         "architecture": name,
@@ -67,9 +67,8 @@ def as_json(opened: Model, tensors: Iterable[Tensor]) -> dict[str, Any]:
         "summary": summary(opened),
         "metadata": {key: _json_value(opened.metadata.value(key)) for key in opened.metadata},
         "tensors": [
-            {"name": t.name, "type": t.format.name, "shape": list(t.shape), "offset": file.offsets[t.name],
-             "bytes": t.nbytes}
-            if file else {"name": t.name, "type": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
+            {"name": t.name, "type": t.format.name, "shape": list(t.shape),
+             **({"offset": file.offsets[t.name]} if file else {}), "bytes": t.nbytes}
             for t in tensors
         ],
     }  # fmt: skip

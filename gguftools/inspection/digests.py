@@ -21,9 +21,8 @@ class Digest:
     def line(self) -> str:
         """As it stands in a manifest. As in coreutils', `\\` in front says that the name has escapes."""
         name = self.file if self.tensor is None else f"{self.file}:{self.tensor}"
-        if visible(name) == name:
-            return f"{self.algorithm:<8}  {self.hex}  {name}"
-        return "\\" + f"{self.algorithm:<8}  {self.hex}  {visible(name.replace(ESCAPE, 2 * ESCAPE))}"
+        front, name = ("", name) if visible(name) == name else (ESCAPE, visible(name.replace(ESCAPE, 2 * ESCAPE)))
+        return f"{front}{self.algorithm:<8}  {self.hex}  {name}"
 
     def as_dict(self) -> dict[str, Any]:
         return {"algorithm": self.algorithm, "hash": self.hex, "file": self.file, "tensor": self.tensor}

@@ -20,7 +20,7 @@ from ..model import Model, opened
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128
-MODEL, TOKENS = "tokenizer.ggml.model", "tokenizer.ggml.tokens"
+MODEL, TOKENS, PRE = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.pre"
 ROLES = ("bos", "eos", "eot", "unk", "pad")
 
 
@@ -74,8 +74,8 @@ def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingRepo
     conflicts = list(_special_token_conflicts(*(model.tokenizer for model in models)))
     edits = [] if obstacles else [edit for _, edit in conflicts]
     obstacles += [obstacle for obstacle, _ in conflicts]
-    if a.get("tokenizer.ggml.pre") != b.get("tokenizer.ggml.pre"):
-        pair = f"{a.get('tokenizer.ggml.pre')!r} and {b.get('tokenizer.ggml.pre')!r}"
+    if a.get(PRE) != b.get(PRE):
+        pair = f"{a.get(PRE)!r} and {b.get(PRE)!r}"
         notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
     ids = {role: (_id(a, role), _id(b, role)) for role in ROLES}
     return DraftingReport(

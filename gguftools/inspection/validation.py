@@ -1,6 +1,7 @@
 """Whether a GGUF file is sound: structure, keys and tensors that its architecture needs, vocabulary, every block."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,23 +108,20 @@ def _check_structure(file: GgufFile) -> Iterator[Problem]:
 def _check_keys(model: Model) -> Iterator[Problem]:
     """Types and values of the keys that are known, and keys of another architecture."""
     metadata = model.metadata
+    attends = any(".attn_q" in name for name in model.tensors)
     for key in metadata:
         if not re.fullmatch(r"[!-~]+", key):
             yield Problem(WARNING, key, "the key has characters other than printable ASCII")
-    attends = any(".attn_q" in name for name in model.tensors)
-    for key in metadata:
-        if key == RESERVE_KEY:
-            continue
-        if key.endswith(".attention.head_count") and not attends and is_zero(metadata[key]):
-            continue  # models without attention say so
-        for message in key_problems(key, None, metadata, model.tensors):
-            yield Problem(ERROR, key, message)
+        no_heads = key.endswith(".attention.head_count") and not attends and is_zero(metadata[key])
+        if key != RESERVE_KEY and not no_heads:  # models without attention say so
+            for message in key_problems(key, None, metadata, model.tensors):
+                yield Problem(ERROR, key, message)
     own = metadata.get("general.architecture")
     names = {architecture.name for architecture in architectures()} - {own}
-    strange = sorted({key.partition(".")[0] for key in metadata} & names)
-    for name in strange:
-        count = sum(key.startswith(f"{name}.") for key in metadata)
-        yield Problem(WARNING, f"{name}.*", f"{count} keys of another architecture: programs read those of {own!r}")
+    begins = Counter(key.partition(".")[0] for key in metadata if "." in key)
+    for name in sorted(begins.keys() & names):
+        problem = f"{begins[name]} keys of another architecture: programs read those of {own!r}"
+        yield Problem(WARNING, f"{name}.*", problem)
     quantized = any(tensor.format.is_quantized for tensor in model.tensors.values())
     if quantized and "general.quantization_version" not in metadata:
         yield Problem(WARNING, "general.quantization_version", "is missing, though tensors are quantized")
@@ -132,45 +130,35 @@ def _check_keys(model: Model) -> Iterator[Problem]:
 def _check_architecture(model: Model) -> Iterator[Problem]:
     """Keys, tensors and shapes against what the architecture needs."""
     metadata = model.metadata
-    name = metadata.get("general.architecture")
-    kind = metadata.get("general.type")
-    if isinstance(kind, str) and kind in NOT_MODELS:
-        yield Problem(NOTE, "general.type", f"is {metadata['general.type']!r}: keys and tensors were not checked")
-        return
-    if not isinstance(name, str):
-        yield Problem(ERROR, "general.architecture", "is missing")
-        return
+    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
     family = [architecture for architecture in architectures() if architecture.name == name]
-    if not family:
+    if isinstance(kind, str) and kind in NOT_MODELS:
+        yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
+    elif not isinstance(name, str):
+        yield Problem(ERROR, "general.architecture", "is missing")
+    elif not family:
         yield Problem(NOTE, "general.architecture", f"{name!r} is not known: keys and tensors were not checked")
-        return
-    if not model.tensors:
+    elif not model.tensors:
         yield Problem(NOTE, "tensors", "there are none: a vocabulary alone")
-        return
-    for key in NEEDED_KEYS:
-        if f"{name}.{key}" not in metadata:
-            yield Problem(ERROR, f"{name}.{key}", "is missing; every program needs it")
-    yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, model.tensors))
-    yield from _check_names(model, family)
+    else:
+        missing = [f"{name}.{key}" for key in NEEDED_KEYS if f"{name}.{key}" not in metadata]
+        yield from (Problem(ERROR, key, "is missing; every program needs it") for key in missing)
+        yield from (Problem(ERROR, fault.where, fault.problem) for fault in faults(family[0], metadata, model.tensors))
+        yield from _check_names(model, family)
 
 
 def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
     """Tensors that nobody would look for."""
     if any(callable(name) for architecture in family for name in target_names(architecture)):
         return  # which names there are depends on a config that the file does not have
-    known = set().union(*map(written_names, family)) | _llama_cpp_names(family[0].name)
-    known |= {"rope_freqs", "rope_factors_long", "rope_factors_short"}
+    from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
+
+    numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == family[0].name]
+    known = {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}
+    known = known.union({"rope_freqs", "rope_factors_long", "rope_factors_short"}, *map(written_names, family))
     if model.origin.magic == MAGIC:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
     for name in model.tensors:
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
         if general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
-
-
-def _llama_cpp_names(architecture: str) -> set[str]:
-    """What the `gguf` package knows of the architecture's tensors."""
-    from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
-
-    numbers = [number for number, name in MODEL_ARCH_NAMES.items() if name == architecture]
-    return {TENSOR_NAMES[each].replace("{bid}", "{i}") for number in numbers for each in MODEL_TENSORS[number]}

@@ -185,10 +185,8 @@ def _are_counts(*values: Any) -> bool:
 
 def removal_problem(key: str, old: Metadata) -> str | None:
     """Why a key should not be removed or renamed."""
-    architecture = architecture_of(old)
-    needed = {"general.architecture", *(f"{architecture}.{name}" for name in NEEDED)}
-    needed |= {Keys.Tokenizer.MODEL} if TOKENS in old else set()
-    needed |= {TOKENS} if Keys.Tokenizer.MODEL in old else set()
+    needed = {"general.architecture", *(f"{architecture_of(old)}.{name}" for name in NEEDED)}
+    needed |= {Keys.Tokenizer.MODEL, TOKENS} if TOKENS in old and Keys.Tokenizer.MODEL in old else set()
     return f"no program loads a model without {key!r}" if key in needed else None
 
 
