@@ -135,8 +135,7 @@ def rotated_width(config: Config) -> int:
 
 def unusual_base(config: Config) -> float | None:
     """The rotary base where it is not 10,000: for architectures of which llama.cpp writes none."""
-    base = config.get("rope_theta")
-    return float(base) if base is not None and base != 10_000 else None
+    return float(base) if (base := config.get("rope_theta")) not in (None, 10_000) else None
 
 
 def scaling_type(config: Config) -> str:

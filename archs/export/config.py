@@ -91,7 +91,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
 def number(value: Any) -> Any:
     """A metadata value as JSON has it; floats of 32 bits by their shortest decimals."""
     if isinstance(value, np.ndarray):
-        return [number(item) for item in value]
+        return list(map(number, value))
     if isinstance(value, (float, np.floating)):
         return float(str(np.float32(value)))
     return value.item() if isinstance(value, np.generic) else value

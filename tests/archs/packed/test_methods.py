@@ -204,6 +204,7 @@ def test_codes_without_scales_are_not_taken_for_numbers() -> None:
     [
         ({"quant_method": "fp8"}, fp8()(WEIGHT)[0], ("weight_scale_inv", (5, 2)), r"\[5, 2\], which does not fit"),
         ({"quant_method": "gptq"}, gptq()(WEIGHT)[0], ("scales", (7, 96)), "don't belong together"),
+        ({"quant_method": "gptq"}, gptq()(WEIGHT)[0], ("qzeros", (96,)), r"is I32 \[96\]; a matrix of I32"),
         ({"quant_method": "awq"}, awq(WEIGHT)[0], ("scales", (4, 95)), "don't belong together"),
         (CASES["compressed-int4"][0], packed()(WEIGHT)[0], ("weight_packed", (96, 40)), "has 40 words for 256"),
         (CASES["compressed-int4"][0], packed()(WEIGHT)[0], ("weight_packed", (95, 32)), "the weight is 96 x 256"),
