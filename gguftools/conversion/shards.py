@@ -59,16 +59,10 @@ class ShardsReport:
 
 
 def split(
-    source: PathLike | Model,
-    output: PathLike | None = None,
-    *,
-    max_size: int | None = None,
-    max_tensors: int | None = None,
-    metadata_alone: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
+    source: PathLike | Model, output: PathLike | None = None, *, max_size: int | None = None,
+    max_tensors: int | None = None, metadata_alone: bool = False, overwrite: bool = False, dry_run: bool = False,
     progress: Progress | None = None,
-) -> ShardsReport:
+) -> ShardsReport:  # fmt: skip
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf; the first has all metadata.
 
     source: the file, or a Model opened from it. output: PREFIX, where a final `.gguf` does not count, or a folder; the
@@ -184,14 +178,9 @@ def _going_on(progress: Progress | None, done: int, total: int, label: str) -> C
 
 
 def merge(
-    source: PathLike | Model,
-    output: PathLike | None = None,
-    *,
-    free: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    progress: Progress | None = None,
-) -> ShardsReport:
+    source: PathLike | Model, output: PathLike | None = None, *, free: bool = False, overwrite: bool = False,
+    dry_run: bool = False, progress: Progress | None = None,
+) -> ShardsReport:  # fmt: skip
     """Put a split set together; any shard may be named. The result is the file that was split, byte for byte.
 
     source: a shard, or a Model opened from one. output: PREFIX.gguf beside the shards if not given. free: delete each

@@ -118,9 +118,7 @@ def _from_gguf(file: GgufFile) -> ImportanceMatrix:
     if file.metadata.get("general.type") != "imatrix" and "imatrix.chunk_count" not in file.metadata:
         raise FileError(f"{what}: general.type is {file.metadata.get('general.type')!r}, not 'imatrix'")
     entries = {}
-    for name, tensor in file.tensors.items():
-        if not name.endswith(SUMS):
-            continue
+    for name, tensor in ((name, tensor) for name, tensor in file.tensors.items() if name.endswith(SUMS)):
         weight = name.removesuffix(SUMS)
         counts = file.tensors.get(weight + COUNTS)
         if counts is None:
@@ -194,14 +192,12 @@ def write_imatrix(
             for piece in _dat_pieces(matrix):
                 file.write(piece)
         return
-    metadata = Metadata({
-        "general.type": "imatrix", "imatrix.datasets": list(matrix.datasets), "imatrix.chunk_count": matrix.chunks,
-        "imatrix.chunk_size": matrix.chunk_size,
-    })  # fmt: skip
-    tensors = []
+    metadata = Metadata({"general.type": "imatrix", "imatrix.datasets": list(matrix.datasets),
+                         "imatrix.chunk_count": matrix.chunks, "imatrix.chunk_size": matrix.chunk_size})  # fmt: skip
+    arrays: dict[str, Floats] = {}
     for name, entry in sorted(matrix.entries.items()):
-        tensors += [from_array(name + SUMS, entry.sums), from_array(name + COUNTS, entry.counts[:, None])]
-    items = tuple(Item(tensor, tensor.format) for tensor in tensors)
+        arrays |= {name + SUMS: entry.sums, name + COUNTS: entry.counts[:, None]}
+    items = tuple(Item(tensor, tensor.format) for tensor in (from_array(*each) for each in arrays.items()))
     write_files([FilePlan(path, metadata, items)], overwrite=overwrite, reads=read, finite=False)
 
 
@@ -282,8 +278,7 @@ def check(matrix: ImportanceMatrix) -> list[str]:
         more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
         raise FileError(f"{matrix.path}: {fatal[0]}{more}", hint="`gguftools imatrix-info` lists them; measure it anew")
     zero = [str(problem) for problem in found if problem.kind == "zero"]
-    if len(zero) > WARNINGS_SHOWN:
-        rest = len(zero) - WARNINGS_SHOWN
+    if (rest := len(zero) - WARNINGS_SHOWN) > 0:
         zero[WARNINGS_SHOWN:] = [f"{rest} more have zero columns: `gguftools imatrix-info` lists them"]
     return zero
 

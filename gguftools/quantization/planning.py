@@ -308,12 +308,10 @@ def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting:
 def _files(
     path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], origin: Origin, reserve: int
 ) -> tuple[FilePlan, ...]:
-    if len(groups) == 1:
-        return (FilePlan(path, metadata, tuple(groups[0]), origin.alignment, reserve, origin.magic),)
     count, total = len(groups), sum(map(len, groups))
-    paths = shard_paths(path, path.name.removesuffix(".gguf"), count)
+    paths = shard_paths(path, path.name.removesuffix(".gguf"), count) if count > 1 else [path]
     return tuple(
-        FilePlan(each, shard_metadata(metadata, number, count, total), tuple(items), origin.alignment,
-                 0 if number else reserve, origin.magic)
+        FilePlan(each, shard_metadata(metadata, number, count, total) if count > 1 else metadata, tuple(items),
+                 origin.alignment, 0 if number else reserve, origin.magic)
         for number, (each, items) in enumerate(zip(paths, groups, strict=True))
     )  # fmt: skip
