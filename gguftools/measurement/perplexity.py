@@ -71,7 +71,9 @@ def perplexity(
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    compile_seconds = _warm_up(net, tokens[:n_ctx])
+    start, few = time.perf_counter(), tokens[: min(n_ctx, 16)]
+    net.lazy_logits(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))  # compiles or loads every kernel
+    compile_seconds = time.perf_counter() - start
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
@@ -98,14 +100,6 @@ def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
     if not isinstance(longest, int) or not 0 < longest < n_ctx:
         return None
     return f"windows of {n_ctx} tokens are longer than the context of {longest} that the model was made for"
-
-
-def _warm_up(net: Any, tokens: list[int]) -> float:
-    """Compile (or load from the cache) every kernel by running a few tokens: seconds it took."""
-    start = time.perf_counter()
-    few = tokens[:16]
-    net.lazy_logits(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))
-    return time.perf_counter() - start
 
 
 def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:

@@ -121,18 +121,15 @@ def audit_template(key: str, source: str) -> list[Finding]:
     except (TemplateSyntaxError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         return [*found, Finding("medium", "syntax", key, f"is not valid: {str(error)[:120]}", line)]
+    ways_out = (_internals, _calls, _loops, _work, _growing, _recursion)
     try:
-        found += _rules(Template(key, source, tree, {macro.name: macro for macro in _find(tree, nodes.Macro)}))
+        template = Template(key, source, tree, {macro.name: macro for macro in _find(tree, nodes.Macro)})
+        _follow(template)
+        for rule in (*ways_out, _triggers, _dates, _users, _texts, _rewriting):
+            found += rule(template)
     except RecursionError:
         found.append(Finding("high", "size", key, "nests so deeply that it cannot be looked into"))
     return sorted(dict.fromkeys(found), key=lambda each: (each.line or 0, each.rule))
-
-
-def _rules(template: Template) -> Iterator[Finding]:
-    _follow(template)
-    ways_out = (_internals, _calls, _loops, _work, _growing, _recursion)
-    for rule in (*ways_out, _triggers, _dates, _users, _texts, _rewriting):
-        yield from rule(template)
 
 
 def _find(tree: nodes.Node, *kinds: type[nodes.Node]) -> Iterator[Any]:
