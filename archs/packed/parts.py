@@ -90,7 +90,7 @@ def groups_in_order(width: int, count: int, size: int | None) -> NDArray[np.int6
 
     size: as config.json says, for a last group that is shorter.
     """
-    each = width // count if width % count == 0 else size or 0
+    each = width // count if count and width % count == 0 else size or 0
     if each < 1 or -(-width // each) != count:
         raise ModelError(f"rows of {width} values have {count} scales; groups of {size} values were expected")
     return np.arange(width) // each
