@@ -87,9 +87,8 @@ def kill_one(path: Path, wait: float) -> str:
     """Start editing, kill it after `wait` seconds, recover: what was found."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     old = number_of(path)
-    with subprocess.Popen(
-        [sys.executable, __file__, "--edit", str(path)], stdout=subprocess.PIPE, env=environment, text=True
-    ) as process:
+    command = [sys.executable, "-m", "tests.fuzz.test_kills", "--edit", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]
         time.sleep(wait)
