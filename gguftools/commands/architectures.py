@@ -2,10 +2,7 @@
 
 from ..console.options import Json, Markdown
 
-EXAMPLES = (
-    "gguftools architectures",
-    "gguftools architectures --json",
-)
+EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
 
 
 def architectures(json: Json = False, markdown: Markdown = False) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Exit, Option
+from typer import Exit
 
 from ..console.options import Files, Json, Threads
 
@@ -16,9 +16,9 @@ EXAMPLES = (
 
 def audit(
     files: Files,
-    against: Annotated[Path | None, Option(help="Hugging Face folder or GGUF file that they were made from.")] = None,
-    tensor_values: Annotated[bool, Option(help="Also look for tensors out of line; reads all data.")] = False,
-    fail_on: Annotated[Any, Option(help="Exit code 1 from this severity on: info, low, medium or high.")] = "medium",
+    against: Annotated[Path | None, "Hugging Face folder or GGUF file that they were made from."] = None,
+    tensor_values: Annotated[bool, "Also look for tensors out of line; reads all data."] = False,
+    fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""

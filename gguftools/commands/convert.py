@@ -23,15 +23,13 @@ def convert(
     ],
     output: Annotated[str | None, where("a file, or a folder for NAME-OUTTYPE.gguf; default the current one.")] = None,
     outtype: Annotated[
-        str, Option(help="Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL.")
+        str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."
     ] = "auto",
-    pre: Annotated[str | None, Option(help="Pre-tokenizer's GGUF name, if its structure is unknown.")] = None,
-    embed_tokenizer: Annotated[bool, Option(help="Also keep tokenizer.json itself in the file.")] = False,
-    lora: Annotated[
-        Path | None, Option(help="Write this PEFT adapter of MODEL instead; MODEL's config.json is enough.")
-    ] = None,
-    merge_lora: Annotated[list[Any] | None, Option(help="Add an adapter.")] = None,
-    predictor: Annotated[Path | None, Option(help="Predictor folder: write a PowerInfer file of a ReLU model.")] = None,
+    pre: Annotated[str | None, "Pre-tokenizer's GGUF name, if its structure is unknown."] = None,
+    embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
+    lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
+    merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
+    predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
     imatrix: Matrix = None, reserve: Reserve = None, overwrite: Overwrite = False, resume: Resume = False,
     threads: Threads = None, memory: Memory = "512M",
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,

@@ -7,10 +7,7 @@ from typer import Argument, Option
 
 from ..console.options import Json, Overwrite, where
 
-EXAMPLES = (
-    "gguftools demo",
-    "gguftools demo checkpoint/ --file text.txt -o results",
-)
+EXAMPLES = ("gguftools demo", "gguftools demo checkpoint/ --file text.txt -o results")
 
 
 def demo(

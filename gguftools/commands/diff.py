@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit
 
 from ..console.options import Json, Threads
 
@@ -21,8 +21,8 @@ EXAMPLES = (
 def diff(
     a: Annotated[Path, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")],
     b: Annotated[Path, Argument(help="What it is compared with.")],
-    vocab: Annotated[bool, Option(help="Can B draft for A in speculative decoding?")] = False,
-    all_tensors: Annotated[bool, Option(help="List tensors that are the same, too.")] = False,
+    vocab: Annotated[bool, "Can B draft for A in speculative decoding?"] = False,
+    all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""

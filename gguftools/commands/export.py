@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..console.options import Json, Overwrite, ShardSize, Threads, where
 
@@ -16,11 +16,9 @@ EXAMPLES = (
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
     output: Annotated[str, where("a folder for a checkpoint, or a .safetensors or .npy file.")],
-    tensors: Annotated[
-        str | None, Option(help="Tensors whose names match: they are written under their GGUF names.")
-    ] = None,
+    tensors: Annotated[str | None, "Tensors whose names match: they are written under their GGUF names."] = None,
     outtype: Annotated[
-        str | None, Option(help="Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32.")
+        str | None, "Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."
     ] = None,
     split_max_size: ShardSize = None, overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip

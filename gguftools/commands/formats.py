@@ -2,10 +2,7 @@
 
 from ..console.options import Json
 
-EXAMPLES = (
-    "gguftools formats",
-    "gguftools formats --json",
-)
+EXAMPLES = ("gguftools formats", "gguftools formats --json")
 
 
 def formats(json: Json = False) -> None:

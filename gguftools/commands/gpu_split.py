@@ -12,7 +12,7 @@ EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.
 
 def gpu_split(
     activations: Annotated[Path, Argument(help="Folder of activation_N.pt: how often each neuron fired.")],
-    vram: Annotated[int, Option(help="Memory of the GPU for neurons, such as 6G.")],
+    vram: Annotated[int, "Memory of the GPU for neurons, such as 6G."],
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,

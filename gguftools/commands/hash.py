@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Exit
 
 from ..console.options import Files, Json, Overwrite, where
 
@@ -16,13 +16,13 @@ EXAMPLES = (
 
 def hash(
     files: Files,
-    xxh64: Annotated[bool, Option(help="XXH64: fast, against damage. The default.")] = False,
-    sha1: Annotated[bool, Option(help="SHA-1.")] = False,
-    sha256: Annotated[bool, Option(help="SHA-256: against tampering.")] = False,
-    uuid: Annotated[bool, Option(help="UUID (version 5) of all tensors' data.")] = False,
-    all: Annotated[bool, Option(help="All of them.")] = False,
-    no_tensors: Annotated[bool, Option(help="Of each file as a whole only.")] = False,
-    check: Annotated[Path | None, Option(help="Manifest to compare the files with.")] = None,
+    xxh64: Annotated[bool, "XXH64: fast, against damage. The default."] = False,
+    sha1: Annotated[bool, "SHA-1."] = False,
+    sha256: Annotated[bool, "SHA-256: against tampering."] = False,
+    uuid: Annotated[bool, "UUID (version 5) of all tensors' data."] = False,
+    all: Annotated[bool, "All of them."] = False,
+    no_tensors: Annotated[bool, "Of each file as a whole only."] = False,
+    check: Annotated[Path | None, "Manifest to compare the files with."] = None,
     output: Annotated[str | None, where("a file for the manifest.")] = None,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..console.options import Chunks, Context, Json, Overwrite, TextFile, Threads, where
 
@@ -15,7 +15,7 @@ def imatrix(
     file: TextFile,
     output: Annotated[str, where("a file; .dat for the legacy form.")],
     ctx: Context = 512, chunks: Chunks = None,
-    process_output: Annotated[bool, Option(help="Also measure the weights of the head.")] = False,
+    process_output: Annotated[bool, "Also measure the weights of the head."] = False,
     overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""

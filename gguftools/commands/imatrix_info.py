@@ -3,21 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit
 
 from ..console.options import Json, Overwrite
 
-EXAMPLES = (
-    "gguftools imatrix-info imatrix.gguf",
-    "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
-)
+EXAMPLES = ("gguftools imatrix-info imatrix.gguf", "gguftools imatrix-info a.gguf b.gguf --merge both.gguf")
 
 
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
-    merge: Annotated[
-        str | None, Option(help="Write them as one matrix; .dat for the legacy form (also converts one).")
-    ] = None,
+    merge: Annotated[str | None, "Write them as one matrix; .dat for the legacy form (also converts one)."] = None,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..console.options import DryRun, Json, Overwrite, where
 
@@ -16,9 +16,7 @@ EXAMPLES = (
 def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
     output: Annotated[str | None, where("a file; default PREFIX.gguf beside the shards.")] = None,
-    free: Annotated[
-        bool, Option(help="Delete each shard once its bytes are safe; if interrupted, run it again.")
-    ] = False,
+    free: Annotated[bool, "Delete each shard once its bytes are safe; if interrupted, run it again."] = False,
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Put a split set together: the file that was split, byte for byte."""

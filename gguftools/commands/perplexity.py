@@ -20,14 +20,10 @@ def perplexity(
     file: TextFile, ctx: Context = 512, chunks: Chunks = None,
     stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
     threads: Threads = None,
-    round_activations: Annotated[
-        bool, Option(help="Round activations as llama.cpp does, to compare with its figures.")
-    ] = False,
-    sparse: Annotated[
-        bool, Option(help="Compute only the neurons that a PowerInfer file's predictor marks; compare.")
-    ] = False,
-    no_dense: Annotated[bool, Option(help="With --sparse: leave out the comparison.")] = False,
-    running: Annotated[bool, Option(help="Print the value after every window.")] = False,
+    round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
+    sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
+    no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
+    running: Annotated[bool, "Print the value after every window."] = False,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..console.options import DryRun, Json, New, Overwrite, Reserve, where
 
@@ -20,20 +20,18 @@ def set_metadata(
         list[str] | None,
         Argument(metavar="KEY=VALUE…", help="Values to set; KEY=@FILE: a file's text; KEY[INDEX]=VALUE: one item."),
     ] = None,
-    from_json: Annotated[Path | None, Option(help="More values, from a JSON object of keys and values.")] = None,
-    type: Annotated[
-        list[str] | None, Option(help="KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise.")
-    ] = None,
-    remove: Annotated[list[str] | None, Option(help="Key to remove.")] = None,
-    rename: Annotated[list[str] | None, Option(help="OLD=NEW: another name for a key.")] = None,
-    chat_template: Annotated[str | None, Option(help="Jinja text, or @FILE; tried on sample conversations.")] = None,
-    special_token: Annotated[list[str] | None, Option(help="ROLE=TOKEN by text or id, such as eos=<|im_end|>.")] = None,
+    from_json: Annotated[Path | None, "More values, from a JSON object of keys and values."] = None,
+    type: Annotated[list[str] | None, "KEY=TYPE, such as UINT32 or ARRAY/INT8; keys keep theirs otherwise."] = None,
+    remove: Annotated[list[str] | None, "Key to remove."] = None,
+    rename: Annotated[list[str] | None, "OLD=NEW: another name for a key."] = None,
+    chat_template: Annotated[str | None, "Jinja text, or @FILE; tried on sample conversations."] = None,
+    special_token: Annotated[list[str] | None, "ROLE=TOKEN by text or id, such as eos=<|im_end|>."] = None,
     output: Annotated[str | None, where("a copy; FILE stays as it is.")] = None,
     reserve: Reserve = None,
-    force: Annotated[bool, Option(help="Store values that the model cannot have, too.")] = False,
+    force: Annotated[bool, "Store values that the model cannot have, too."] = False,
     new: New = False, overwrite: Overwrite = False,
-    recover: Annotated[bool, Option(help="First complete an edit that was interrupted.")] = False,
-    roll_back: Annotated[bool, Option(help="First undo an edit that was interrupted.")] = False,
+    recover: Annotated[bool, "First complete an edit that was interrupted."] = False,
+    roll_back: Annotated[bool, "First undo an edit that was interrupted."] = False,
     dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-from typer import Option
-
 from ..console.options import Files, Json, Markdown
 
 EXAMPLES = (
@@ -15,10 +13,10 @@ EXAMPLES = (
 
 def show(
     files: Files,
-    key: Annotated[list[str] | None, Option(help="Print the whole value of one key, arrays too.")] = None,
-    tensors: Annotated[str | None, Option(help="Tensors whose names match: they alone are listed.")] = None,
+    key: Annotated[list[str] | None, "Print the whole value of one key, arrays too."] = None,
+    tensors: Annotated[str | None, "Tensors whose names match: they alone are listed."] = None,
     json: Json = False, markdown: Markdown = False,
-    text: Annotated[bool, Option(help="A stable dump of keys, types, shapes and hashes, for diff.")] = False,
+    text: Annotated[bool, "A stable dump of keys, types, shapes and hashes, for diff."] = False,
 ) -> None:  # fmt: skip
     """Show what GGUF files hold: a summary, metadata, tensors."""
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from ..console.options import DryRun, Json, Overwrite, ShardSize, ShardTensors, where
 
@@ -17,7 +17,7 @@ def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],
     output: Annotated[str | None, where("PREFIX of the shards' names; default the file's own.")] = None,
     split_max_size: ShardSize = None, split_max_tensors: ShardTensors = None,
-    no_tensor_first_split: Annotated[bool, Option(help="The first shard has the metadata alone.")] = False,
+    no_tensor_first_split: Annotated[bool, "The first shard has the metadata alone."] = False,
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""

@@ -2,19 +2,16 @@
 
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Exit
 
 from ..console.options import Files, Json, Threads
 
-EXAMPLES = (
-    "gguftools validate model.gguf",
-    "gguftools validate *.gguf --header",
-)
+EXAMPLES = ("gguftools validate model.gguf", "gguftools validate *.gguf --header")
 
 
 def validate(
     files: Files,
-    header: Annotated[bool, Option(help="Check the header alone, not every block of the data.")] = False,
+    header: Annotated[bool, "Check the header alone, not every block of the data."] = False,
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
     """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""

@@ -1,4 +1,7 @@
-"""Options that several commands have, with one meaning each, and what stands for a value in help."""
+"""Options that several commands have, with one meaning each, and what stands for a value in help.
+
+A text in place of an Option is one with this help.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -11,20 +14,20 @@ from typer.models import OptionInfo
 
 Files = Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")]
 Threads = Annotated[int | None, Option("--threads", "-j", min=1, help="Threads; all processors if not given.")]
-Memory = Annotated[Any, Option("--memory", help="What running work may hold, such as 512M.")]  # "512M", becomes bytes
-Reserve = Annotated[int | None, Option("--reserve", help="Slack in the header for later edits, as 64K.")]
-Resume = Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Say what would be written; write nothing.")]
-Overwrite = Annotated[bool, Option("--overwrite", help="Replace what is there.")]
-Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
-Markdown = Annotated[bool, Option("--markdown", help="Print tables as Markdown.")]
+Memory = Annotated[Any, "What running work may hold, such as 512M."]  # "512M", becomes bytes
+Reserve = Annotated[int | None, "Slack in the header for later edits, as 64K."]
+Resume = Annotated[bool, "Go on where an interrupted run stopped."]
+DryRun = Annotated[bool, "Say what would be written; write nothing."]
+Overwrite = Annotated[bool, "Replace what is there."]
+Json = Annotated[bool, "Print the result as JSON."]
+Markdown = Annotated[bool, "Print tables as Markdown."]
 Context = Annotated[int, Option("--ctx", "-c", min=4, help="Tokens of a window.")]
 Chunks = Annotated[int | None, Option("--chunks", min=1, help="Read the first so many windows only.")]
 TextFile = Annotated[Path, Option("--file", "-f", help="Text for the model to read.")]
-Matrix = Annotated[Path | None, Option("--imatrix", help="Importance matrix, GGUF or legacy form.")]
-New = Annotated[bool, Option("--new", help="Add keys that no program is known to read, too.")]
+Matrix = Annotated[Path | None, "Importance matrix, GGUF or legacy form."]
+New = Annotated[bool, "Add keys that no program is known to read, too."]
 ShardTensors = Annotated[int | None, Option("--split-max-tensors", min=1, help="Tensors of a shard of the output.")]
-ShardSize = Annotated[int | None, Option("--split-max-size", help="Tensor bytes of a shard of the output, as 2G.")]
+ShardSize = Annotated[int | None, "Tensor bytes of a shard of the output, as 2G."]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Leave out progress and notes, but no warning or error.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
 Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")]
@@ -68,6 +71,9 @@ def parser(name: str) -> Callable[[str], Any]:
 def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter of a command whose option has a word for its value, which says how that is read and completed."""
     annotation, info = get_args(parameter.annotation)
+    if isinstance(info, str):
+        info = Option(help=info)
+        parameter = parameter.replace(annotation=Annotated[annotation, info])
     while inner := [each for each in get_args(annotation) if each is not NoneType]:
         annotation = inner[0]  # Path of Path | None, str of list[str] | None
     word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(annotation, ""))
