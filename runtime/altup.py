@@ -4,8 +4,6 @@ Source: transformers `models/gemma3n/modeling_gemma3n.py`; Baykal et al. 2023, "
 Transformers". Copies are float32 (copies, tokens, width); the others are predicted before a layer and corrected after.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .arrays import Floats

@@ -4,8 +4,6 @@ What the tensors of a layer show is read from them: biases, q/k norms, fused pro
 A layer with other insides than attention has a module of its own and is recognised by its tensors, too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .arrays import Floats

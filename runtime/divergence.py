@@ -4,8 +4,6 @@ Both models' full float32 logits are compared. llama.cpp keeps its base run in a
 which alone costs 5e-4 nats, more than Q8_0 does; such files can be read here (`StoredLogits`) but are not needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

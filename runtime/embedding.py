@@ -3,8 +3,6 @@
 Source of the last: transformers `models/gemma4/modeling_gemma4.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from quants.errors import ModelError

@@ -4,8 +4,6 @@ Source: transformers `models/t5/modeling_t5.py`. Scores are not scaled; a learne
 to them, usually the first layer's in all layers. What a decoder looks at (`KVCache.context`) is computed once a text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Mixtures of experts: the router's choice, and the chosen experts' nets."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ Source: transformers `models/qwen3_next/modeling_qwen3_next.py`. The cache keeps
 and the matrices.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

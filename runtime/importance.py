@@ -4,8 +4,6 @@ A weight's columns matter as much as the values they are multiplied with, so the
 quantizer where its errors would hurt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ key; the matrices that widen the latent are multiplied into the query and the re
 DeepSeek V2 report), so every head attends to the same narrow keys.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from archs.hyper import Keys

@@ -3,8 +3,6 @@
 Norms return a new array. Activations and gated products work in place, on the array they are given, and return it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

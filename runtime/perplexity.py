@@ -6,8 +6,6 @@ second half, positions n_ctx/2 … n_ctx-2, so that each has a context. With a s
 `stride` predictions of each are scored.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

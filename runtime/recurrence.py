@@ -1,7 +1,5 @@
 """What layers with states share: convolutions over the last few tokens, and scans over the tokens of a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Formulas as in transformers' `modeling_rope_utils`; angles are float32 products of float32 frequencies, as there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

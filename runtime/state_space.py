@@ -4,8 +4,6 @@ Source: transformers `models/mamba/modeling_mamba.py`, `models/mamba2/`, `models
 inputs of the convolution and the recurrence's state.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import ops

@@ -1,7 +1,5 @@
 """A tokenizer rebuilt from GGUF metadata alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any

@@ -4,8 +4,6 @@ Our own threads each multiply their own tiles, so BLAS must not split a product 
 the whole process (an unknown BLAS, or one on OpenMP), products stay as they are and `controllable()` says so.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A call of the C library's `expf` inside a loop keeps LLVM from vectorising it. H
 half of ln 2, and e^r is its series up to r^7; what is left out is below float32's rounding. Relative error: 1.2e-7.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

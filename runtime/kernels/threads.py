@@ -4,8 +4,6 @@ numba kernels (`nogil`) and numpy's products release the interpreter lock, so pl
 are is an argument everywhere: passes that run beside each other each have their own number.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

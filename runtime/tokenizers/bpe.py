@@ -3,8 +3,6 @@
 Source: GPT-2's byte characters; what a pre-tokenizer's name means: `archs/vocab/pretokenizers.json`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property

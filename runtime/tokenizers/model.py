@@ -1,7 +1,5 @@
 """What every kind of vocabulary has to answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 Source: sentencepiece's `sentencepiece_model.proto`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any

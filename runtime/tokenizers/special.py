@@ -1,7 +1,5 @@
 """Finding special tokens in text, before the rest of it is split into words."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """WordPiece (BERT), on the `tokenizers` library. Words begin with U+2581 in the file, continuations with nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
