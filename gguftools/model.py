@@ -375,9 +375,17 @@ def open_to_convert(
     from archs.plan import plan, stays_float32
     from archs.transforms import computed
 
+    from .files.checkpoint.folder import open_checkpoint  # here, because GGUF files open without
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    with _checkpoint(source) as checkpoint:
+    held: AbstractContextManager[Checkpoint]  # its folder may be gone after the block
+    if is_remote(source):
+        from .files.checkpoint.remote import open_remote  # here, because it imports much
+
+        held = open_remote(str(source))
+    else:
+        held = nullcontext(open_checkpoint(Path(source)))
+    with held as checkpoint:
         planned = plan(
             checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
             embed_tokenizer=embed_tokenizer, change=change,
@@ -396,14 +404,3 @@ def open_to_convert(
         float32=keep, remote=bool(checkpoint.remote),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
-
-
-def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
-    """The checkpoint; its folder may be gone after the block."""
-    from .files.checkpoint.folder import open_checkpoint  # here, because GGUF files open without
-
-    if not is_remote(source):
-        return nullcontext(open_checkpoint(Path(source)))
-    from .files.checkpoint.remote import open_remote  # here, because it imports much
-
-    return open_remote(str(source))

@@ -27,7 +27,7 @@ def hash(
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
-    from ..console.ui import bytes_progress, print_checks, print_json, print_line
+    from ..console.ui import bytes_progress, print_json, print_line
     from ..inspection.hashing import check_file, write_manifest
     from ..inspection.hashing import hash as hashed
 
@@ -41,10 +41,14 @@ def hash(
             found = (digest for report in hashes for digest in report.digests)
             digests = list(found) if output is None else write_manifest(output, found, overwrite, files)
     if check is not None:
-        print_checks(reports, json)
-        if any(report.mismatches for report in reports):
-            raise Exit(1)
-        return
+        if json:
+            print_json(reports)
+        for report in () if json else reports:
+            for mismatch in report.mismatches:
+                print_line(str(mismatch))
+            verdict = f"{len(report.mismatches)} wrong" if report.mismatches else "as it should be"
+            print_line(f"{report.file}: {verdict}; {report.checked} hashes checked")
+        raise Exit(1 if any(report.mismatches for report in reports) else 0)
     if json:
         print_json(digests)
     elif output is None:

@@ -36,7 +36,7 @@ def set_metadata(
 ) -> None:  # fmt: skip
     """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
-    from ..console.ui import bytes_progress, print_edit, usage
+    from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..console.usage import misplaced_words
     from ..metadata.edit import set_metadata as run
 
@@ -59,4 +59,18 @@ def set_metadata(
             reads=[*named_files([*(assignments or ()), chat_template or ""]), *([from_json] if from_json else [])],
             progress=lambda done, total: progress(done, total, ""),
         )  # fmt: skip
-    print_edit(report, json)
+    if report.recovered is not None:
+        note(f"interrupted edit: {report.recovered}")
+    if said(report, json):
+        return
+    for change in report.changes:
+        for line in change.lines():
+            print_line(line)
+    if report.preview is not None:
+        print_line("a conversation by the new chat template:")
+        for line in report.preview.splitlines():
+            print_line(f"  | {line}")
+    if report.changes or report.recovered is None:
+        how = "in place" if report.in_place else "by a copy"
+        done = f"was changed {how}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"
+        print_line(f"{report.path} {f'would be changed {how}' if report.dry_run else done}")

@@ -1,6 +1,7 @@
 """The bar itself, by rich: imported only where there is a terminal to draw it on."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import progress
 from rich.cells import cell_len
@@ -80,11 +81,11 @@ class _Cut(ProgressColumn):
         return Shortened(self.text(task))
 
 
+@dataclass(frozen=True)
 class Shortened:
     """A text on one line, cut in its middle, where names of files differ least."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, max(1, cell_len(self.text))).with_maximum(options.max_width)

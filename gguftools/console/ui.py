@@ -15,10 +15,8 @@ from .tables import folded, table
 
 if TYPE_CHECKING:
     from ..conversion.shards import ShardsReport
-    from ..inspection.digests import CheckReport
-    from ..metadata.edit import EditReport
     from ..quantization.imatrix import ImportanceMatrix
-    from ..writing.report import LogitReport, OutputReport, QuantizeReport
+    from ..writing.report import OutputReport, QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -170,17 +168,11 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print_line(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")
-    if report.check is not None:
-        _print_check(report.check)
-
-
-def _print_check(check: "LogitReport") -> None:
-    """How far logits are from transformers', and whether that is what it should be."""
-    verdict = f"at most {check.tolerance:g} was expected" if check.exact else "weights were rounded, so it is no error"
-    if check.exact and check.passed:
-        verdict = "as it should be"
-    prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
-    print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+    if (check := report.check) is not None:
+        expected = "as it should be" if check.passed else f"at most {check.tolerance:g} was expected"
+        verdict = expected if check.exact else "weights were rounded, so it is no error"
+        prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
+        print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
 
 
 def _note_fallbacks(output: "OutputReport") -> None:
@@ -193,25 +185,6 @@ def _note_fallbacks(output: "OutputReport") -> None:
         note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
 
 
-def print_edit(report: "EditReport", as_json: bool) -> None:
-    """What an edit changed, as a diff; then a conversation through the new chat template, and how it was written."""
-    if report.recovered is not None:
-        note(f"interrupted edit: {report.recovered}")
-    if said(report, as_json):
-        return
-    for change in report.changes:
-        for line in change.lines():
-            print_line(line)
-    if report.preview is not None:
-        print_line("a conversation by the new chat template:")
-        for line in report.preview.splitlines():
-            print_line(f"  | {line}")
-    if report.changes or report.recovered is None:
-        where = "in place" if report.in_place else "by a copy"
-        done = f"was changed {where}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"
-        print_line(f"{report.path} {f'would be changed {where}' if report.dry_run else done}")
-
-
 def print_shards(report: "ShardsReport", as_json: bool) -> None:
     """The shards of a set, and the file that has it all."""
     if said(report, as_json):
@@ -219,17 +192,6 @@ def print_shards(report: "ShardsReport", as_json: bool) -> None:
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
     print_line(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
-
-
-def print_checks(reports: "Sequence[CheckReport]", as_json: bool) -> None:
-    """For each file, what differs from its manifest."""
-    if said(reports, as_json):
-        return
-    for report in reports:
-        for mismatch in report.mismatches:
-            print_line(str(mismatch))
-        verdict = f"{len(report.mismatches)} wrong" if report.mismatches else "as it should be"
-        print_line(f"{report.file}: {verdict}; {report.checked} hashes checked")
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose

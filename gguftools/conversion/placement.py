@@ -75,12 +75,17 @@ def gpu_split(
     an output that exists.
     Raises FileError, ModelError, OptionError, GgufToolsError where there is no solver.
     """
-    counts = read_activations(as_path(activations, "activations"))
+    folder = as_path(activations, "activations")
+    counts = read_activations(folder)
     as_count(vram, "vram", 0)
-    path = Path(model) if model is not None else model_beside(Path(activations))
+    beside = sorted(folder.resolve().parent.glob("*.gguf")) if model is None else [Path(model)]
+    if len(beside) != 1:
+        problem = f"{len(beside)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
+        raise OptionError(problem, hint="name it with --model")
+    path = beside[0]
     opened = open_gguf(path)
     target = output_path(path.parent if output is None else output, f"{path.name}.generated.gpuidx")
-    reads = Reads((Path(activations),), opened.states)
+    reads = Reads((folder,), opened.states)
     check_target(target, reads, overwrite)
     placement = place(counts, neuron_bytes(opened.tensors, counts), vram, batch, least)
     counted = {f"{ARCHITECTURE}.block_count": len(placement.gpu), "split.vram_capacity": vram}
@@ -109,15 +114,6 @@ def read_activations(folder: Path) -> list[Counts]:
             raise FileError(f"{path} holds counts that are negative or no numbers")
         found.append(counts)
     return found
-
-
-def model_beside(folder: Path) -> Path:
-    """The GGUF file in the folder that the activations' folder is in. Raises OptionError where it is not clear."""
-    found = sorted(folder.resolve().parent.glob("*.gguf"))
-    if len(found) != 1:
-        problem = f"{len(found)} GGUF files are beside {folder}; the model's is needed to know the size of a neuron"
-        raise OptionError(problem, hint="name it with --model")
-    return found[0]
 
 
 def neuron_bytes(tensors: Mapping[str, Tensor], counts: Sequence[Counts]) -> list[int]:

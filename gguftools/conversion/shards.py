@@ -196,15 +196,18 @@ def merge(
         resumed = _resume(path, target, overwrite, dry_run, progress)
         if resumed is not None:
             return resumed
-    opened = _open_set(path)
-    layout = _plan_whole(opened)
+    opened = open_gguf(path)
+    if not opened.is_split and not opened.metadata.get("split.count"):
+        raise OptionError(f"{path} is not a shard of a split set: it has no split.count")
+    metadata, infos, first = without_split_keys(opened.metadata), tensor_infos(opened), opened.parts[0]
+    layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
+    offsets, last = dict(zip(opened.tensors, layout.offsets, strict=True)), opened.parts[-1]
+    layout = replace(layout, total=_moves(last, layout, offsets, True)[1])
     reads = Reads(states=opened.states)
     check_target(target, reads, overwrite)
     if free and not dry_run:
         _free(opened, layout, target, reads, overwrite, progress)
     elif not dry_run:
-        offsets = dict(zip(opened.tensors, layout.offsets, strict=True))
-        last = opened.parts[-1]
         sources = [(part.path, _moves(part, layout, offsets, part is last)[0]) for part in opened.parts]
         _write([(target, layout, sources)], reads, overwrite, progress)
     return ShardsReport(target, layout.total, _shards(opened.parts), dry_run)
@@ -212,20 +215,6 @@ def merge(
 
 def _shards(parts: Sequence[GgufFile]) -> list[Shard]:
     return [Shard(part.path, len(part.tensors), part.file_size) for part in parts]
-
-
-def _open_set(path: Path) -> GgufFile:
-    opened = open_gguf(path)
-    if not opened.is_split and not opened.metadata.get("split.count"):
-        raise OptionError(f"{path} is not a shard of a split set: it has no split.count")
-    return opened
-
-
-def _plan_whole(opened: GgufFile) -> Layout:
-    metadata, infos, first = without_split_keys(opened.metadata), tensor_infos(opened), opened.parts[0]
-    layout = plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, first.magic, first.version, first.byte_order)
-    offsets = dict(zip(opened.tensors, layout.offsets, strict=True))
-    return replace(layout, total=_moves(opened.parts[-1], layout, offsets, True)[1])
 
 
 def _free(
