@@ -1,7 +1,6 @@
 """Gated delta nets (Qwen3-Next, Qwen3.5): what a layer knows of earlier tokens is a matrix for each head.
 
-Source: transformers `models/qwen3_next/modeling_qwen3_next.py`. The cache keeps the last inputs of the convolution
-and the matrices.
+Source: transformers `models/qwen3_next/modeling_qwen3_next.py`.
 """
 
 import numpy as np
@@ -11,7 +10,7 @@ from . import ops
 from .arrays import Floats
 from .kernels.scan import delta_heads
 from .layer import Layer, Pass
-from .recurrence import convolved, keep, scan_texts, split, states
+from .recurrence import convolved, scanned, split
 
 LEAST_LENGTH = np.float32(1e-6)  # added to the square of a key's or a query's length
 
@@ -21,8 +20,7 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     keys, threads = forward.keys, forward.threads
     size, groups = int(keys.need("ssm.state_size")), int(keys.need("ssm.group_count"))
     heads, inner = int(keys.need("ssm.time_step_rank")), int(keys.need("ssm.inner_size"))
-    tail, state = states(forward, layer)
-    mixed, tail = convolved(forward, layer, "ssm_conv1d", forward.project(layer, "attn_qkv", x), tail)
+    mixed = convolved(forward, layer, "ssm_conv1d", forward.project(layer, "attn_qkv", x))
     q, k, v = split(ops.activated(forward.hyper.activation, mixed, threads), groups * size, 2 * groups * size)
     alpha, beta, group = _steps(forward, layer, x, heads, groups)
     q, k = (_unit(part.reshape(len(x), groups, size))[:, group] for part in (q, k))
@@ -30,17 +28,10 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     v = v.reshape(len(x), heads, -1)
     a, bias = layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias")
     decay = np.exp(a * ops.softplus(alpha + bias))
-    state = np.zeros((forward.texts, heads, size, inner // heads), np.float32) if state is None else state
-    y = np.empty_like(v)
-
-    def scan(rows: slice, state: Floats, start: int, stop: int) -> None:
-        delta_heads(q[rows], k[rows], v[rows], decay[rows], beta[rows], state, y[rows], start, stop)
-
-    scan_texts(forward, scan, state, heads, size * v.shape[2])
-    keep(forward, layer, tail, state)
+    y = scanned(forward, layer, delta_heads, (v, q, k, decay, beta), (heads, size, inner // heads), heads)
     normed = forward.norm(layer, "ssm_norm", y).reshape(len(x), inner)
     gate = forward.project(layer, "attn_gate", x)
-    return forward.project(layer, "ssm_out", ops.silu_gated(gate, normed, threads=threads))
+    return forward.project(layer, "ssm_out", ops.gated("silu", gate, normed, 0, threads))
 
 
 def _steps(
@@ -59,6 +50,6 @@ def _steps(
 
 
 def _unit(x: Floats) -> Floats:
-    """Vectors scaled to length one."""
-    unit: Floats = x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True, dtype=np.float32) + LEAST_LENGTH)
-    return unit
+    """Vectors scaled to length one, in place."""
+    x /= np.sqrt(np.sum(x * x, axis=-1, keepdims=True, dtype=np.float32) + LEAST_LENGTH)
+    return x

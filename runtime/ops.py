@@ -18,26 +18,24 @@ VALUES_PER_THREAD = 1 << 15  # below this, starting a thread costs more than it 
 
 def rms_norm(x: Floats, weight: Floats | None, eps: float, threads: int = 1) -> Floats:
     """x / sqrt(mean(x²) + eps) * weight over the last axis (any number of axes before it); a new float32 array."""
-    return _norm(x, lambda rows, out: norms.rms_rows(rows, _weight(weight, x.shape[-1]), eps, out), threads)
+    return _norm(norms.rms_rows, x, (_row(weight, x, 1), eps), threads)
 
 
 def layer_norm(x: Floats, weight: Floats | None, bias: Floats | None, eps: float, threads: int = 1) -> Floats:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; a new float32 array."""
-    width = x.shape[-1]
-    shift = _full(width, 0) if bias is None else np.ascontiguousarray(bias, np.float32)
-    return _norm(x, lambda rows, out: norms.layer_rows(rows, _weight(weight, width), shift, eps, out), threads)
+    return _norm(norms.layer_rows, x, (_row(weight, x, 1), _row(bias, x, 0), eps), threads)
 
 
-def _norm(x: Floats, kernel: Callable[[Floats, Floats], Any], threads: int) -> Floats:
+def _norm(kernel: Callable[..., Any], x: Floats, numbers: tuple[Any, ...], threads: int) -> Floats:
     rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
     least = -(-VALUES_PER_THREAD // max(1, x.shape[-1]))
-    share_out(lambda start, stop: kernel(rows[start:stop], out[start:stop]), len(rows), least, threads)
+    share_out(lambda start, stop: kernel(rows[start:stop], *numbers, out[start:stop]), len(rows), least, threads)
     return out.reshape(x.shape)
 
 
-def _weight(weight: Floats | None, width: int) -> Floats:
-    return _full(width, 1) if weight is None else np.ascontiguousarray(weight, np.float32)
+def _row(given: Floats | None, x: Floats, value: int) -> Floats:
+    return _full(x.shape[-1], value) if given is None else np.ascontiguousarray(given, np.float32)
 
 
 @cache
@@ -67,32 +65,17 @@ def _each(kernel: Callable[..., Any], x: Floats, *others: Any, threads: int = 1)
     return x
 
 
-silu = partial(_each, activations.each_silu)  # x * sigmoid(x)
+KERNELS: dict[str, Callable[[Floats], Any]] = {
+    "silu": activations.each_silu,  # x * sigmoid(x)
+    "gelu": activations.each_gelu,  # x * (1 + erf(x / sqrt 2)) / 2
+    "gelu_tanh": activations.each_gelu_tanh,  # its approximation by a tanh: `gelu_pytorch_tanh`, `gelu_new`
+    "relu": lambda x: np.maximum(x, np.float32(0), out=x),
+    "relu2": lambda x: np.square(np.maximum(x, np.float32(0), out=x), out=x),
+}
+silu, gelu, gelu_tanh, relu, relu2 = (partial(_each, kernel) for kernel in KERNELS.values())
 sigmoid = partial(_each, activations.each_sigmoid)  # 1 / (1 + e^-x)
-gelu = partial(_each, activations.each_gelu)  # x * (1 + erf(x / sqrt 2)) / 2
-gelu_tanh = partial(_each, activations.each_gelu_tanh)  # its approximation by a tanh: `gelu_pytorch_tanh`, `gelu_new`
 gelu_quick = partial(_each, activations.each_gelu_quick)  # x * sigmoid(1.702 x)
-silu_gated = partial(_each, activations.gated_silu)  # (gate, up): silu(gate) * up, in `gate`
-gelu_gated = partial(_each, activations.gated_gelu)
-gelu_tanh_gated = partial(_each, activations.gated_gelu_tanh)
-
-
-def relu(x: Floats, threads: int = 1) -> Floats:
-    """max(x, 0), in place."""
-    np.maximum(x, np.float32(0), out=x)
-    return x
-
-
-def relu2(x: Floats, threads: int = 1) -> Floats:
-    """max(x, 0)², in place."""
-    relu(x)
-    return np.multiply(x, x, out=x)
-
-
-def softplus(x: Floats) -> Floats:
-    """log(1 + e^x), in place."""
-    np.logaddexp(np.float32(0), x, out=x)
-    return x
+softplus = partial(_each, lambda x: np.logaddexp(np.float32(0), x, out=x))  # log(1 + e^x)
 
 
 def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Floats:
@@ -110,15 +93,9 @@ def softcap(x: Floats, cap: float, threads: int = 1) -> Floats:
     return _each(activations.each_softcap, x, np.float32(cap), threads=threads)
 
 
-ACTIVATIONS: dict[str, Callable[..., Floats]] = {
-    "silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu, "relu2": relu2,
-}  # fmt: skip
-GATED = {"silu": silu_gated, "gelu": gelu_gated, "gelu_tanh": gelu_tanh_gated}
-
-
 def activated(name: str, x: Floats, threads: int = 1) -> Floats:
     """The activation `name` of x, in place."""
-    return ACTIVATIONS[name](x, threads=threads)
+    return _each(KERNELS[name], x, threads=threads)
 
 
 def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
@@ -127,6 +104,9 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
     """
     if name == "swiglu_oai":
         return _each(activations.gated_swiglu_clamped, gate, up, np.float32(limit), threads=threads)
-    if name in GATED:
-        return GATED[name](gate, up, threads=threads)
-    return np.multiply(activated(name, gate, threads), up, out=gate)
+
+    def product(gate: Floats, up: Floats) -> None:
+        KERNELS[name](gate)
+        activations.multiply(gate, up)
+
+    return _each(product, gate, up, threads=threads)

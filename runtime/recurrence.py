@@ -1,6 +1,11 @@
-"""What layers with states share: convolutions over the last few tokens, and scans over the tokens of a text."""
+"""What layers with states share: convolutions over the last few tokens, and scans over the tokens of a text.
+
+The cache keeps the last inputs of the convolution and the recurrence's state, where there is one.
+"""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -11,54 +16,44 @@ from .layer import Layer, Pass
 UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thread costs more than it saves
 
 
-def convolved(forward: Pass, layer: Layer, name: str, x: Floats, tail: Floats | None) -> tuple[Floats, Floats]:
-    """Each channel's causal convolution over its text, and the inputs that the next tokens will need.
-
-    x (tokens, channels); tail: the last inputs before x, (texts, taps - 1, channels); None: zeros.
-    """
-    taps = layer.need_array(f"{name}.weight")
+def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
+    """Each channel's causal convolution over its text; x (tokens, channels)."""
+    taps, bias = layer.need_array(f"{name}.weight"), layer.array(f"{name}.bias")
     channels, count = taps.shape
-    each = x.reshape(forward.texts, forward.length, channels)
-    if tail is None:
-        tail = np.zeros((forward.texts, count - 1, channels), np.float32)
-    known = np.concatenate((tail, each), axis=1)
-    out = np.empty_like(each)
-    bias = layer.array(f"{name}.bias")
-    out[...] = 0 if bias is None else bias
+    tail, *state = _kept(forward, layer) or [np.zeros((forward.texts, count - 1, channels), np.float32)]
+    known = np.concatenate((tail, x.reshape(forward.texts, forward.length, channels)), axis=1)
+    out = np.full((forward.texts, forward.length, channels), 0 if bias is None else bias, np.float32)
     for tap in range(count):
         out += known[:, tap : tap + forward.length] * taps[:, tap]
-    return out.reshape(x.shape), known[:, forward.length :].copy()
+    if forward.cache is not None:
+        forward.cache.keep(layer.index, forward.length, known[:, forward.length :].copy(), *state)
+    return out.reshape(x.shape)
 
 
-def scan_texts(
-    forward: Pass, scan: Callable[[slice, Floats, int, int], None], state: Floats, count: int, updates: int
-) -> None:
-    """scan(rows of x, its state, start, stop) for each text, in place, its `count` channels or heads shared by threads.
+def scanned(
+    forward: Pass, layer: Layer, kernel: Callable[..., Any], inputs: tuple[Floats, ...], shape: tuple[int, ...],
+    count: int,
+) -> Floats:  # fmt: skip
+    """What kernel(*inputs, state, result, start, stop) gives for each text: an array like the first of the inputs.
 
-    state: (texts, …); updates: how many values of it one token changes in each channel or head.
+    inputs: (tokens, …) each. shape: of a text's state, which is changed in place; threads share its `count` channels or
+    heads. To be called after `convolved`, which counts the tokens.
     """
-    least = UPDATES_PER_THREAD // (forward.length * updates) + 1
+    kept, out = _kept(forward, layer), np.empty_like(inputs[0])
+    state = kept[1] if len(kept) > 1 else np.zeros((forward.texts, *shape), np.float32)
+    least = UPDATES_PER_THREAD // (forward.length * (state[0].size // count)) + 1
     for text, own in enumerate(state):
         rows = slice(text * forward.length, (text + 1) * forward.length)
+        share_out(partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, least, forward.threads)
+    if forward.cache is not None:
+        forward.cache.keep(layer.index, 0, kept[0], state)
+    return out
 
-        def part(start: int, stop: int, rows: slice = rows, own: Floats = own) -> None:
-            scan(rows, own, start, stop)
 
-        share_out(part, count, least, forward.threads)
+def _kept(forward: Pass, layer: Layer) -> tuple[Floats, ...]:
+    return forward.cache.states(layer.index) if forward.cache is not None else ()
 
 
 def split(x: Floats, *ends: int) -> list[Floats]:
     """Columns of x (tokens, width), each part an array of its own."""
     return [np.ascontiguousarray(part) for part in np.split(x, ends, axis=1)]
-
-
-def states(forward: Pass, layer: Layer) -> tuple[Floats | None, Floats | None]:
-    """The convolution's last inputs and the recurrence's state, where earlier tokens left any."""
-    kept = forward.cache.states(layer.index) if forward.cache is not None else ()
-    return (kept[0] if kept else None), (kept[1] if len(kept) > 1 else None)
-
-
-def keep(forward: Pass, layer: Layer, *states: Floats) -> None:
-    """Leave the layer's states for the tokens that come next."""
-    if forward.cache is not None:
-        forward.cache.keep(layer.index, forward.length, *states)

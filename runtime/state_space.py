@@ -1,8 +1,9 @@
 """State-space layers (Mamba, Mamba-2) and short convolutions: what they know of earlier tokens is of fixed size.
 
-Source: transformers `models/mamba/modeling_mamba.py`, `models/mamba2/`, `models/lfm2/`. The cache keeps the last
-inputs of the convolution and the recurrence's state.
+Source: transformers `models/mamba/modeling_mamba.py`, `models/mamba2/`, `models/lfm2/`.
 """
+
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from . import ops
 from .arrays import Floats
 from .kernels.scan import scan_channels, scan_heads
 from .layer import Layer, Pass
-from .recurrence import convolved, keep, scan_texts, split, states
+from .recurrence import convolved, scanned, split
 
 
 def state_space(forward: Pass, layer: Layer, x: Floats) -> Floats:
@@ -23,9 +24,7 @@ def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
     keys, threads = forward.keys, forward.threads
     size, rank = int(keys.need("ssm.state_size")), int(keys.need("ssm.time_step_rank"))
     inputs, gate = split(forward.project(layer, "ssm_in", x), int(keys.need("ssm.inner_size")))
-    tail, state = states(forward, layer)
-    inputs, tail = convolved(forward, layer, "ssm_conv1d", inputs, tail)
-    ops.silu(inputs, threads=threads)
+    inputs = ops.silu(convolved(forward, layer, "ssm_conv1d", inputs), threads=threads)
     parts = split(forward.project(layer, "ssm_x", inputs), rank, rank + size)
     if keys.get("ssm.dt_b_c_rms"):
         eps = float(keys.get("ssm.dt_b_c_rms_epsilon", forward.hyper.eps))
@@ -33,16 +32,9 @@ def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
     dt, b, c = (forward.norm(layer, f"ssm_{name}_norm", p) for name, p in zip(("dt", "b", "c"), parts, strict=True))
     dt = ops.softplus(forward.project(layer, "ssm_dt", dt))
     a = np.ascontiguousarray(layer.need_array("ssm_a").T)
-    state = np.zeros((forward.texts, *a.shape), np.float32) if state is None else state
-    y = np.empty_like(inputs)
-
-    def scan(rows: slice, state: Floats, start: int, stop: int) -> None:
-        scan_channels(inputs[rows], dt[rows], a, b[rows], c[rows], state, y[rows], start, stop)
-
-    scan_texts(forward, scan, state, a.shape[1], size)
-    keep(forward, layer, tail, state)
+    y = scanned(forward, layer, partial(scan_channels, a), (inputs, dt, b, c), a.shape, a.shape[1])
     y += inputs * layer.need_array("ssm_d").reshape(-1)
-    return forward.project(layer, "ssm_out", ops.silu_gated(gate, y, threads=threads))
+    return forward.project(layer, "ssm_out", ops.gated("silu", gate, y, 0, threads))
 
 
 def mamba2(forward: Pass, layer: Layer, x: Floats) -> Floats:
@@ -51,22 +43,14 @@ def mamba2(forward: Pass, layer: Layer, x: Floats) -> Floats:
     inner, size = int(keys.need("ssm.inner_size")), int(keys.need("ssm.state_size"))
     heads, groups = int(keys.need("ssm.time_step_rank")), int(keys.get("ssm.group_count", 1))
     gate, inputs, dt = split(forward.project(layer, "ssm_in", x), inner, 2 * inner + 2 * groups * size)
-    tail, state = states(forward, layer)
-    inputs, tail = convolved(forward, layer, "ssm_conv1d", inputs, tail)
-    values, b, c = split(ops.silu(inputs, threads=forward.threads), inner, inner + groups * size)
-    values, b, c = values.reshape(len(x), heads, -1), b.reshape(len(x), groups, -1), c.reshape(len(x), groups, -1)
-    bias = layer.array("ssm_dt.bias")
+    inputs = ops.silu(convolved(forward, layer, "ssm_conv1d", inputs), threads=forward.threads)
+    parts = zip(split(inputs, inner, inner + groups * size), (heads, groups, groups), strict=True)
+    values, b, c = (part.reshape(len(x), count, -1) for part, count in parts)
+    bias, a = layer.array("ssm_dt.bias"), layer.need_array("ssm_a").reshape(-1)
     dt = ops.softplus(dt if bias is None else dt + bias)
     dt = np.clip(dt, np.float32(keys.get("ssm.time_step_min", 0)), np.float32(keys.get("ssm.time_step_max", np.inf)))
-    a = layer.need_array("ssm_a").reshape(-1)
-    state = np.zeros((forward.texts, heads, size, values.shape[2]), np.float32) if state is None else state
-    y = np.empty_like(values)
-
-    def scan(rows: slice, state: Floats, start: int, stop: int) -> None:
-        scan_heads(values[rows], dt[rows], a, b[rows], c[rows], state, y[rows], start, stop)
-
-    scan_texts(forward, scan, state, heads, size * values.shape[2])
-    keep(forward, layer, tail, state)
+    shape = heads, size, values.shape[2]
+    y = scanned(forward, layer, partial(scan_heads, a), (values, dt, b, c), shape, heads)
     y += values * layer.need_array("ssm_d").reshape(-1, 1)
     return forward.project(layer, "ssm_out", _gated_norm(forward, layer, y.reshape(len(x), inner), gate))
 
@@ -75,22 +59,20 @@ def _gated_norm(forward: Pass, layer: Layer, y: Floats, gate: Floats) -> Floats:
     """silu(gate) * y under an RMS norm over each group; some models norm before they gate, some don't norm."""
     weight, threads = layer.array("ssm_norm.weight"), forward.threads
     if weight is None:
-        return ops.silu_gated(gate, y, threads=threads)
+        return ops.gated("silu", gate, y, 0, threads)
 
     def norm(values: Floats) -> Floats:
         each = ops.rms_norm(values.reshape(len(y), -1, weight.shape[-1]), None, forward.hyper.eps, threads)
         return np.multiply(each, weight, out=each).reshape(y.shape)
 
     if forward.keys.get("ssm.norm_before_gate"):
-        return ops.silu_gated(gate, norm(y), threads=threads)
-    return norm(ops.silu_gated(gate, y, threads=threads))
+        return ops.gated("silu", gate, norm(y), 0, threads)
+    return norm(ops.gated("silu", gate, y, 0, threads))
 
 
 def short_convolution(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """LFM2's mixer: a gated convolution over the last few tokens, gated again, with its projections."""
     width = x.shape[1]
     before, after, values = split(forward.project(layer, "shortconv.in_proj", x), width, 2 * width)
-    tail, _ = states(forward, layer)
-    mixed, tail = convolved(forward, layer, "shortconv.conv", np.multiply(before, values, out=values), tail)
-    keep(forward, layer, tail)
+    mixed = convolved(forward, layer, "shortconv.conv", np.multiply(before, values, out=values))
     return forward.project(layer, "shortconv.out_proj", np.multiply(after, mixed, out=mixed))

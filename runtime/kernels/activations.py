@@ -1,4 +1,4 @@
-"""Activation functions over flat float32 arrays, in place. The gated ones leave activation(gate) * up in `gate`."""
+"""Activation functions over flat float32 arrays, in place: the first one."""
 
 import numpy as np
 from numba import njit
@@ -61,21 +61,9 @@ def each_softcap(x, cap):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def gated_silu(gate, up):  # type: ignore[no-untyped-def]
-    for i in range(gate.size):
-        gate[i] = gate[i] * sigmoid(gate[i]) * up[i]
-
-
-@njit(cache=True, nogil=True)
-def gated_gelu(gate, up):  # type: ignore[no-untyped-def]
-    for i in range(gate.size):
-        gate[i] = gelu_of(gate[i]) * up[i]
-
-
-@njit(cache=True, nogil=True)
-def gated_gelu_tanh(gate, up):  # type: ignore[no-untyped-def]
-    for i in range(gate.size):
-        gate[i] = gelu_tanh_of(gate[i]) * up[i]
+def multiply(x, y):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] *= y[i]
 
 
 @njit(cache=True, nogil=True)

@@ -20,16 +20,18 @@ SHORT = 512
 LOWEST, HIGHEST = f32(-87.3), f32(88)  # 1e-38 and 2e38: past them float32 has no normal number for the result
 LOG2_E = f32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = f32(0.693359375), f32(-2.12194440e-4)  # their sum is ln 2; n * LN2_HIGH is exact
-SERIES = [f32(1 / factorial) for factorial in (5040, 720, 120, 24, 6, 2)]
-C7, C6, C5, C4, C3, C2 = SERIES
+SERIES = tuple(f32(1 / factorial) for factorial in (5040, 720, 120, 24, 6, 2))  # of e^r from r^7 down to r^2
 ZERO, HALF, ONE, TWO = f32(0), f32(0.5), f32(1), f32(2)
 # Two fits of our own at Chebyshev points: tanh(x) = x + x * y * P(y), y = x^2 < 0.4, to 7e-10; P of `erfc` to 9e-8.
 T_END = f32(0.4)
-T0, T1, T2 = f32(-0.33333333155939), f32(0.133333009620522), f32(-0.0539586235770741)
-T3, T4, T5 = f32(0.0217636300206123), f32(-0.00832639310494334), f32(0.00227269654158138)
-E0, E1, E2, E3 = f32(-1.26551250783392), f32(1.00005045380594), f32(0.37358732184142), f32(0.100874128888727)
-E4, E5, E6 = f32(-0.203998648337523), f32(0.323745747866491), f32(-1.20387424271112)
-E7, E8, E9 = f32(1.55096740351891), f32(-0.853225088607982), f32(0.177385513978083)
+TANH = tuple(map(f32, (
+    0.00227269654158138, -0.00832639310494334, 0.0217636300206123, -0.0539586235770741, 0.133333009620522,
+    -0.33333333155939,
+)))  # fmt: skip
+ERFC = tuple(map(f32, (
+    0.177385513978083, -0.853225088607982, 1.55096740351891, -1.20387424271112, 0.323745747866491, -0.203998648337523,
+    0.100874128888727, 0.37358732184142, 1.00005045380594, -1.26551250783392,
+)))  # fmt: skip
 
 
 @intrinsic
@@ -56,6 +58,14 @@ def power_of_two(typing: Any, n: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
+def polynomial(x, coefficients):  # type: ignore[no-untyped-def]
+    p = coefficients[0]
+    for c in coefficients[1:]:
+        p = p * x + c
+    return p
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
     """e^x of a float32; outside -87.3 … 88 the value at the end, so that sums and quotients need no special case."""
     x = LOWEST if x < LOWEST else x  # written so that NaN stays NaN
@@ -63,12 +73,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     n = nearest(x * LOG2_E)
     r = x - n * LN2_HIGH
     r = r - n * LN2_LOW
-    p = C7 * r + C6
-    p = p * r + C5
-    p = p * r + C4
-    p = p * r + C3
-    p = p * r + C2
-    p = p * (r * r) + r + ONE
+    p = polynomial(r, SERIES) * (r * r) + r + ONE
     return p * power_of_two(n)
 
 
@@ -81,11 +86,7 @@ def sigmoid(x):  # type: ignore[no-untyped-def]
 def tanh(x):  # type: ignore[no-untyped-def]
     far = ONE - TWO / (ONE + exp(x + x))
     y = x * x
-    p = T5 * y + T4
-    p = p * y + T3
-    p = p * y + T2
-    p = p * y + T1
-    p = p * y + T0
+    p = polynomial(y, TANH)
     return x + x * (y * p) if y < T_END else far
 
 
@@ -94,15 +95,7 @@ def erfc(x):  # type: ignore[no-untyped-def]
     """1 - erf(x): t * e^(-x^2 + P(t)) with t = 1 / (1 + |x|/2), and the mirror image for negative x."""
     z = -x if x < ZERO else x
     t = ONE / (ONE + HALF * z)
-    p = E9 * t + E8
-    p = p * t + E7
-    p = p * t + E6
-    p = p * t + E5
-    p = p * t + E4
-    p = p * t + E3
-    p = p * t + E2
-    p = p * t + E1
-    p = p * t + E0
+    p = polynomial(t, ERFC)
     tail = t * exp(p - z * z)
     return TWO - tail if x < ZERO else tail
 

@@ -12,7 +12,7 @@ f32 = np.float32
 
 
 @njit(cache=True, nogil=True)
-def scan_channels(x, dt, a, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
+def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
     """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); channels start … stop."""
     for t in range(x.shape[0]):
         for i in range(start, stop):
@@ -32,7 +32,7 @@ def channel_step(x, dt, a, write, read, state, y):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def scan_heads(x, dt, a, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
+def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
     """Mamba-2: x, y (tokens, heads, width); dt (tokens, heads); a (heads,); b, c (tokens, groups, size);
     state (heads, size, width); heads start … stop. Heads share b and c in equal groups of neighbours.
     """
@@ -54,7 +54,7 @@ def head_step(x, decay, write, read, state, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def delta_heads(q, k, v, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
+def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
     """q, k (tokens, heads, size); v, y (tokens, heads, width); decay, beta (tokens, heads);
     state (heads, size, width); heads start … stop.
 

@@ -86,7 +86,7 @@ def test_scan_of_channels():
     b, c, state = array(n, SIZE), array(n, SIZE), array(SIZE, INNER)
     now, y = state.copy(), np.full_like(x, np.nan)
     for start, stop in ((0, 5), (5, INNER)):
-        scan_channels(x, dt, a, b, c, now, y, start, stop)
+        scan_channels(a, x, dt, b, c, now, y, start, stop)
     wanted = state.astype(np.float64)
     for t in range(n):
         wanted = wanted * np.exp(dt[t] * a) + dt[t] * x[t] * b[t][:, None]
@@ -100,7 +100,7 @@ def test_scan_of_heads():
     b, c, state = array(n, GROUPS, SIZE), array(n, GROUPS, SIZE), array(HEADS, SIZE, each)
     now, y = state.copy(), np.full_like(x, np.nan)
     for start, stop in ((0, 4), (4, HEADS)):
-        scan_heads(x, dt, a, b, c, now, y, start, stop)
+        scan_heads(a, x, dt, b, c, now, y, start, stop)
     wanted = state.astype(np.float64)
     for t in range(n):
         for h in range(HEADS):
@@ -114,7 +114,9 @@ def test_convolution_looks_back_and_not_into_other_texts():
     model = model_of("mamba")
     layer = model.network.layers[0]
     x = array(2 * 6, INNER)
-    out, tail = convolved(model.new_pass(2, 6), layer, "ssm_conv1d", x, None)
+    cache = model.new_cache()
+    out = convolved(model.new_pass(2, 6, cache), layer, "ssm_conv1d", x)
+    (tail,) = cache.states(layer.index)
     taps, bias = layer.array("ssm_conv1d.weight"), layer.array("ssm_conv1d.bias")
     for text in range(2):
         rows = x[6 * text : 6 * text + 6]
