@@ -6,6 +6,7 @@ Either side may be a GGUF file, a split set, or a Hugging Face folder, which cou
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,11 +122,7 @@ def _compare_tensors(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], threads: int | None, progress: Progress | None
 ) -> Iterator[TensorDifference]:
     pairs = [a[name] for name in a if name in b and a[name].shape == b[name].shape]
-
-    def look(tensor: Tensor, start: int, stop: int) -> _Part:
-        return _compare_rows(tensor, b[tensor.name], start, stop)
-
-    parts = by_tensor(pairs, look, threads=threads, progress=progress)
+    parts = by_tensor(pairs, partial(_compare_rows, b), threads=threads, progress=progress)
     for name in dict.fromkeys((*a, *b)):
         left, right, found = a.get(name), b.get(name), parts.get(name)
         form, other = (None if tensor is None else tensor.format.name for tensor in (left, right))
@@ -163,7 +160,8 @@ def _figures(a: Tensor, parts: list[_Part]) -> Figures:
     return Figures(rmse, worst.largest, rmse / scale if scale else 0.0 if rmse == 0 else math.inf, worst.row)
 
 
-def _compare_rows(a: Tensor, b: Tensor, start: int, stop: int) -> _Part:
+def _compare_rows(others: Mapping[str, Tensor], a: Tensor, start: int, stop: int) -> _Part:
+    b = others[a.name]
     raw_a, raw_b = np.ascontiguousarray(a.raw(start, stop)), np.ascontiguousarray(b.raw(start, stop))
     if a.format.name == b.format.name and np.array_equal(raw_a, raw_b):
         return _Part((start, stop))

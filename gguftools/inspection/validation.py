@@ -2,15 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from archs.powerinfer import MAGIC
 from archs.registry import architectures
 from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
 from archs.spec import Architecture
+from quants import Format, Tensor
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
 
@@ -18,8 +21,8 @@ from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
 from ..metadata.checks import problems as key_problems
 from ..model import Model, opened_gguf
-from ..writing.row_blocks import Progress
-from .block_check import can_check, find_bad_blocks
+from ..writing.finiteness import not_finite
+from ..writing.row_blocks import Progress, by_tensor
 from .vocabulary_check import ERROR, WARNING, check_vocabulary
 
 NOTE = "note"
@@ -162,3 +165,32 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
         if general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
+
+
+def can_check(form: Format) -> bool:
+    return not form.is_quantized or form.has_codec
+
+
+def find_bad_blocks(
+    tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None
+) -> dict[str, str]:
+    """What is wrong with each tensor that has a NaN or infinity in a scale or value; of formats that we know."""
+    usable = {tensor.name: tensor for tensor in tensors if can_check(tensor.format)}
+    found = {}
+    for name, looks in by_tensor(usable.values(), _look, threads=threads, progress=progress).items():
+        if bad := [look for look in looks if look]:
+            count, row, block = sum(each[0] for each in bad), *bad[0][1:]
+            quantized = usable[name].format.is_quantized
+            what = "a scale is NaN or infinite in block" if quantized else "NaN or infinity in column"
+            found[name] = f"{what} {block} of row {row}" + (f", the first of {count:,}" if count > 1 else "")
+    return found
+
+
+def _look(tensor: Tensor, start: int, stop: int) -> tuple[int, int, int] | None:
+    """How many blocks (values, where a value has bytes of its own) are not finite; row and block of the first."""
+    raw = np.ascontiguousarray(tensor.raw(start, stop))
+    wrong = not_finite(tensor.format, raw)
+    if wrong is None or not wrong.any():
+        return None
+    row, block = divmod(int(np.argmax(wrong)), wrong.size // len(raw))
+    return int(np.count_nonzero(wrong)), start + row, block

@@ -68,7 +68,8 @@ def environment() -> ImmutableSandboxedEnvironment:
     """The sandbox with what transformers gives templates."""
     made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _tojson
-    made.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Namespace}
+    made.globals |= {"raise_exception": _refuse, "namespace": _Namespace}
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return made
 
 
@@ -82,10 +83,6 @@ def _refuse(message: str) -> None:
     raise RefusedError(message)
 
 
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
 def serve() -> None:
     """Answer the one request on standard input: a line of JSON for each conversation, {"text": …} or {"error": …}."""
     request = bounded_request()
@@ -96,7 +93,12 @@ def serve() -> None:
 def bounded_request() -> dict[str, Any]:
     """What is asked for on standard input; from here on this process has little of everything."""
     request: dict[str, Any] = json.load(sys.stdin)
-    _limit(request["seconds"])
+    for kind, most in (*((kind, 0) for kind in NOTHING), (resource.RLIMIT_AS, MAX_MEMORY)):
+        _, hard = resource.getrlimit(kind)
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space
+            resource.setrlimit(kind, (limit, limit))
+    signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # processor time; nothing handles the signal, so it kills
     return request
 
 
@@ -104,16 +106,6 @@ def tell(answer: Any) -> None:
     """Answer with a line of JSON."""
     sys.stdout.write(f"{json.dumps(answer)}\n")
     sys.stdout.flush()
-
-
-def _limit(seconds: float) -> None:
-    """Have the system end this process where it takes more."""
-    for kind, most in (*((kind, 0) for kind in NOTHING), (resource.RLIMIT_AS, MAX_MEMORY)):
-        _, hard = resource.getrlimit(kind)
-        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        with contextlib.suppress(OSError, ValueError):  # macOS bounds no address space
-            resource.setrlimit(kind, (limit, limit))
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # processor time; nothing handles the signal, so it kills
 
 
 def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

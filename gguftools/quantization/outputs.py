@@ -49,7 +49,10 @@ def write_recipes(
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run)
     if planner.dry_run:
         return _report(planned, None, free, warnings)
-    _check_room(planned, free)
+    begun = sum(stored_bytes(partial_path(file.path)) for p in planned for file in p.files)  # is written over
+    if (needed := sum(p.nbytes for p in planned)) > free + begun:
+        folder = planned[0].files[0].path.parent
+        raise FileError(f"{folder} has {free:,} bytes free; {needed:,} are needed", "free some, or write elsewhere")
     if check_tensors:
         scan(planner.layers.tensors.values(), threads=run.threads, progress=run.progress)
     resumable = Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume)
@@ -99,15 +102,6 @@ def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool) -> 
         seen.add(file.path.resolve())
         check_target(file.path, reads, overwrite)
     return free_bytes(planned[0].files[0].path)
-
-
-def _check_room(planned: Sequence[Planned], free: int) -> None:
-    """Raise FileError where the disk hasn't the room; what an earlier run began is written over."""
-    begun = sum(stored_bytes(partial_path(file.path)) for p in planned for file in p.files)
-    needed = sum(p.nbytes for p in planned)
-    if needed > free + begun:
-        folder = planned[0].files[0].path.parent
-        raise FileError(f"{folder} has {free:,} bytes free; {needed:,} are needed", "free some, or write elsewhere")
 
 
 def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, warnings: list[str]) -> QuantizeReport:

@@ -62,7 +62,9 @@ def with_file_type(metadata: Metadata, number: int) -> Metadata:
     for key in metadata:
         if key in ("general.file_type", "general.quantization_version"):
             continue
-        if "general.file_type" in pending and not key.startswith("general.") and not _is_common(key):
+        own = key.partition(".")[2]  # what a family adds to the keys that every one may write is behind the file type
+        is_common = own in COMMON or own.startswith("rope.scaling.") or key.startswith("general.")
+        if "general.file_type" in pending and not is_common:
             new["general.file_type"] = pending.pop("general.file_type")
         if key.startswith("tokenizer.") and pending:
             new["general.quantization_version"] = pending.pop("general.quantization_version")
@@ -70,9 +72,3 @@ def with_file_type(metadata: Metadata, number: int) -> Metadata:
     for name, number in pending.items():
         new[name] = number
     return new
-
-
-def _is_common(key: str) -> bool:
-    """Whether every family may write the key; what a family adds stands behind the file type."""
-    own = key.partition(".")[2]
-    return own in COMMON or own.startswith("rope.scaling.")

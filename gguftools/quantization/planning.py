@@ -89,7 +89,7 @@ class Planner:
             else recipes.choose(recipe, triples, self.facts, self.matrix is not None, self.options)
         )
         self._warn_of_idle_options(recipe, choices)
-        items = [self._item(choice) for choice in choices]
+        items = [Item(tensors[each.name], each.format, self._importance(each)) for each in choices]
         encoded = [choice for choice in choices if choice.format.name != tensors[choice.name].format.name]
         bare = {item.tensor.name for item in items if item.importance is None}
         bare_and_encoded = [choice for choice in encoded if choice.format.is_quantized and choice.name in bare]
@@ -117,13 +117,9 @@ class Planner:
             for fault, hint in faults(key, old, after, self.layers.tensors):
                 raise OptionError(fault, hint or "`gguftools set-metadata --force` stores it in a file")
 
-    def _item(self, choice: Choice) -> Item:
+    def _importance(self, choice: Choice) -> Floats | None:
         tensor = self.layers.tensors[choice.name]
-        weighed = choice.format.is_quantized and choice.format.name != tensor.format.name
-        return Item(tensor, choice.format, self._importance(tensor) if weighed else None)
-
-    def _importance(self, tensor: Tensor) -> Floats | None:
-        if self.matrix is None:
+        if self.matrix is None or not choice.format.is_quantized or choice.format.name == tensor.format.name:
             return None
         if tensor.name not in self._importances:
             original = tensor.renamed(self.layers.old_names.get(tensor.name, tensor.name))

@@ -31,7 +31,7 @@ from quants.errors import FileError, FormatError
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
-from .finiteness import check_finite, check_finite_values
+from .finiteness import check_finite, check_finite_values, not_finite
 from .resume import resumable_gguf
 from .row_blocks import BLOCK_VALUES, Progress, RowBlock, over_rows, row_ranges, run_blocks
 
@@ -139,7 +139,11 @@ def write_files(
     """
     started = time.perf_counter()
     threads = thread_count(threads)
-    sources = _by_tensor(files)
+    made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # of each source, in the order of the files
+    for number, file in enumerate(files):
+        for index, item in enumerate(file.items):
+            made.setdefault(id(item.tensor), (item.tensor, []))[1].append((number, index, item))
+    sources = list(made.values())
     tasks = [
         Task(tensor, start, stop, wanted)
         for tensor, wanted in sources
@@ -180,15 +184,6 @@ def _open_sinks(
             resumable_gguf(file.path, file.layout, file.digest(), *resumable, overwrite, reads) for file in files
         )
         yield [stack.enter_context(output) for output in partial]
-
-
-def _by_tensor(files: Sequence[FilePlan]) -> list[tuple[Tensor, list[tuple[int, int, Item]]]]:
-    """Each source tensor with every item made from it, in the order of the files."""
-    found: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}
-    for number, file in enumerate(files):
-        for index, item in enumerate(file.items):
-            found.setdefault(id(item.tensor), (item.tensor, []))[1].append((number, index, item))
-    return list(found.values())
 
 
 def _block_rows(
@@ -288,10 +283,9 @@ def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]
     """Encode rows from `first_row` on, each with its group's importance. Raises FormatError beyond the range of F16."""
     if item.importance is None or len(item.importance) == 1:
         encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
-        bits = encoded.view("<u2") if item.format.name == "F16" else np.empty(0, "<u2")
         # Finite values that became infinite in F16 make a model that doesn't work.
-        if bits.size and int((bits & np.uint16(0x7C00)).max()) == 0x7C00:
-            row, column = (int(n) for n in np.argwhere((bits & 0x7C00) == 0x7C00)[0])
+        if item.format.name == "F16" and (wrong := not_finite(item.format, encoded)) is not None:
+            row, column = divmod(int(np.argmax(wrong)), item.tensor.width)
             where = f"row {first_row + row}, column {column}"
             problem = f"tensor {item.tensor.name!r} has a value in {where} that is beyond the range of F16"
             raise FormatError(problem, hint="choose BF16 or F32 for it")

@@ -39,11 +39,11 @@ def over_rows(
     tensors = list(tensors)
     threads, total = thread_count(threads), sum(tensor.nbytes for tensor in tensors)
     blocks = (RowBlock(tensor, *rows) for tensor in tensors for rows in row_ranges(tensor))
-
-    def perform(block: RowBlock) -> T:
-        return look(block.tensor, block.start, block.stop)
-
-    for block, result in run_blocks(blocks, perform, total, threads=threads, progress=progress, in_order=True):
+    results = run_blocks(
+        blocks, lambda block: look(block.tensor, block.start, block.stop), total, threads=threads, progress=progress,
+        in_order=True,
+    )  # fmt: skip
+    for block, result in results:
         yield block.tensor, block.start, result
 
 
@@ -77,17 +77,13 @@ def run_blocks(
     total: bytes of all blocks. executor: what runs the batches instead of threads of its own.
     progress(bytes done, total, tensor): called in this thread. What `perform` raises is raised here.
     """
-
-    def perform_all(batch: list[R]) -> list[T]:
-        return [perform(block) for block in batch]
-
     queue, done = _batches(blocks), 0
     running: dict[Future[list[T]], list[R]] = {}  # in the order of the blocks
     with nullcontext(executor) if executor else ThreadPoolExecutor(threads) as pool:
         try:
             while True:
                 for batch in islice(queue, 2 * threads - len(running)):
-                    running[pool.submit(perform_all, batch)] = batch
+                    running[pool.submit(lambda batch: list(map(perform, batch)), batch)] = batch
                 if not running:
                     return
                 ended = [next(iter(running))] if in_order else wait(running, return_when=FIRST_COMPLETED).done

@@ -55,7 +55,7 @@ import sys
 import numpy as np
 import gguftools
 import quants
-from gguftools.inspection.block_check import find_bad_blocks
+from gguftools.inspection.validation import find_bad_blocks
 
 def command(*arguments):
     sys.argv = ["gguftools", *arguments]

@@ -94,7 +94,9 @@ def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, 
         raise FileError(f"{where} uses number {last} of a storage that holds {stored}")
     width, rows = shape[-1] if shape else 1, math.prod(shape[:-1])
     origin = f"{file.path.name}: {name}"
-    if not size or _is_contiguous(shape, strides):
+    # Strides of dimensions of size 1 mean nothing.
+    is_contiguous = all(n == 1 or strides[i] == math.prod(shape[i + 1 :]) for i, n in enumerate(shape))
+    if not size or is_contiguous:
         begin = position + strided.offset * form.block_bytes
         return Tensor(name, shape, form, row_reader(file.read, begin, shape, form), origin)
     size, step = form.block_bytes, strides[-1]
@@ -110,11 +112,6 @@ def _tensor(file: PositionedInput, name: str, strided: Strided, storage: Bytes, 
         return copied.view(np.uint8).reshape(len(copied), width * size)
 
     return Tensor(name, shape, form, read, origin)
-
-
-def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Numbers follow each other in the storage. Strides of dimensions of size 1 mean nothing."""
-    return all(n == 1 or strides[i] == math.prod(shape[i + 1 :]) for i, n in enumerate(shape))
 
 
 def _read_zip(path: Path, buffer: Bytes) -> tuple[Any, dict[str, Bytes]]:
