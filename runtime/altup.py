@@ -25,8 +25,7 @@ def decode(forward: Pass, x: Floats) -> Floats:
         copies = forward.finite(layer.prefix, _through(forward, layer, copies, active))
     first = copies[0]
     back = [forward.project_expert(ends, "altup_unembd_proj", copies[i + 1], i) for i in range(others)]
-    mean: Floats = np.mean(np.stack([first, *(_as_long(first, copy) for copy in back)]), axis=0, dtype=np.float32)
-    return mean
+    return np.asarray(np.mean([first, *(_as_long(first, copy) for copy in back)], axis=0, dtype=np.float32), np.float32)
 
 
 def _through(forward: Pass, layer: Layer, copies: Floats, active: int) -> Floats:
@@ -60,5 +59,4 @@ def _modalities(forward: Pass, layer: Layer, x: Floats) -> Floats:
 def _as_long(x: Floats, y: Floats) -> Floats:
     """y with the length that x has, for each token."""
     wanted, own = (np.mean(values * values, axis=1, keepdims=True, dtype=np.float32) for values in (x, y))
-    scaled: Floats = y * np.sqrt(wanted) / np.sqrt(np.maximum(own, LEAST_SQUARE))
-    return scaled
+    return np.asarray(y * np.sqrt(wanted) / np.sqrt(np.maximum(own, LEAST_SQUARE)), np.float32)

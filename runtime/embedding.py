@@ -18,7 +18,7 @@ def embed(forward: Pass, ids: Ids) -> Floats:
 
     Raises ModelError past the last position that has an embedding.
     """
-    tensors, block, scale = forward.global_tensors, forward.block, forward.hyper.embedding_scale
+    tensors, scale = forward.global_tensors, forward.hyper.embedding_scale
     x = gather(tensors.need("token_embd.weight"), ids)
     if scale != 1:
         x *= np.float32(scale)
@@ -35,8 +35,8 @@ def embed(forward: Pass, ids: Ids) -> Floats:
     types = tensors.array("token_types.weight")
     if types is not None:
         x += types[0]
-    after_layers = block.output_norm == "token_embd_norm"
-    return x if after_layers else forward.norm_if_there(tensors, "token_embd_norm", x)
+    last = forward.block.output_norm == "token_embd_norm"  # which then stands behind the layers
+    return x if last else forward.norm_if_there(tensors, "token_embd_norm", x)
 
 
 def layer_inputs(forward: Pass, ids: Ids, x: Floats) -> Floats | None:
@@ -48,9 +48,9 @@ def layer_inputs(forward: Pass, ids: Ids, x: Floats) -> Floats | None:
     own *= np.float32(own.shape[2] ** 0.5)
     made = forward.project(tensors, "per_layer_model_proj", x)
     made *= np.float32(x.shape[1] ** -0.5)
-    both: Floats = own + forward.norm(tensors, "per_layer_proj_norm", made.reshape(own.shape))
-    both *= np.float32(2**-0.5)
-    return both
+    own += forward.norm(tensors, "per_layer_proj_norm", made.reshape(own.shape))
+    own *= np.float32(2**-0.5)
+    return own
 
 
 def layer_input(forward: Pass, layer: Layer, x: Floats) -> Floats:

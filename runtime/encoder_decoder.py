@@ -121,9 +121,10 @@ def _attended(
 
 
 def _fed_forward(forward: Pass, both: EncoderDecoder, layer: Layer, x: Floats) -> Floats:
-    up, (plain, with_gate) = forward.project(layer, "ffn_up", x), both.activations
-    if "ffn_gate.weight" not in layer:
-        return forward.project(layer, "ffn_down", ops.activated(plain, up, forward.threads))
-    gate = forward.project(layer, "ffn_gate", x)
-    hidden = ops.gated(with_gate, gate, up, forward.hyper.activation_limit, forward.threads)
+    hidden, (plain, with_gate) = forward.project(layer, "ffn_up", x), both.activations
+    if "ffn_gate.weight" in layer:
+        gate = forward.project(layer, "ffn_gate", x)
+        hidden = ops.gated(with_gate, gate, hidden, forward.hyper.activation_limit, forward.threads)
+    else:
+        hidden = ops.activated(plain, hidden, forward.threads)
     return forward.project(layer, "ffn_down", hidden)

@@ -107,6 +107,7 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
 
     def product(gate: Floats, up: Floats) -> None:
         KERNELS[name](gate)
-        activations.multiply(gate, up)
+        with np.errstate(over="ignore", invalid="ignore"):  # as kernels do; what is not finite is found behind a layer
+            np.multiply(gate, up, out=gate)
 
     return _each(product, gate, up, threads=threads)

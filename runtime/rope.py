@@ -42,27 +42,23 @@ class RopeScaling:
 
 def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
     """What a file's keys say. two_lists: it has longrope's divisors for short and for long texts."""
-    kind = keys.get("rope.scaling.type", "none")
+
+    def number(name: str, default: float) -> float:
+        return float(keys.get(f"rope.scaling.{name}", default))
+
+    kind, dynamic = keys.get("rope.scaling.type", "none"), number("dynamic_factor", 0)
     context = int(keys.get("rope.scaling.original_context_length", keys.get("context_length", 0)))
-    factor = float(keys.get("rope.scaling.attn_factor", 1.0))
-    if keys.get("rope.scaling.dynamic_factor"):
-        return RopeScaling("dynamic", float(keys.get("rope.scaling.dynamic_factor")), context)
+    if dynamic:
+        return RopeScaling("dynamic", dynamic, context)
     if two_lists:
-        return RopeScaling("longrope", 1.0, context, factor)
+        return RopeScaling("longrope", 1.0, context, number("attn_factor", 1))
     if kind == "none":
         return None
-    temperature = 10 * float(keys.get("rope.scaling.yarn_log_multiplier", 0.0))  # 0: yarn's own
+    temperature = 10 * number("yarn_log_multiplier", 0)  # 0: yarn's own
     scaling = RopeScaling(
-        kind=kind,
-        factor=float(keys.get("rope.scaling.factor", 1.0)),
-        original_context=context,
-        attn_factor=factor,
-        beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
-        beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
-        truncate=bool(keys.get("rope.scaling.yarn_truncate", True)),
-        mscale=temperature,
-        mscale_all_dim=temperature,
-    )
+        kind, number("factor", 1), context, number("attn_factor", 1), number("yarn_beta_fast", 32),
+        number("yarn_beta_slow", 1), bool(number("yarn_truncate", 1)), temperature, temperature,
+    )  # fmt: skip
     given = keys.get("rope.scaling.yarn_attn_factor")  # what cos and sin are multiplied by in all
     if kind != "yarn" or given is None:
         return scaling
@@ -71,8 +67,7 @@ def rope_scaling(keys: Keys, two_lists: bool) -> RopeScaling | None:
 
 def inverse_frequencies(dim: int, base: float) -> Floats:
     """Angle per position of each of the dim / 2 pairs, float32: base^(-2i / dim)."""
-    frequencies: Floats = (1.0 / base ** (np.arange(0, dim, 2, dtype=np.float64) / dim)).astype(np.float32)
-    return frequencies
+    return np.asarray(1.0 / base ** (np.arange(0, dim, 2, dtype=np.float64) / dim), np.float32)
 
 
 def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
@@ -90,8 +85,7 @@ def yarn_frequencies(dim: int, base: float, scaling: RopeScaling) -> Floats:
         high += 0.001  # as transformers, against a division by zero
     interpolated = np.clip((np.arange(dim // 2, dtype=np.float32) - low) / (high - low), 0, 1)
     kept = inverse_frequencies(dim, base)
-    mixed: Floats = (kept / scaling.factor * interpolated + kept * (1 - interpolated)).astype(np.float32)
-    return mixed
+    return np.asarray(kept / scaling.factor * interpolated + kept * (1 - interpolated), np.float32)
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
@@ -117,8 +111,7 @@ def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_
     if scaling is None or scaling.kind in ("none", "longrope"):
         return inverse_frequencies(dim, base)
     if scaling.kind == "linear":
-        slower: Floats = inverse_frequencies(dim, base) / np.float32(scaling.factor)
-        return slower
+        return np.asarray(inverse_frequencies(dim, base) / np.float32(scaling.factor), np.float32)
     if scaling.kind == "yarn":
         return yarn_frequencies(dim, base, scaling)
     if scaling.kind == "dynamic":

@@ -61,12 +61,6 @@ def each_softcap(x, cap):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def multiply(x, y):  # type: ignore[no-untyped-def]
-    for i in range(x.size):
-        x[i] *= y[i]
-
-
-@njit(cache=True, nogil=True)
 def gated_swiglu_clamped(gate, up, limit):  # type: ignore[no-untyped-def]
     """GPT-OSS: g sigmoid(1.702 g) (u + 1) with g at most `limit` and u within it on both sides."""
     for i in range(gate.size):

@@ -45,26 +45,6 @@ def nearest(typing: Any, x: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@intrinsic
-def power_of_two(typing: Any, n: Any) -> Any:
-    """2^n of a float32 that holds an integer in -126 … 127."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        exponent = builder.add(builder.fptosi(args[0], word), ir.Constant(word, 127))
-        return builder.bitcast(builder.shl(exponent, ir.Constant(word, 23)), ir.FloatType())
-
-    return types.float32(types.float32), codegen
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def polynomial(x, coefficients):  # type: ignore[no-untyped-def]
-    p = coefficients[0]
-    for c in coefficients[1:]:
-        p = p * x + c
-    return p
-
-
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
     """e^x of a float32; outside -87.3 … 88 the value at the end, so that sums and quotients need no special case."""
@@ -73,8 +53,11 @@ def exp(x):  # type: ignore[no-untyped-def]
     n = nearest(x * LOG2_E)
     r = x - n * LN2_HIGH
     r = r - n * LN2_LOW
-    p = polynomial(r, SERIES) * (r * r) + r + ONE
-    return p * power_of_two(n)
+    p = SERIES[0]
+    for c in SERIES[1:]:
+        p = p * r + c
+    p = p * (r * r) + r + ONE
+    return p * np.int32((np.int32(n) + 127) << 23).view(f32)  # 2^n: n is an integer in -126 … 127
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -86,7 +69,9 @@ def sigmoid(x):  # type: ignore[no-untyped-def]
 def tanh(x):  # type: ignore[no-untyped-def]
     far = ONE - TWO / (ONE + exp(x + x))
     y = x * x
-    p = polynomial(y, TANH)
+    p = TANH[0]
+    for c in TANH[1:]:
+        p = p * y + c
     return x + x * (y * p) if y < T_END else far
 
 
@@ -95,7 +80,9 @@ def erfc(x):  # type: ignore[no-untyped-def]
     """1 - erf(x): t * e^(-x^2 + P(t)) with t = 1 / (1 + |x|/2), and the mirror image for negative x."""
     z = -x if x < ZERO else x
     t = ONE / (ONE + HALF * z)
-    p = polynomial(t, ERFC)
+    p = ERFC[0]
+    for c in ERFC[1:]:
+        p = p * t + c
     tail = t * exp(p - z * z)
     return TWO - tail if x < ZERO else tail
 

@@ -6,7 +6,7 @@ are is an argument everywhere: passes that run beside each other each have their
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from .blas import one_thread
@@ -40,12 +40,6 @@ def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: 
 
     Matrix products within stay on the thread that asks for them.
     """
-    helpers = min(threads, len(pieces)) - 1
-    if helpers <= 0:
-        with one_thread():
-            for piece in pieces:
-                body(*piece)
-        return
     turn = itertools.count()  # `next` on it is atomic
 
     def work() -> None:
@@ -53,7 +47,7 @@ def parallel(body: Callable[[int, int], None], pieces: Sequence[Span], threads: 
             body(*pieces[i])
 
     with one_thread():
-        waiting: list[Future[None]] = [_pool(threads - 1).submit(work) for _ in range(helpers)]
+        waiting = [_pool(threads - 1).submit(work) for _ in range(min(threads, len(pieces)) - 1)]
         try:
             work()
         finally:
