@@ -14,10 +14,9 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.placement": "gpu_split",
     "gguftools.conversion.quantize": "quantize",
     "gguftools.conversion.shards": "merge split",
-    "gguftools.inspection.architectures": "architectures",
     "gguftools.inspection.audit": "audit",
+    "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
-    "gguftools.inspection.formats": "formats",
     "gguftools.inspection.hashing": "hash",
     "gguftools.inspection.validation": "validate",
     "gguftools.measurement.divergence": "divergence",
@@ -46,10 +45,9 @@ if TYPE_CHECKING:
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
     from .conversion.shards import merge, split
-    from .inspection.architectures import architectures
     from .inspection.audit import audit
+    from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff
-    from .inspection.formats import formats
     from .inspection.hashing import hash
     from .inspection.validation import validate
     from .measurement.divergence import divergence

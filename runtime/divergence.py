@@ -48,7 +48,7 @@ class Divergence:
     correlation: float
     chunks: list[float]
     scored: int
-    predictions: Doubles
+    predictions: "Doubles"
 
 
 def divergence(

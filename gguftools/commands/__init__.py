@@ -8,7 +8,7 @@ ENTRY_POINTS = "gguftools.commands"  # by which other packages bring commands
 
 
 def load(called: str | None = None) -> dict[str, ModuleType]:
-    """The modules of the commands by name, each with a function of that name and EXAMPLES of calls.
+    """The modules of the commands by name, each with a function of that name, and EXAMPLES; its docstring is help.
 
     called: the command that is asked for, if that is known: where it is one of ours, other packages are not looked at.
     """

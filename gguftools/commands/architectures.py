@@ -1,4 +1,4 @@
-"""`gguftools architectures`."""
+"""List the model architectures that are converted and run."""
 
 from ..console.options import Json, Markdown
 
@@ -6,9 +6,8 @@ EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
 
 
 def architectures(json: Json = False, markdown: Markdown = False) -> None:
-    """List the model architectures that are converted and run."""
     from ..console.ui import print_markdown, print_table, said
-    from ..inspection.architectures import architectures as known
+    from ..inspection.catalogue import architectures as known
 
     if said(known(), json):
         return

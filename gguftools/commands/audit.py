@@ -1,4 +1,4 @@
-"""`gguftools audit`."""
+"""Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,6 @@ def audit(
     fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Say what files could do to whoever loads them: chat templates, hidden text, links, odd tensors."""
     from ..console.ui import bytes_progress, print_json, print_line, print_table
     from ..inspection.audit import audit as look
 

@@ -1,4 +1,4 @@
-"""`gguftools convert`."""
+"""Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -35,7 +35,6 @@ def convert(
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Turn a Hugging Face checkpoint into a GGUF file; torch is not needed."""
     from ..console.ui import bytes_progress, print_report, resumable_note
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote

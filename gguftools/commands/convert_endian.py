@@ -1,4 +1,4 @@
-"""`gguftools convert-endian`."""
+"""Write a GGUF file in the other byte order, for machines such as IBM Z."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,6 @@ def convert_endian(
     output: Annotated[str | None, where("a file; default NAME-ORDER.gguf.")] = None,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Write a GGUF file in the other byte order, for machines such as IBM Z."""
     from ..console.ui import bytes_progress, print_line, said, size
     from ..conversion.endianness import convert_endian as run
 

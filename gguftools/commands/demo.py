@@ -1,4 +1,4 @@
-"""`gguftools demo`."""
+"""Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,6 @@ def demo(
     output: Annotated[Path, where("a folder.")] = Path("demo"),
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Convert a checkpoint, quantize it by three recipes, and print what each costs in quality."""
     from ..console.ui import note, print_table, said, size
     from ..demo import demo as run
     from ..demo import example

@@ -1,4 +1,4 @@
-"""`gguftools diff`."""
+"""Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +25,6 @@ def diff(
     all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Compare two models, or a file with the checkpoint it was made from; exit code 1 if they differ."""
     from ..console.ui import bytes_progress, print_json
 
     if vocab:

@@ -1,4 +1,4 @@
-"""`gguftools export`."""
+"""Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,6 @@ def export(
     ] = None,
     split_max_size: ShardSize = None, overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Turn a GGUF file back into a Hugging Face checkpoint, or write tensors as .safetensors or .npy."""
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run
 

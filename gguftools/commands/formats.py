@@ -1,4 +1,4 @@
-"""`gguftools formats`."""
+"""List the formats a tensor can be stored in: size, block, use of importance weights."""
 
 from ..console.options import Json
 
@@ -6,9 +6,8 @@ EXAMPLES = ("gguftools formats", "gguftools formats --json")
 
 
 def formats(json: Json = False) -> None:
-    """List the formats a tensor can be stored in: size, block, use of importance weights."""
     from ..console.ui import print_table, said
-    from ..inspection.formats import formats as known
+    from ..inspection.catalogue import formats as known
 
     if said(known(), json):
         return

@@ -1,4 +1,4 @@
-"""`gguftools gpu-split`."""
+"""Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,6 @@ def gpu_split(
     least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Choose the neurons of a PowerInfer model that go to the GPU, and write the file that says so."""
     from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run
 

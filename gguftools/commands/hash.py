@@ -1,4 +1,4 @@
-"""`gguftools hash`."""
+"""Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,6 @@ def hash(
     output: Annotated[str | None, where("a file for the manifest.")] = None,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Hash the tensors of GGUF files, or check them: metadata and padding do not count."""
     from ..console.ui import bytes_progress, print_json, print_line
     from ..inspection.hashing import check_file, write_manifest
     from ..inspection.hashing import hash as hashed

@@ -1,4 +1,4 @@
-"""`gguftools imatrix`."""
+"""Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,6 @@ def imatrix(
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
     overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Measure which weights matter while a model reads a text, for `quantize --imatrix`."""
     from ..console.ui import note, print_json, print_matrix, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning

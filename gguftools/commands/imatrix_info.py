@@ -1,4 +1,4 @@
-"""`gguftools imatrix-info`."""
+"""Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,6 @@ def imatrix_info(
     merge: Annotated[str | None, "Write them as one matrix; .dat for the legacy form (also converts one)."] = None,
     overwrite: Overwrite = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
     from ..console.ui import print_json, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path
     from ..quantization.imatrix import merge as merged

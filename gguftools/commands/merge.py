@@ -1,4 +1,4 @@
-"""`gguftools merge`."""
+"""Put a split set together: the file that was split, byte for byte."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,6 @@ def merge(
     free: Annotated[bool, "Delete each shard once its bytes are safe; if interrupted, run it again."] = False,
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Put a split set together: the file that was split, byte for byte."""
     from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import merge as run
 

@@ -1,4 +1,4 @@
-"""`gguftools perplexity`."""
+"""Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +26,6 @@ def perplexity(
     running: Annotated[bool, "Print the value after every window."] = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Measure how well a model predicts a text, by llama-perplexity's protocol: lower is better."""
     from ..console.terminal import put
     from ..console.ui import StepProgress, note, said, window_progress
     from ..measurement.perplexity import context_warning

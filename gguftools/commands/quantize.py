@@ -1,4 +1,4 @@
-"""`gguftools quantize`."""
+"""Write a model in smaller formats: one or more recipes, in one pass over the source."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,7 +59,6 @@ def quantize(
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write a model in smaller formats: one or more recipes, in one pass over the source."""
     from gguftools.quantization.recipes import RECIPES, Options
 
     from ..console.arguments import once, read_rules

@@ -1,4 +1,4 @@
-"""`gguftools set-metadata`."""
+"""Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +34,6 @@ def set_metadata(
     roll_back: Annotated[bool, "First undo an edit that was interrupted."] = False,
     dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Change metadata of a GGUF file: in place where it fits, else by an atomic copy. Tensors stay as they are."""
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..console.usage import misplaced_words

@@ -1,4 +1,4 @@
-"""`gguftools show`."""
+"""Show what GGUF files hold: a summary, metadata, tensors."""
 
 from typing import Annotated
 
@@ -18,7 +18,6 @@ def show(
     json: Json = False, markdown: Markdown = False,
     text: Annotated[bool, "A stable dump of keys, types, shapes and hashes, for diff."] = False,
 ) -> None:  # fmt: skip
-    """Show what GGUF files hold: a summary, metadata, tensors."""
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size
     from ..inspection import describe
     from ..metadata.text import brief

@@ -1,4 +1,4 @@
-"""`gguftools split`."""
+"""Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,6 @@ def split(
     no_tensor_first_split: Annotated[bool, "The first shard has the metadata alone."] = False,
     overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
 ) -> None:  # fmt: skip
-    """Cut a GGUF file into shards PREFIX-00001-of-0000N.gguf, of 128 tensors if nothing else is said."""
     from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import split as run
 

@@ -1,4 +1,4 @@
-"""`gguftools validate`."""
+"""Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
 
 from typing import Annotated
 
@@ -14,7 +14,6 @@ def validate(
     header: Annotated[bool, "Check the header alone, not every block of the data."] = False,
     threads: Threads = None, json: Json = False,
 ) -> None:  # fmt: skip
-    """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
     from ..console.ui import bytes_progress, print_json, print_line, print_table, size
     from ..inspection.validation import validate as check
 

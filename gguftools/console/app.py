@@ -20,7 +20,7 @@ PACKAGES = ("quants", "archs", "runtime", "gguftools")
 
 
 def build_app(version: str, modules: Mapping[str, ModuleType], called: str | None = None) -> typer.Typer:
-    """The Typer app. modules: by a command's name, what has the function of that name, and EXAMPLES of it.
+    """The Typer app. modules: by command; each has the function of that name, and EXAMPLES; its docstring is help.
 
     called: the one command that will run, if that is known: of the others only the names and purposes are made.
     """
@@ -41,7 +41,8 @@ def build_app(version: str, modules: Mapping[str, ModuleType], called: str | Non
 
     for name, module in modules.items():
         function = getattr(module, name.replace("-", "_"))
-        command = app.command(name, cls=Command, help=inspect.getdoc(function), epilog="\n".join(module.EXAMPLES))
+        purpose = inspect.getdoc(function) or module.__doc__
+        command = app.command(name, cls=Command, help=purpose, epilog="\n".join(module.EXAMPLES))
         command(with_common_options(function) if called in (None, name) else lambda: None)
     return app
 

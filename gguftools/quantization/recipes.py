@@ -91,10 +91,6 @@ class ModelFacts(NamedTuple):
     expert_count: int = 0
 
     @property
-    def query_heads_per_kv_head(self) -> int:
-        return self.head_count // self.head_count_kv if self.head_count_kv else 0
-
-    @property
     def is_70b(self) -> bool:
         """The 80-layer models of a few families, which the reference calls 70B, get a better attn_v."""
         if self.block_count != 80:
@@ -219,12 +215,6 @@ class Site:
     model: ModelFacts
     weighted: bool
 
-    @property
-    def deserves_more(self) -> bool:
-        """The first eighth, the last eighth, and every third between."""
-        eighth = self.n // 8
-        return self.i < eighth or self.i >= 7 * self.n // 8 or (self.i - eighth) % 3 == 2
-
 
 TESTS: dict[str, Callable[[Site], bool]] = {
     "first 2": lambda site: site.i < 2,
@@ -233,8 +223,9 @@ TESTS: dict[str, Callable[[Site], bool]] = {
     "first 8th": lambda site: site.i < site.n // 8,
     "first 8th counted": lambda site: site.count < site.n // 8,
     "middle": lambda site: site.n // 8 <= site.i < 7 * site.n // 8,
-    "more": lambda site: site.deserves_more,
-    "shared kv": lambda site: site.model.query_heads_per_kv_head >= 4,
+    # The first eighth, the last eighth, and every third between.
+    "more": lambda site: site.i < site.n // 8 or site.i >= 7 * site.n // 8 or (site.i - site.n // 8) % 3 == 2,
+    "shared kv": lambda site: 0 < 4 * site.model.head_count_kv <= site.model.head_count,
     "4 experts": lambda site: site.model.expert_count >= 4,
     "8 experts": lambda site: site.model.expert_count == 8,
     "falcon": lambda site: site.model.architecture == "falcon",
@@ -328,7 +319,11 @@ class _Chooser:
         role = "embedding" if name in TOKEN_EMBEDDINGS else self._roles[name]
         if not role:
             return self.default.name
-        site = self._site(role, name)
+        i = count = self._seen[role]
+        self._seen[role] += 1
+        if role != "V" and self.model.expert_count > 1 and layer_of(name) >= 0:
+            i = layer_of(name)
+        site = Site(i, self._values if role == "V" else self._layers, count, self.model, self.weighted)
         form = self._by_role(role, site, self.default.name)
         if self.recipe.name in LOW_BIT_RECIPES.split():
             return form
@@ -339,13 +334,6 @@ class _Chooser:
     def _by_role(self, role: str, site: Site, default: str) -> str:
         rules = _rules_of(role, self.recipe.name)
         return next((form for tests, form in rules if all(TESTS[name](site) is said for name, said in tests)), default)
-
-    def _site(self, role: str, name: str) -> Site:
-        i = count = self._seen[role]
-        self._seen[role] += 1
-        if role != "V" and self.model.expert_count > 1 and layer_of(name) >= 0:
-            i = layer_of(name)
-        return Site(i, self._values if role == "V" else self._layers, count, self.model, self.weighted)
 
 
 def choose(

@@ -47,16 +47,11 @@ class BlockCache:
         def read(begin: int, end: int) -> Bytes:
             if begin >= end:
                 return np.empty(0, np.uint8)
-            first, last = bisect_right(edges, begin) - 1, bisect_right(edges, end - 1) - 1
-            if first == last:
-                start = edges[first]
-                return self._block(file, edges, borders, first)[begin - start : end - start]
-            out = np.empty(end - begin, np.uint8)
-            for i in range(first, last + 1):
-                start, stop = max(begin, edges[i]), min(end, edges[i + 1])
-                block = self._block(file, edges, borders, i)
-                out[start - begin : stop - begin] = block[start - edges[i] : stop - edges[i]]
-            return out
+            pieces = [
+                self._block(file, edges, borders, i)[max(begin - edges[i], 0) : end - edges[i]]
+                for i in range(bisect_right(edges, begin) - 1, bisect_right(edges, end - 1))
+            ]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         return read
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from gguftools.console.tables import WIDEST, folded, places, table
+from gguftools.console.ui import WIDEST, folded, places, table
 
 ROWS = [("key", "value"), ("a.rather.long.name", "some words of a value"), ("b", "x" * 70)]
 

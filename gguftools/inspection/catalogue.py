@@ -1,9 +1,10 @@
-"""The formats that weights are stored in."""
+"""What there is: formats that weights are stored in, architectures that are converted and run."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from quants.format import formats as registered
+from archs.registry import architectures as every_architecture
+from quants.format import formats as every_format
 
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
@@ -33,6 +34,23 @@ def formats() -> tuple[FormatInfo, ...]:
             each.name, each.ggml_type, each.bits_per_weight, each.block_size, each.block_bytes,
             "needed" if each.needs_importance else "used" if each.uses_importance else "ignored",
         )
-        for each in registered().values()
+        for each in every_format().values()
         if each.has_codec and (each.is_quantized or each.name in FLOATS)
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArchitectureInfo:
+    """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn."""
+
+    name: str
+    hf_classes: tuple[str, ...]
+    vocabularies: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def architectures() -> tuple[ArchitectureInfo, ...]:
+    """All architectures, those of other packages too; each is converted to GGUF and run. Several may share a name."""
+    return tuple(ArchitectureInfo(each.name, each.hf_classes, each.vocab) for each in every_architecture())
