@@ -1,11 +1,10 @@
 """List the model architectures that are converted and run."""
 
-from ..console.options import Json, Markdown
 
 EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
 
 
-def architectures(json: Json = False, markdown: Markdown = False) -> None:
+def architectures(json: bool = False, markdown: bool = False) -> None:
     from ..console.ui import print_markdown, print_table, said
     from ..inspection.catalogue import architectures as known
 

@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 from typer import Exit
 
-from ..console.options import Files, Json, Threads
-
 EXAMPLES = (
     "gguftools audit model.gguf",
     "gguftools audit model.gguf --against checkpoint/",
@@ -15,11 +13,11 @@ EXAMPLES = (
 
 
 def audit(
-    files: Files,
+    files: list[Path],
     against: Annotated[Path | None, "Hugging Face folder or GGUF file that they were made from."] = None,
     tensor_values: Annotated[bool, "Also look for tensors out of line; reads all data."] = False,
     fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
-    threads: Threads = None, json: Json = False,
+    threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_json, print_line, print_table
     from ..inspection.audit import audit as look

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from ..console.options import Json, Matrix, Memory, Overwrite, Reserve, Resume, Threads, where
-
 EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
     "gguftools convert hf://org/model --outtype f16",
@@ -21,7 +19,7 @@ def convert(
     model: Annotated[
         str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), or hf://ORG/MODEL[@REVISION].")
     ],
-    output: Annotated[str | None, where("a file, or a folder for NAME-OUTTYPE.gguf; default the current one.")] = None,
+    output: Annotated[str | None, "a file, or a folder for NAME-OUTTYPE.gguf; default the current one."] = None,
     outtype: Annotated[
         str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."
     ] = "auto",
@@ -30,10 +28,10 @@ def convert(
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
-    imatrix: Matrix = None, reserve: Reserve = None, overwrite: Overwrite = False, resume: Resume = False,
-    threads: Threads = None, memory: Memory = "512M",
+    imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
+    threads: int | None = None, memory: Any = "512M",
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
-    json: Json = False,
+    json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_report, resumable_note
     from ..conversion.convert import convert as run

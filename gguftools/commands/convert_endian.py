@@ -5,16 +5,14 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import Json, Overwrite, where
-
 EXAMPLES = ("gguftools convert-endian model.gguf big -o model-big.gguf",)
 
 
 def convert_endian(
     file: Annotated[Path, Argument(help="GGUF file to convert (of a split set, any shard).")],
     order: Annotated[str | None, Argument(help="little or big; the other one if not given.")] = None,
-    output: Annotated[str | None, where("a file; default NAME-ORDER.gguf.")] = None,
-    overwrite: Overwrite = False, json: Json = False,
+    output: Annotated[str | None, "a file; default NAME-ORDER.gguf."] = None,
+    overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_line, said, size
     from ..conversion.endianness import convert_endian as run

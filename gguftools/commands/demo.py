@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..console.options import Json, Overwrite, where
-
 EXAMPLES = ("gguftools demo", "gguftools demo checkpoint/ --file text.txt -o results")
 
 
@@ -15,8 +13,8 @@ def demo(
     file: Annotated[
         Path | None, Option("--file", "-f", help="Text for the model to read: the example's if not given.")
     ] = None,
-    output: Annotated[Path, where("a folder.")] = Path("demo"),
-    overwrite: Overwrite = False, json: Json = False,
+    output: Annotated[Path, "a folder."] = Path("demo"),
+    overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import note, print_table, said, size
     from ..demo import demo as run

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit
 
-from ..console.options import Json, Threads
-
 if TYPE_CHECKING:
     from ..inspection.compare import DiffReport, TensorDifference
     from ..inspection.drafting import DraftingReport
@@ -23,7 +21,7 @@ def diff(
     b: Annotated[Path, Argument(help="What it is compared with.")],
     vocab: Annotated[bool, "Can B draft for A in speculative decoding?"] = False,
     all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
-    threads: Threads = None, json: Json = False,
+    threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_json
 

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import Json, Overwrite, ShardSize, Threads, where
-
 EXAMPLES = (
     "gguftools export model.gguf -o checkpoint",
     "gguftools export model.gguf -o norms.safetensors --tensors norm",
@@ -15,12 +13,12 @@ EXAMPLES = (
 
 def export(
     source: Annotated[Path, Argument(help="GGUF file (of a split set, any shard).")],
-    output: Annotated[str, where("a folder for a checkpoint, or a .safetensors or .npy file.")],
+    output: Annotated[str, "a folder for a checkpoint, or a .safetensors or .npy file."],
     tensors: Annotated[str | None, "Tensors whose names match: they are written under their GGUF names."] = None,
     outtype: Annotated[
         str | None, "Type of the weights: f32, f16 or bf16; default: floats as they are, blocks as f32."
     ] = None,
-    split_max_size: ShardSize = None, overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
+    split_max_size: int | None = None, overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, note, print_line, said, size, usage
     from ..conversion.export import export as run

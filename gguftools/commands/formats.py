@@ -1,11 +1,10 @@
 """List the formats a tensor can be stored in: size, block, use of importance weights."""
 
-from ..console.options import Json
 
 EXAMPLES = ("gguftools formats", "gguftools formats --json")
 
 
-def formats(json: Json = False) -> None:
+def formats(json: bool = False) -> None:
     from ..console.ui import print_table, said
     from ..inspection.catalogue import formats as known
 

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..console.options import Json, Overwrite, where
-
 EXAMPLES = ("gguftools gpu-split activation/ --vram 6G --model model.powerinfer.gguf",)
 
 
@@ -16,10 +14,10 @@ def gpu_split(
     model: Annotated[
         Path | None, Option("--model", "-m", help="The model's GGUF file; the one beside the folder if not given.")
     ] = None,
-    output: Annotated[str | None, where("a file; default MODEL.generated.gpuidx.")] = None,
+    output: Annotated[str | None, "a file; default MODEL.generated.gpuidx."] = None,
     batch: Annotated[int, Option(min=1, help="Neurons that are placed together.")] = 256,
     least: Annotated[int, Option(min=0, help="Neurons that a layer gets if it gets any.")] = 0,
-    overwrite: Overwrite = False, json: Json = False,
+    overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import print_line, said, size
     from ..conversion.placement import gpu_split as run

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Exit
 
-from ..console.options import Files, Json, Overwrite, where
-
 EXAMPLES = (
     "gguftools hash model.gguf",
     "gguftools hash model.gguf --sha256 -o model.manifest",
@@ -15,7 +13,7 @@ EXAMPLES = (
 
 
 def hash(
-    files: Files,
+    files: list[Path],
     xxh64: Annotated[bool, "XXH64: fast, against damage. The default."] = False,
     sha1: Annotated[bool, "SHA-1."] = False,
     sha256: Annotated[bool, "SHA-256: against tampering."] = False,
@@ -23,8 +21,8 @@ def hash(
     all: Annotated[bool, "All of them."] = False,
     no_tensors: Annotated[bool, "Of each file as a whole only."] = False,
     check: Annotated[Path | None, "Manifest to compare the files with."] = None,
-    output: Annotated[str | None, where("a file for the manifest.")] = None,
-    overwrite: Overwrite = False, json: Json = False,
+    output: Annotated[str | None, "a file for the manifest."] = None,
+    overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_json, print_line
     from ..inspection.hashing import check_file, write_manifest

@@ -5,18 +5,16 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import Chunks, Context, Json, Overwrite, TextFile, Threads, where
-
 EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
 
 
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
-    file: TextFile,
-    output: Annotated[str, where("a file; .dat for the legacy form.")],
-    ctx: Context = 512, chunks: Chunks = None,
+    file: Path,
+    output: Annotated[str, "a file; .dat for the legacy form."],
+    ctx: int = 512, chunks: int | None = None,
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
-    overwrite: Overwrite = False, threads: Threads = None, json: Json = False,
+    overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import note, print_json, print_matrix, window_progress
     from ..measurement.importance import imatrix

@@ -5,15 +5,13 @@ from typing import Annotated
 
 from typer import Argument, Exit
 
-from ..console.options import Json, Overwrite
-
 EXAMPLES = ("gguftools imatrix-info imatrix.gguf", "gguftools imatrix-info a.gguf b.gguf --merge both.gguf")
 
 
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
     merge: Annotated[str | None, "Write them as one matrix; .dat for the legacy form (also converts one)."] = None,
-    overwrite: Overwrite = False, json: Json = False,
+    overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import print_json, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import DryRun, Json, Overwrite, where
-
 EXAMPLES = (
     "gguftools merge model-00001-of-00003.gguf",
     "gguftools merge model-00001-of-00003.gguf -o whole.gguf --free",
@@ -15,9 +13,9 @@ EXAMPLES = (
 
 def merge(
     shard: Annotated[Path, Argument(help="Any shard of the split set; the others are beside it.")],
-    output: Annotated[str | None, where("a file; default PREFIX.gguf beside the shards.")] = None,
+    output: Annotated[str | None, "a file; default PREFIX.gguf beside the shards."] = None,
     free: Annotated[bool, "Delete each shard once its bytes are safe; if interrupted, run it again."] = False,
-    overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
+    overwrite: bool = False, dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import merge as run

@@ -7,8 +7,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..console.options import Chunks, Context, Json, TextFile, Threads
-
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
@@ -17,14 +15,14 @@ EXAMPLES = (
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
-    file: TextFile, ctx: Context = 512, chunks: Chunks = None,
+    file: Path, ctx: int = 512, chunks: int | None = None,
     stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
-    threads: Threads = None,
+    threads: int | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
     no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
     running: Annotated[bool, "Print the value after every window."] = False,
-    json: Json = False,
+    json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.terminal import put
     from ..console.ui import StepProgress, note, said, window_progress

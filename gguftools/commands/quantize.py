@@ -5,21 +5,6 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from ..console.options import (
-    DryRun,
-    Json,
-    Matrix,
-    Memory,
-    New,
-    Overwrite,
-    Reserve,
-    Resume,
-    ShardSize,
-    ShardTensors,
-    Threads,
-    where,
-)
-
 EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
     "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
@@ -32,8 +17,8 @@ EXAMPLES = (
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,
     recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
-    output: Annotated[str | None, where("a file, or a folder for MODEL-RECIPE.gguf; default: beside SOURCE.")] = None,
-    imatrix: Matrix = None,
+    output: Annotated[str | None, "a file, or a folder for MODEL-RECIPE.gguf; default: beside SOURCE."] = None,
+    imatrix: Path | None = None,
     include_weights: Annotated[list[str] | None, "Use the matrix for names with this part only."] = None,
     exclude_weights: Annotated[list[str] | None, "Ignore the matrix for names with this part."] = None,
     allow_missing_experts: Annotated[bool, "Go on where the matrix never saw many experts."] = False,
@@ -45,19 +30,19 @@ def quantize(
     leave_output_tensor: Annotated[bool, "Keep output.weight as it is."] = False,
     prune_layers: Annotated[Any, "Leave layers out, as 3,5,7; the rest is renumbered."] = None,
     override_kv: Annotated[list[Any] | None, "KEY=TYPE:VALUE; TYPE is int, float, bool or str."] = None,
-    new: New = False,
+    new: bool = False,
     keep_split: Annotated[bool, "As many shards as the source."] = False,
-    split_max_size: ShardSize = None, split_max_tensors: ShardTensors = None, reserve: Reserve = None,
+    split_max_size: int | None = None, split_max_tensors: int | None = None, reserve: int | None = None,
     allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
     no_fallback: Annotated[bool, "Fail where a tensor cannot have the format of its recipe."] = False,
     check_tensors: Annotated[bool, "Look for NaN and infinity everywhere before writing."] = False,
-    dry_run: DryRun = False, overwrite: Overwrite = False, resume: Resume = False,
+    dry_run: bool = False, overwrite: bool = False, resume: bool = False,
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
     ] = None,
-    threads: Threads = None, memory: Memory = "512M",
+    threads: int | None = None, memory: Any = "512M",
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
-    json: Json = False,
+    json: bool = False,
 ) -> None:  # fmt: skip
     from gguftools.quantization.recipes import RECIPES, Options
 

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import DryRun, Json, New, Overwrite, Reserve, where
-
 EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
     "gguftools set-metadata model.gguf --chat-template @template.jinja --dry-run",
@@ -26,13 +24,13 @@ def set_metadata(
     rename: Annotated[list[str] | None, "OLD=NEW: another name for a key."] = None,
     chat_template: Annotated[str | None, "Jinja text, or @FILE; tried on sample conversations."] = None,
     special_token: Annotated[list[str] | None, "ROLE=TOKEN by text or id, such as eos=<|im_end|>."] = None,
-    output: Annotated[str | None, where("a copy; FILE stays as it is.")] = None,
-    reserve: Reserve = None,
+    output: Annotated[str | None, "a copy; FILE stays as it is."] = None,
+    reserve: int | None = None,
     force: Annotated[bool, "Store values that the model cannot have, too."] = False,
-    new: New = False, overwrite: Overwrite = False,
+    new: bool = False, overwrite: bool = False,
     recover: Annotated[bool, "First complete an edit that was interrupted."] = False,
     roll_back: Annotated[bool, "First undo an edit that was interrupted."] = False,
-    dry_run: DryRun = False, json: Json = False,
+    dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
     from ..console.ui import bytes_progress, note, print_line, said, size, usage

@@ -1,8 +1,7 @@
 """Show what GGUF files hold: a summary, metadata, tensors."""
 
+from pathlib import Path
 from typing import Annotated
-
-from ..console.options import Files, Json, Markdown
 
 EXAMPLES = (
     "gguftools show model.gguf",
@@ -12,10 +11,10 @@ EXAMPLES = (
 
 
 def show(
-    files: Files,
+    files: list[Path],
     key: Annotated[list[str] | None, "Print the whole value of one key, arrays too."] = None,
     tensors: Annotated[str | None, "Tensors whose names match: they alone are listed."] = None,
-    json: Json = False, markdown: Markdown = False,
+    json: bool = False, markdown: bool = False,
     text: Annotated[bool, "A stable dump of keys, types, shapes and hashes, for diff."] = False,
 ) -> None:  # fmt: skip
     from ..console.ui import print_json, print_line, print_markdown, print_table, print_value, size

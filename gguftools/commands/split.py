@@ -5,8 +5,6 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..console.options import DryRun, Json, Overwrite, ShardSize, ShardTensors, where
-
 EXAMPLES = (
     "gguftools split model.gguf --split-max-size 2G",
     "gguftools split model.gguf --split-max-tensors 100 --dry-run",
@@ -15,10 +13,10 @@ EXAMPLES = (
 
 def split(
     file: Annotated[Path, Argument(help="GGUF file to split.")],
-    output: Annotated[str | None, where("PREFIX of the shards' names; default the file's own.")] = None,
-    split_max_size: ShardSize = None, split_max_tensors: ShardTensors = None,
+    output: Annotated[str | None, "PREFIX of the shards' names; default the file's own."] = None,
+    split_max_size: int | None = None, split_max_tensors: int | None = None,
     no_tensor_first_split: Annotated[bool, "The first shard has the metadata alone."] = False,
-    overwrite: Overwrite = False, dry_run: DryRun = False, json: Json = False,
+    overwrite: bool = False, dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_shards
     from ..conversion.shards import split as run

@@ -1,18 +1,17 @@
 """Check that files are sound: structure, keys, tensors, vocabulary, every block; exit code 1 if one is not."""
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Exit
-
-from ..console.options import Files, Json, Threads
 
 EXAMPLES = ("gguftools validate model.gguf", "gguftools validate *.gguf --header")
 
 
 def validate(
-    files: Files,
+    files: list[Path],
     header: Annotated[bool, "Check the header alone, not every block of the data."] = False,
-    threads: Threads = None, json: Json = False,
+    threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_json, print_line, print_table, size
     from ..inspection.validation import validate as check

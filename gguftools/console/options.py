@@ -4,30 +4,33 @@ A text in place of an Option is one with this help.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from typer import Argument, Option
 from typer.models import OptionInfo
 
-Files = Annotated[list[Path], Argument(help="GGUF files (of a split set, any shard).")]
-Threads = Annotated[int | None, Option("--threads", "-j", min=1, help="Threads; all processors if not given.")]
-Memory = Annotated[Any, "What running work may hold, such as 512M."]  # "512M", becomes bytes
-Reserve = Annotated[int | None, "Slack in the header for later edits, as 64K."]
-Resume = Annotated[bool, "Go on where an interrupted run stopped."]
-DryRun = Annotated[bool, "Say what would be written; write nothing."]
-Overwrite = Annotated[bool, "Replace what is there."]
-Json = Annotated[bool, "Print the result as JSON."]
-Markdown = Annotated[bool, "Print tables as Markdown."]
-Context = Annotated[int, Option("--ctx", "-c", min=4, help="Tokens of a window.")]
-Chunks = Annotated[int | None, Option("--chunks", min=1, help="Read the first so many windows only.")]
-TextFile = Annotated[Path, Option("--file", "-f", help="Text for the model to read.")]
-Matrix = Annotated[Path | None, "Importance matrix, GGUF or legacy form."]
-New = Annotated[bool, "Add keys that no program is known to read, too."]
-ShardTensors = Annotated[int | None, Option("--split-max-tensors", min=1, help="Tensors of a shard of the output.")]
-ShardSize = Annotated[int | None, "Tensor bytes of a shard of the output, as 2G."]
+# What a parameter of this name is in every command that says no more of it than its type.
+SHARED: Mapping[str, Any] = {
+    "files": Argument(help="GGUF files (of a split set, any shard)."),
+    "threads": Option("--threads", "-j", min=1, help="Threads; all processors if not given."),
+    "memory": "What running work may hold, such as 512M.",
+    "reserve": "Slack in the header for later edits, as 64K.",
+    "resume": "Go on where an interrupted run stopped.",
+    "dry_run": "Say what would be written; write nothing.",
+    "overwrite": "Replace what is there.",
+    "json": "Print the result as JSON.",
+    "markdown": "Print tables as Markdown.",
+    "ctx": Option("--ctx", "-c", min=4, help="Tokens of a window."),
+    "chunks": Option("--chunks", min=1, help="Read the first so many windows only."),
+    "file": Option("--file", "-f", help="Text for the model to read."),
+    "imatrix": "Importance matrix, GGUF or legacy form.",
+    "new": "Add keys that no program is known to read, too.",
+    "split_max_tensors": Option("--split-max-tensors", min=1, help="Tensors of a shard of the output."),
+    "split_max_size": "Tensor bytes of a shard of the output, as 2G.",
+}
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Leave out progress and notes, but no warning or error.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Say what is read, compiled and written, and when.")]
 Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")]
@@ -52,11 +55,6 @@ PARSERS = {
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 
 
-def where(detail: str) -> Any:
-    """The option that says where to write; detail: a file or a folder, and which one if it is not given."""
-    return Option("--output", "-o", metavar="PATH", help=f"Where to write: {detail}")
-
-
 def parser(name: str) -> Callable[[str], Any]:
     """A function of `arguments`, which is imported when there is a text to be read."""
 
@@ -70,10 +68,12 @@ def parser(name: str) -> Callable[[str], Any]:
 
 def with_word(parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter of a command whose option has a word for its value, which says how that is read and completed."""
-    annotation, info = get_args(parameter.annotation)
-    if isinstance(info, str):
-        info = Option(help=info)
-        parameter = parameter.replace(annotation=Annotated[annotation, info])
+    own = parameter.annotation
+    annotation, info = get_args(own) if get_origin(own) is Annotated else (own, SHARED[parameter.name])
+    if isinstance(info, str):  # of --output: a file or a folder, and which one if it is not given
+        to_write = Option("--output", "-o", metavar="PATH", help=f"Where to write: {info}")
+        info = to_write if parameter.name == "output" else Option(help=info)
+    parameter = parameter.replace(annotation=Annotated[annotation, info])
     while inner := [each for each in get_args(annotation) if each is not NoneType]:
         annotation = inner[0]  # Path of Path | None, str of list[str] | None
     word = info.metavar or BY_NAME.get(parameter.name, BY_TYPE.get(annotation, ""))

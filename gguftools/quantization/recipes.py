@@ -91,6 +91,10 @@ class ModelFacts(NamedTuple):
     expert_count: int = 0
 
     @property
+    def query_heads_per_kv_head(self) -> int:
+        return self.head_count // self.head_count_kv if self.head_count_kv else 0
+
+    @property
     def is_70b(self) -> bool:
         """The 80-layer models of a few families, which the reference calls 70B, get a better attn_v."""
         if self.block_count != 80:
@@ -225,7 +229,7 @@ TESTS: dict[str, Callable[[Site], bool]] = {
     "middle": lambda site: site.n // 8 <= site.i < 7 * site.n // 8,
     # The first eighth, the last eighth, and every third between.
     "more": lambda site: site.i < site.n // 8 or site.i >= 7 * site.n // 8 or (site.i - site.n // 8) % 3 == 2,
-    "shared kv": lambda site: 0 < 4 * site.model.head_count_kv <= site.model.head_count,
+    "shared kv": lambda site: site.model.query_heads_per_kv_head >= 4,
     "4 experts": lambda site: site.model.expert_count >= 4,
     "8 experts": lambda site: site.model.expert_count == 8,
     "falcon": lambda site: site.model.architecture == "falcon",

@@ -18,13 +18,11 @@ from typing import Annotated
 
 from typer import Argument
 
-from gguftools.console.options import Json, Reserve
-
 EXAMPLES = ("gguftools count-tensors model.gguf --json",)
 
 
 def count_tensors(
-    file: Annotated[Path, Argument(help="GGUF file.")], reserve: Reserve = None, json: Json = False
+    file: Annotated[Path, Argument(help="GGUF file.")], reserve: int | None = None, json: bool = False
 ) -> None:
     """Count the tensors of a GGUF file."""
     import gguftools
