@@ -19,17 +19,6 @@ def build_app(called: str | None = None) -> "typer.Typer":
     return build(__version__, commands.load(called), called)
 
 
-def _prepare() -> None:
-    """What commands need, and --help does not."""
-    from .console.startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
-    from .files.bus_errors import take_bus_errors
-
-    take_bus_errors()
-    collect_garbage_seldom()
-    load_constants_alone()
-    keep_numba_from_scipy()
-
-
 def main() -> None:
     """Run the command line, and exit."""
     take_interruptions()
@@ -37,8 +26,14 @@ def main() -> None:
 
     terminal.prepare_streams()
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if called:
-        _prepare()
+    if called:  # what commands need, and --help does not
+        from .console.startup import collect_garbage_seldom, keep_numba_from_scipy, load_constants_alone
+        from .files.bus_errors import take_bus_errors
+
+        take_bus_errors()
+        collect_garbage_seldom()
+        load_constants_alone()
+        keep_numba_from_scipy()
     try:
         build_app(None if "_GGUFTOOLS_COMPLETE" in os.environ else called)()
     except SystemExit as ended:

@@ -132,13 +132,14 @@ def _told() -> Iterator[None]:
     """Meanwhile what the packages log goes to stderr."""
     import logging
     import resource
+    import sys
     import time
 
     from ..metadata.visible import visible
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            terminal.say(f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
+            terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
     start, handler = time.perf_counter(), Told()
     for name in PACKAGES:

@@ -53,7 +53,7 @@ def unwritable(error: OSError) -> int:
     """Say that the output cannot be written, unless whoever read it has closed it; the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would fail again
     if not isinstance(error, BrokenPipeError):
-        say(f"error: the output cannot be written: {error.strerror}")
+        put(sys.stderr, f"error: the output cannot be written: {error.strerror}")
     return 1
 
 
@@ -85,8 +85,3 @@ def put(stream: TextIO, *parts: str | tuple[str, str]) -> None:
     stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
     if stream is sys.stderr:
         stream.flush()
-
-
-def say(line: str) -> None:
-    """Put a line on stderr."""
-    put(sys.stderr, line)

@@ -1,7 +1,8 @@
 """Convert a Hugging Face checkpoint to GGUF: in a float type or Q8_0 as a converter does, or straight to a recipe."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def convert(
         return write_file(replace(file, reserve=reserve), wanted, run, warnings=warnings)
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
-    derive, magic = (None, b"GGUF") if predictor is None else (_with_predictor(*open_predictor(predictor)), MAGIC)
-    model = open_to_convert(source, pre, embed_tokenizer, merge_change(merge_lora), derive, magic)
+    derive = None if predictor is None else partial(_with_predictor, *open_predictor(predictor))
+    change, magic = merge_change(merge_lora), b"GGUF" if derive is None else MAGIC
+    model = open_to_convert(source, pre, embed_tokenizer, change, derive, magic)
     wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
     path = _target(output, model.path, wanted)
     if model.origin.remote and threads is None:
@@ -101,13 +103,9 @@ def _target(output: PathLike | None, folder: Path, outtype: str) -> Path:
 
 
 def _with_predictor(
-    layers: Sequence[tuple[Tensor, Tensor]], threshold: float | None
-) -> Callable[[Plan, Checkpoint], Plan]:
-    """What makes a PowerInfer file of a plan."""
-
-    def derive(planned: Plan, checkpoint: Checkpoint) -> Plan:
-        config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
-        metadata = sparse_metadata(planned.architecture, config, planned.metadata, threshold)
-        return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, layers))
-
-    return derive
+    layers: Sequence[tuple[Tensor, Tensor]], threshold: float | None, planned: Plan, checkpoint: Checkpoint
+) -> Plan:
+    """The plan of a PowerInfer file."""
+    config = normalized(checkpoint.config, planned.architecture.defaults, planned.architecture.keys)
+    metadata = sparse_metadata(planned.architecture, config, planned.metadata, threshold)
+    return replace(planned, metadata=metadata, tensors=sparse_tensors(planned.tensors, layers))

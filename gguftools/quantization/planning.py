@@ -98,7 +98,13 @@ class Planner:
             self.warnings.append(f"the importance matrix changes no tensor of {recipe.name}")
         lacking = tuple(choice.name for choice in bare_and_encoded) if self.matrix is not None else ()
         groups = shard(items, self.origin, self.layers, self.splitting)
-        files = _files(path, self.metadata(recipe), groups, self.origin, self.reserve)
+        metadata, count, origin = self.metadata(recipe), len(groups), self.origin
+        paths = shard_paths(path, path.name.removesuffix(".gguf"), count) if count > 1 else [path]
+        files = tuple(
+            FilePlan(each, shard_metadata(metadata, number, count, len(items)) if count > 1 else metadata, tuple(group),
+                     origin.alignment, 0 if number else self.reserve, origin.magic)
+            for number, (each, group) in enumerate(zip(paths, groups, strict=True))
+        )  # fmt: skip
         return Planned(recipe.name, files, {choice.name: choice for choice in choices}, lacking)
 
     @cached_property
@@ -299,15 +305,3 @@ def shard(items: Sequence[Item], origin: Origin, layers: PrunedModel, splitting:
         old_name = layers.old_names.get(item.tensor.name, item.tensor.name)
         groups.setdefault(shard_of.get(old_name, 0), []).append(item)
     return [group for _, group in sorted(groups.items())]
-
-
-def _files(
-    path: Path, metadata: Metadata, groups: Sequence[Sequence[Item]], origin: Origin, reserve: int
-) -> tuple[FilePlan, ...]:
-    count, total = len(groups), sum(map(len, groups))
-    paths = shard_paths(path, path.name.removesuffix(".gguf"), count) if count > 1 else [path]
-    return tuple(
-        FilePlan(each, shard_metadata(metadata, number, count, total) if count > 1 else metadata, tuple(items),
-                 origin.alignment, 0 if number else reserve, origin.magic)
-        for number, (each, items) in enumerate(zip(paths, groups, strict=True))
-    )  # fmt: skip
