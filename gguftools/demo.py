@@ -1,14 +1,14 @@
 """The whole road on one checkpoint: convert, quantize, measure, so that sizes and quality stand side by side."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .conversion.convert import convert
 from .conversion.quantize import quantize
 from .files.atomic import made_folder
 from .measurement.perplexity import perplexity, read_text
+from .writing.report import Report
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
 RECIPES = ("Q8_0", "Q4_K_M", "Q2_K")
@@ -17,7 +17,7 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Report):
     """One file of the comparison."""
 
     recipe: str
@@ -27,9 +27,6 @@ class Row:
     perplexity: float
     standard_error: float
     tokens_per_second: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "file": str(self.file)}
 
 
 def example(name: str) -> Path:

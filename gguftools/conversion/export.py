@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ from ..files.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
 from ..metadata.difference import compare_metadata
 from ..model import Model, opened, selected
+from ..writing.report import Report
 from ..writing.row_blocks import Progress, over_rows
 
 OUTTYPES = ("F32", "F16", "BF16")
@@ -39,7 +40,7 @@ TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class ExportReport:
+class ExportReport(Report):
     """What was written. differing: metadata keys that a conversion of it would write otherwise; empty is best."""
 
     path: Path
@@ -48,10 +49,6 @@ class ExportReport:
     bytes: int
     hf_class: str | None = None
     differing: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        own = asdict(self)
-        return {"file": str(own.pop("path")), **own}
 
 
 def export(

@@ -1,16 +1,18 @@
 """What there is: formats that weights are stored in, architectures that are converted and run."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from archs.registry import architectures as every_architecture
 from quants.format import formats as every_format
+
+from ..writing.report import Report
 
 FLOATS = ("F32", "F16", "BF16")  # of the types whose values have bytes of their own, those that weights are stored in
 
 
 @dataclass(frozen=True)
-class FormatInfo:
+class FormatInfo(Report):
     """A format by its name and its number in files: `block` values take `block_bytes` bytes.
 
     importance: what becomes of importance weights.
@@ -22,9 +24,6 @@ class FormatInfo:
     block: int
     block_bytes: int
     importance: Literal["needed", "used", "ignored"]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def formats() -> tuple[FormatInfo, ...]:
@@ -40,15 +39,12 @@ def formats() -> tuple[FormatInfo, ...]:
 
 
 @dataclass(frozen=True)
-class ArchitectureInfo:
+class ArchitectureInfo(Report):
     """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn."""
 
     name: str
     hf_classes: tuple[str, ...]
     vocabularies: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:

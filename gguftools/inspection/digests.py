@@ -1,10 +1,11 @@
 """What hashing finds. Beside `hashing`, whose function `hash` would take the place of Python's in these classes."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..metadata.visible import visible
+from ..writing.report import Report
 
 ESCAPE = "\\"
 
@@ -40,7 +41,7 @@ class HashReport:
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Report):
     """What a manifest says and what was found: None where there is no such tensor, or no such line."""
 
     name: str
@@ -55,17 +56,11 @@ class Mismatch:
             return f"{self.name}: not in the manifest"
         return f"{self.name}: {self.algorithm} is {self.found}, not {self.expected}"
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Report):
     """How many lines of a manifest were checked for a file, and which were wrong."""
 
     file: str
     checked: int
     mismatches: list[Mismatch]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)

@@ -5,7 +5,7 @@ and the same text for every id from 5 on (the first few are special tokens that 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from runtime.tokenizer import Tokenizer
 from ..metadata.checks import check_types
 from ..metadata.text import plain
 from ..model import Model, opened
+from ..writing.report import Report
 
 FIRST_COMPARED = 5
 MAX_LENGTH_DIFFERENCE = 128
@@ -25,13 +26,15 @@ ROLES = ("bos", "eos", "eot", "unk", "pad")
 
 
 @dataclass(frozen=True)
-class DraftingReport:
+class DraftingReport(Report):
     """Can `draft` draft for `target`?
 
     tokens: lengths of the two lists. same_until: the first id from 5 on whose text differs, or the shorter length.
     differing: how many ids differ in text. special: role → the two ids. obstacles: what forbids it; edits: the
     `set-metadata` arguments for the draft that remove them, where that can be done; notes: what differs besides.
     """
+
+    also = ("possible",)
 
     target: Path
     draft: Path
@@ -46,9 +49,6 @@ class DraftingReport:
     @property
     def possible(self) -> bool:
         return not self.obstacles
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "target": str(self.target), "draft": str(self.draft), "possible": self.possible}
 
 
 def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingReport:

@@ -3,9 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from ..files.gguf.writer import RESERVE_KEY
 from ..metadata.checks import problems as key_problems
 from ..model import Model, opened_gguf
 from ..writing.finiteness import not_finite
+from ..writing.report import Report
 from ..writing.row_blocks import Progress, by_tensor
 from .vocabulary_check import ERROR, WARNING, check_vocabulary
 
@@ -43,8 +43,10 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class ValidationReport:
+class ValidationReport(Report):
     """What was looked at, and what is wrong. tensors, keys, bytes: how much was checked."""
+
+    also = ("valid",)
 
     path: Path
     problems: tuple[Problem, ...]
@@ -55,10 +57,6 @@ class ValidationReport:
     @property
     def valid(self) -> bool:
         return not any(problem.severity == ERROR for problem in self.problems)
-
-    def as_dict(self) -> dict[str, Any]:
-        own = asdict(self)
-        return {"file": str(own.pop("path")), **own, "valid": self.valid}
 
 
 def validate(

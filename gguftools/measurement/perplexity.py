@@ -3,8 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from quants.errors import FileError
 
 from ..files.naming import hint_for_absent
 from ..model import Model, opened
+from ..writing.report import Report
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
@@ -21,7 +21,7 @@ Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
-class PerplexityReport:
+class PerplexityReport(Report):
     """perplexity ± standard_error; chunks: the running value after each window.
 
     tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
@@ -39,9 +39,6 @@ class PerplexityReport:
     compile_seconds: float
     skipped: float | None = None
     dense_perplexity: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def perplexity(

@@ -3,19 +3,34 @@
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 
 
 @dataclass(frozen=True)
-class LogitReport:
+class Report:
+    """A result whose fields are what `--json` prints, and behind them the properties `also`; `path` is called file."""
+
+    also: ClassVar[tuple[str, ...]] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        own = {"file" if name == "path" else name: value for name, value in asdict(self).items()}
+        own |= {name: getattr(self, name) for name in self.also}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in own.items()}
+
+
+@dataclass(frozen=True)
+class LogitReport(Report):
     """How far a file's logits are from the original's.
 
     difference: the largest over all prompts and positions, in units of the standard deviation of the original's logits
     on that prompt. exact: every weight is stored with the value that it had, so that nothing but the order of sums may
     make a difference. An encoder's hidden states stand in for logits.
     """
+
+    also = ("passed",)
 
     prompts: int
     tokens: int
@@ -27,9 +42,6 @@ class LogitReport:
     def passed(self) -> bool:
         """Whether the file is as good as it can be told to be: rounded weights make any difference possible."""
         return not self.exact or self.difference <= self.tolerance
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "passed": self.passed}
 
 
 class TensorReport(NamedTuple):
