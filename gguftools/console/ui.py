@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..conversion.shards import ShardsReport
     from ..quantization.imatrix import ImportanceMatrix
-    from ..writing.report import OutputReport, QuantizeReport
+    from ..writing.report import QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -159,7 +159,12 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
     if said(report, as_json):
         return
     for output in report.outputs:
-        _note_fallbacks(output)
+        reasons: dict[tuple[str, str], list[str]] = {}  # a line for all tensors that fall back for the same reason
+        for tensor in output.fallbacks:
+            reasons.setdefault((tensor.format, tensor.fallback or ""), []).append(tensor.name)
+        for (form, reason), names in reasons.items():
+            who = f"{names[0]} becomes" if len(names) == 1 else f"{len(names)} tensors ({names[0]}, …) become"
+            note(f"{output.recipe}: {who} {form}: {reason}")
         types = [(name, str(count), size(nbytes)) for name, (count, nbytes) in output.by_format().items()]
         print_table(None, ("type", "tensors", "bytes"), types, "lrr")
         worst = sorted(output.tensors, key=lambda each: -(each.rmse or 0))
@@ -179,16 +184,6 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         verdict = expected if check.exact else "weights were rounded, so it is no error"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
-
-
-def _note_fallbacks(output: "OutputReport") -> None:
-    """One line for all tensors that became another format than the recipe's for the same reason."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for tensor in output.fallbacks:
-        reasons.setdefault((tensor.format, tensor.fallback or ""), []).append(tensor.name)
-    for (form, reason), names in reasons.items():
-        who = names[0] if len(names) == 1 else f"{len(names)} tensors ({names[0]}, …)"
-        note(f"{output.recipe}: {who} {'becomes' if len(names) == 1 else 'become'} {form}: {reason}")
 
 
 def print_shards(report: "ShardsReport", as_json: bool) -> None:
