@@ -1,8 +1,8 @@
 """A tokenizer rebuilt from GGUF metadata alone."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from gguf.constants import Keys, TokenType
 
@@ -11,12 +11,23 @@ from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
-from .tokenizers.model import TokenizerModel
 from .tokenizers.pieces import Pieces
 from .tokenizers.special import Splitter
 from .tokenizers.wordpiece import WordPieces
 
-__all__ = ["Tokenizer", "tokenizer_from_metadata"]
+
+class TokenizerModel(Protocol):
+    """One kind of vocabulary. add_bos, add_eos: whether tokens go around a text where the file does not say."""
+
+    add_bos: bool
+    add_eos: bool
+
+    def encode(self, text: str, start: bool) -> list[int]:
+        """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids in a row; control tokens as they are written."""
+
 
 MODELS: dict[str, Callable[[TokenList], TokenizerModel]] = {
     "gpt2": BytePairs,
@@ -36,7 +47,7 @@ class Tokenizer:
     def __init__(self, model: TokenizerModel, tokens: TokenList) -> None:
         self._model = model
         self._tokens = tokens
-        self._splitter = cache(self._build_splitter)
+        self._splitter = cache(self._build_splitter)  # by `parse_special`
         self.bos = _first(tokens, Keys.Tokenizer.BOS_ID, "tokenizer.ggml.cls_token_id")
         self.eos = _first(tokens, Keys.Tokenizer.EOS_ID, Keys.Tokenizer.SEP_ID)
         self.add_bos = tokens.flag(Keys.Tokenizer.ADD_BOS, model.add_bos) and self.bos is not None
@@ -52,7 +63,11 @@ class Tokenizer:
         add_special: put the tokens around it that the model expects. parse_special: control tokens written in the text
         become those tokens; user-defined ones always do. Raises VocabularyError for text that is not Unicode.
         """
-        _check_unicode(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"U+{ord(text[error.start]):04X}"
+            raise VocabularyError(f"the text has half of a UTF-16 pair, {half}, at character {error.start}") from error
         ids = [self.bos] if add_special and self.add_bos and self.bos is not None else []
         for part in self._splitter(parse_special).split(text):
             if isinstance(part, int):
@@ -82,19 +97,15 @@ class Tokenizer:
         return self._tokens.texts[number]
 
     def _build_splitter(self, parse_special: bool) -> Splitter:
-        return Splitter(
-            (number, token) for number, token in self._special_tokens() if parse_special or not token.special
-        )
-
-    def _special_tokens(self) -> Iterable[tuple[int, AddedToken]]:
-        """The tokens that are found in text: by their type, and those that types cannot describe."""
+        """Of the tokens that are found in text: by their type, and those that types cannot describe."""
         special = {TokenType.CONTROL: True, TokenType.UNKNOWN: True, TokenType.USER_DEFINED: False}
         typed = {
             int(number): AddedToken(self._tokens.texts[number], special[type])
             for type in special
             for number in (self._tokens.types == type).nonzero()[0]
         }
-        return (typed | self._tokens.added).items()
+        found = typed | self._tokens.added
+        return Splitter((number, token) for number, token in found.items() if parse_special or not token.special)
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -109,14 +120,6 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
         raise VocabularyError(f"the file's vocabulary is {what}; known are {', '.join(map(repr, MODELS))}")
     tokens = TokenList(metadata)
     return Tokenizer(MODELS[name](tokens), tokens)
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"U+{ord(text[error.start]):04X}"
-        raise VocabularyError(f"the text has half of a UTF-16 pair, {half}, at character {error.start}") from error
 
 
 def _first(tokens: TokenList, *keys: str) -> int | None:

@@ -27,6 +27,7 @@ from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import words
 
 CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
 ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
@@ -150,7 +151,7 @@ def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:
     )]  # fmt: skip
     return _tokenizer_json(
         found, {TokenType.NORMAL}, [as_text(merge) for merge in found.merges()],
-        normalizer=_normalizer(found, kind), pre_tokenizer=_cutting(found, kind),
+        normalizer=normalizer(found, kind), pre_tokenizer=cutting(kind, found.flag(Keys.Tokenizer.ADD_PREFIX, False)),
         post_processor=_closing(found, *adds) or (None if kind.bare else byte_level()),
         decoder=byte_level(),
         ignore_merges=found.flag("tokenizer.huggingface.ignore_merges", kind.ignore_merges),
@@ -178,7 +179,10 @@ def _tokenizer_json(
     }  # fmt: skip
 
 
-def _normalizer(found: _Vocabulary, kind: PreTokenizer) -> Any:
+def normalizer(found: TokenList, kind: PreTokenizer) -> Any:
+    """The normalizer of tokenizer.json, None for none. Raises VocabularyError where the file's own is not JSON."""
+    if kind.escaped:
+        return SPACES
     if block := found.metadata.get("tokenizer.huggingface.normalizer"):
         try:
             return parse_json(block)
@@ -189,8 +193,10 @@ def _normalizer(found: _Vocabulary, kind: PreTokenizer) -> Any:
     return {"type": name} if name else None
 
 
-def _cutting(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any]:
-    prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, False)
+def cutting(kind: PreTokenizer, prefix: bool) -> dict[str, Any]:
+    """The pre_tokenizer of tokenizer.json. prefix: it puts a space before the text."""
+    if kind.name == "whitespace":
+        return {"type": "WhitespaceSplit"}
     *first, last = kind.steps or ("",)
     if last == GPT2 and not first:
         return byte_level(prefix, True)
@@ -200,7 +206,7 @@ def _cutting(found: _Vocabulary, kind: PreTokenizer) -> dict[str, Any]:
             step["add_prefix_space"] = prefix
             break
     else:
-        steps.append(byte_level(prefix, False))
+        steps += [] if kind.raw else [byte_level(prefix, False)]
     return {"type": "Sequence", "pretokenizers": steps}
 
 
@@ -222,7 +228,6 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     """tokenizer.json of a SentencePiece model with merges: text with its spaces as pieces have them."""
     prefix = found.flag(Keys.Tokenizer.ADD_PREFIX, True)
     first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
@@ -231,7 +236,7 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
     adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
     return _tokenizer_json(
         found, {kind for kind in TokenType if kind != TokenType.UNUSED}, _merges(found),
-        normalizer=None if prefix else spaces, pre_tokenizer=first if prefix else None,
+        normalizer=None if prefix else SPACES, pre_tokenizer=first if prefix else None,
         post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
     )  # fmt: skip

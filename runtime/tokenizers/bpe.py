@@ -12,10 +12,9 @@ from gguf.constants import Keys, TokenType
 
 from archs.small_files import parse_json
 from archs.vocab.listed import TokenList, as_text
-from archs.vocab.pretokenizer import PreTokenizer, byte_characters, pre_tokenizer
+from archs.vocab.pretokenizer import byte_characters, pre_tokenizer
+from archs.vocab.restore import cutting, normalizer
 from quants.errors import VocabularyError
-
-__all__ = ["BytePairs"]
 
 BYTE_VALUES = {character: byte for byte, character in byte_characters().items()}
 
@@ -51,13 +50,11 @@ class BytePairs:
     @cached_property
     def _library(self) -> Any:
         """The library's tokenizer, without any special tokens. Building takes most of its time for the merges."""
-        from tokenizers import Tokenizer
-
         if complete := self.tokens.metadata.get(Keys.Tokenizer.HF_JSON):
             return _read(parse_json(complete) | {"added_tokens": [], "post_processor": None, "truncation": None})
-        tokenizer = Tokenizer(self._merging())
-        tokenizer.normalizer = _normalizer(self.tokens.metadata, self.pre)
-        tokenizer.pre_tokenizer = _cutting(self.pre)
+        blocks = {"normalizer": normalizer(self.tokens, self.pre), "pre_tokenizer": cutting(self.pre, False)}
+        tokenizer = _read({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}} | blocks)
+        tokenizer.model = self._merging()
         return tokenizer
 
     def _merging(self) -> Any:
@@ -75,13 +72,9 @@ class BytePairs:
         unknown = self.tokens.id(Keys.Tokenizer.UNK_ID) if self.pre.raw else None
         try:
             return models.BPE(
-                vocabulary,
-                merges,
-                ignore_merges=ignore_merges,
-                byte_fallback=self.pre.raw,
-                fuse_unk=self.pre.raw,
+                vocabulary, merges, ignore_merges=ignore_merges, byte_fallback=self.pre.raw, fuse_unk=self.pre.raw,
                 unk_token=None if unknown is None else self.tokens.texts[unknown],
-            )
+            )  # fmt: skip
         except Exception as error:  # the library raises Exception itself
             raise VocabularyError(f"the file's merges do not fit its tokens: {error}") from error
 
@@ -98,38 +91,3 @@ def _read(content: Mapping[str, Any]) -> Any:
 def _pair(merge: str) -> tuple[str, str]:
     cut = merge.find(" ", 1)
     return merge[:cut], merge[cut + 1 :]
-
-
-def _normalizer(metadata: Mapping[str, Any], pre: PreTokenizer) -> Any:
-    from tokenizers import normalizers
-
-    if pre.escaped:
-        return normalizers.Replace(" ", "▁")
-    if block := metadata.get("tokenizer.huggingface.normalizer"):
-        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": parse_json(block)}
-        return _read(empty).normalizer
-    composed = metadata.get("tokenizer.ggml.normalizer.nfc", pre.normalizer == "NFC")
-    return normalizers.NFC() if composed else None
-
-
-def _cutting(pre: PreTokenizer) -> Any:
-    """The steps of a name as the library's pre-tokenizers; byte characters are made where no step does."""
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split, WhitespaceSplit
-
-    if pre.name == "whitespace":
-        return WhitespaceSplit()
-    steps: list[Any] = []
-    for step in pre.steps:
-        match step:
-            case str():
-                steps.append(Split(Regex(step), "isolated"))
-            case {"type": "Punctuation"}:
-                steps.append(Punctuation(step["behavior"].lower()))
-            case {"type": "Digits"}:
-                steps.append(Digits(step["individual_digits"]))
-            case {"type": "ByteLevel"}:
-                steps.append(ByteLevel(add_prefix_space=False, use_regex=step["use_regex"]))
-    if not pre.raw and not any(isinstance(step, ByteLevel) for step in steps):
-        steps.append(ByteLevel(add_prefix_space=False, use_regex=False))
-    return Sequence(steps)

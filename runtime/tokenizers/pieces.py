@@ -13,8 +13,6 @@ from gguf.constants import Keys, TokenType
 from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
 
-__all__ = ["Pieces"]
-
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 LIBRARY_TYPES = [TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED]  # what text can become
 
@@ -25,8 +23,7 @@ class Pieces:
     def __init__(self, tokens: TokenList, unigram: bool) -> None:
         self.tokens = tokens
         self.unigram = unigram
-        self.add_bos = not unigram
-        self.add_eos = unigram
+        self.add_bos, self.add_eos = not unigram, unigram
         self.prefix_space = tokens.flag(Keys.Tokenizer.ADD_PREFIX, True)
         self._bytes_of = cache(lambda number: tokens.as_bytes(number, lambda text: text.replace("▁", " ").encode()))
         self._processor = cache(self._build)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from archs.vocab.files import AddedToken
 
-__all__ = ["Splitter"]
-
 # Unicode's White_Space, which the `tokenizers` library goes by; Python's `strip` also takes U+001C … U+001F.
 WHITE_SPACE = "".join(filter(str.isspace, map(chr, {*range(0x3001)} - {*range(0x1C, 0x20)})))
 CIRCLED = ((0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189))

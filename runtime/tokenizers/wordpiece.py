@@ -9,8 +9,6 @@ from gguf.constants import Keys
 from archs.vocab.listed import TokenList
 from archs.vocab.wordpiece import words
 
-__all__ = ["WordPieces"]
-
 # What transformers takes out of a text again, in each word with the space before it.
 SPACED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"),
@@ -52,9 +50,8 @@ class WordPieces:
 
         unknown = self.tokens.id(Keys.Tokenizer.UNK_ID)
         vocabulary = {text: number for number, text in enumerate(self._texts)}
-        tokenizer = Tokenizer(
-            models.WordPiece(vocabulary, unk_token="[UNK]" if unknown is None else self._texts[unknown])
-        )
+        unknown_text = "[UNK]" if unknown is None else self._texts[unknown]
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown_text))
         tokenizer.normalizer = normalizers.BertNormalizer(
             lowercase=self.tokens.flag("tokenizer.ggml.normalizer.lowercase", True),
             strip_accents=self.tokens.metadata.get("tokenizer.ggml.normalizer.strip_accents"),
