@@ -26,13 +26,13 @@ def decode(forward: Pass, x: Floats) -> Floats:
 
 def _sequential(forward: Pass, layer: Layer, x: Floats) -> Floats:
     block, scale = forward.block, np.float32(forward.hyper.residual_scale)
-    if not mixes_tokens(layer):
+    if not _has(layer, "attn_output", "ssm_out", "shortconv.in_proj"):  # in some hybrids a layer has one of both parts
         return _added(x, feed_forward(forward, layer, forward.norm(layer, "attn_norm", x), x), scale)
     mixed = token_mixer(forward, layer, forward.norm(layer, "attn_norm", x))
     if block.ffn_norm != "post_attention_norm":
         mixed = forward.norm_if_there(layer, "post_attention_norm", mixed)
     x = forward.norm_if_there(layer, "attn_output_norm", _added(x, mixed, scale))
-    if not feeds_forward(layer):
+    if not _has(layer, "ffn_up", "ffn_up_exps", "ffn_gate_inp"):
         return x
     fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x)
     fed = forward.norm_if_there(layer, "post_ffw_norm", fed)
@@ -58,13 +58,8 @@ def _added(x: Floats, part: Floats, scale: np.float32) -> Floats:
     return np.add(x, part, out=part)
 
 
-def mixes_tokens(layer: Layer) -> bool:
-    """Whether the layer looks at other tokens; in some hybrids a layer does this or the feed-forward net, not both."""
-    return any(f"{name}.weight" in layer for name in ("attn_output", "ssm_out", "shortconv.in_proj"))
-
-
-def feeds_forward(layer: Layer) -> bool:
-    return any(f"{name}.weight" in layer for name in ("ffn_up", "ffn_up_exps", "ffn_gate_inp"))
+def _has(layer: Layer, *names: str) -> bool:
+    return any(f"{name}.weight" in layer for name in names)
 
 
 def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
@@ -73,7 +68,7 @@ def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
         return latent_attention(forward, layer, x)
     if "shortconv.in_proj.weight" in layer:
         return short_convolution(forward, layer, x)
-    if "ssm_ba.weight" in layer or "ssm_beta.weight" in layer:
+    if _has(layer, "ssm_ba", "ssm_beta"):
         return gated_delta(forward, layer, x)
     if "ssm_in.weight" not in layer:
         return attention(forward, layer, x)

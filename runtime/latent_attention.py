@@ -23,21 +23,18 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     key_width = int(keys.need("attention.key_length_mla"))
     eps = float(keys.get("attention.latent_norm_epsilon", forward.hyper.eps))
 
+    low, name = x, "attn_q"
     if "attn_q_a.weight" in layer:
-        q = forward.norm(layer, "attn_q_a_norm", forward.project(layer, "attn_q_a", x), eps)
-        q = forward.project(layer, "attn_q_b", q)
-    else:
-        q = forward.project(layer, "attn_q", x)
-    q = q.reshape(len(x), own.heads, key_width)
+        low, name = forward.norm(layer, "attn_q_a_norm", forward.project(layer, "attn_q_a", x), eps), "attn_q_b"
+    q = forward.project(layer, name, low).reshape(len(x), own.heads, key_width)
     plain, q_rotated = q[:, :, :-rotated], np.ascontiguousarray(q[:, :, -rotated:])
 
     compressed = forward.project(layer, "attn_kv_a_mqa", x)
     latent = forward.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
     k_rotated = np.ascontiguousarray(compressed[:, None, latent_width:])
 
-    cos, sin = forward.rope(own)
-    apply_rope(q_rotated, cos, sin, forward.block.rope, forward.threads)
-    apply_rope(k_rotated, cos, sin, forward.block.rope, forward.threads)
+    for part in (q_rotated, k_rotated):
+        apply_rope(part, *forward.rope(own), forward.block.rope, forward.threads)
 
     query = np.concatenate((_per_head(forward, layer, "attn_k_b", plain), q_rotated), axis=2)
     factors = temperature(forward, own.rotates)

@@ -70,7 +70,7 @@ def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no
             for i in range(q.shape[2]):
                 recall(state[h, i], decay[t, h], k[t, h, i], error)
             for i in range(q.shape[2]):
-                learn(state[h, i], error, beta[t, h] * k[t, h, i], q[t, h, i], y[t, h])
+                head_step(error, f32(1), beta[t, h] * k[t, h, i], q[t, h, i], state[h, i], y[t, h])
 
 
 @njit(cache=True, nogil=True)
@@ -78,10 +78,3 @@ def recall(state, decay, key, error):  # type: ignore[no-untyped-def]
     for j in range(state.size):
         state[j] *= decay
         error[j] -= key * state[j]
-
-
-@njit(cache=True, nogil=True)
-def learn(state, error, write, read, y):  # type: ignore[no-untyped-def]
-    for j in range(state.size):
-        state[j] += write * error[j]
-        y[j] += read * state[j]
