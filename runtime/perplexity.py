@@ -25,7 +25,7 @@ from .kernels.threads import share_out
 # `LazyLogits` instead of arrays leave it to us to compute no more of them than the losses need.
 Forward = Callable[[Ids, int], Iterable[Floats] | LazyLogits]
 Progress = Callable[[int, int, float], None]
-MOST_LOSS = 700.0  # e^709 is the largest number there is
+MOST_LOSS = 700.0  # e^709 is the largest number there is; a NaN is not below it
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,8 @@ class Windows:
         return self.last - self.first + 1
 
     def batches(self, tokens: Sequence[int] | Ids, bos: int | None, size: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """What the model is given, (windows, n_ctx), and the right tokens of what is scored, (windows, scored).
-
-        bos: takes the place of each window's first token. size: windows at a time.
+        """Of `size` windows at a time: what the model is given, (windows, n_ctx), bos instead of each first token; and
+        the right tokens of what is scored, (windows, scored).
         """
         text = np.asarray(tokens, np.int64)
         for begin in range(0, len(self.starts), size):
@@ -86,9 +85,8 @@ def windows(tokens: int, n_ctx: int, *, chunks: int | None = None, stride: int =
             f"the text has {tokens} tokens, enough for {count} of the at least 2 windows of {n_ctx} that are needed",
             hint="take a longer text or a smaller context",
         )
-    starts = [i * (stride or n_ctx) for i in range(count)]
     first = n_ctx - stride - 1 if stride else n_ctx // 2
-    return Windows(starts[:chunks], n_ctx, first, n_ctx - 2)
+    return Windows([i * (stride or n_ctx) for i in range(count)][:chunks], n_ctx, first, n_ctx - 2)
 
 
 def perplexity(
@@ -108,18 +106,15 @@ def perplexity(
     for inputs, targets in plan.batches(tokens, bos, batch):
         for window in _window_losses(forward(inputs if batch > 1 else inputs[0], plan.first), targets, threads):
             losses[len(running)] = window
-            running.append(_perplexity(float(losses[: len(running) + 1].mean())))
+            loss = float(losses[: len(running) + 1].mean())
+            if not loss < MOST_LOSS:
+                what = f"the mean loss is {loss:.3g}; the logits are no predictions"
+                raise ModelError(what, "keys or weights are wrong")
+            running.append(math.exp(loss))
             if progress is not None:
                 progress(len(running), len(plan.starts), running[-1])
     error = running[-1] * standard_error(losses)  # that of the mean loss, carried over to its exponential
     return Perplexity(running[-1], error, running, n_ctx * len(running), losses.size)
-
-
-def _perplexity(loss: float) -> float:
-    """Of a mean loss. Raises ModelError where it is no number, or one too large to mean anything."""
-    if not loss < MOST_LOSS:
-        raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
-    return math.exp(loss)
 
 
 def _window_losses(result: Iterable[Floats] | LazyLogits, targets: Ids, threads: int) -> Iterator[Doubles]:

@@ -23,9 +23,8 @@ VALUES_PER_THREAD = 1 << 16
 class RopeScaling:
     """How a model's rotation was stretched past its original context.
 
-    kind: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors, not a kind).
-    factor: by how much; original_context: tokens the unstretched model was trained for.
-    attn_factor: multiplies cos and sin; for longrope it is all there is, for yarn it comes on top of yarn's own.
+    kind: "linear", "yarn", "longrope" or "dynamic" (llama3's scaling is a tensor of divisors). original_context: tokens
+    the unstretched model was trained for. attn_factor: multiplies cos and sin, for yarn on top of its own factor.
     mscale, mscale_all_dim: of DeepSeek's yarn; 0 where the model has none.
     """
 
@@ -123,10 +122,8 @@ def scaled_frequencies(dim: int, base: float, scaling: RopeScaling | None, last_
 def rope_table(
     dim: int, base: float, scaling: RopeScaling | None, freq_factors: Floats | None, positions: ArrayLike
 ) -> tuple[Floats, Floats]:
-    """cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head.
-
-    freq_factors: divisors of the frequencies, float32 (dim / 2,) (`rope_freqs.weight`, or the one of longrope's two
-    lists that fits the text's length). Raises ValueError for a scaling of unknown kind.
+    """cos and sin, float32 (positions, dim / 2), of the `dim` rotated values of a head. Raises ValueError for a scaling
+    of unknown kind. freq_factors: divisors of the frequencies, float32 (dim / 2,).
     """
     at = np.asarray(positions, np.int64).reshape(-1)
     frequencies = scaled_frequencies(dim, base, scaling, int(at.max(initial=0)))
