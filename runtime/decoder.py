@@ -13,7 +13,7 @@ from .gated_delta import gated_delta
 from .latent_attention import latent_attention
 from .layer import Layer, Pass
 from .self_attention import attention
-from .state_space import short_convolution, state_space
+from .state_space import mamba, mamba2, short_convolution
 
 
 def decode(forward: Pass, x: Floats) -> Floats:
@@ -46,10 +46,9 @@ def _sequential(forward: Pass, layer: Layer, x: Floats) -> Floats:
 def _parallel(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """Attention and feed-forward net beside each other; each may have a norm of its own."""
     first = forward.norm(layer, "attn_norm", x)
-    second = forward.norm(layer, "attn_norm_2", x) if "attn_norm_2.weight" in layer else first
-    third = forward.norm(layer, "ffn_norm", x) if "ffn_norm.weight" in layer else first
-    mixed = attention(forward, layer, second)
-    return _added(_added(x, mixed, np.float32(1)), feed_forward(forward, layer, third, x), np.float32(1))
+    second, third = (forward.norm(layer, n, x) if _has(layer, n) else first for n in ("attn_norm_2", "ffn_norm"))
+    mixed = _added(x, attention(forward, layer, second), np.float32(1))
+    return _added(mixed, feed_forward(forward, layer, third, x), np.float32(1))
 
 
 def _added(x: Floats, part: Floats, scale: np.float32) -> Floats:
@@ -72,5 +71,5 @@ def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
         return gated_delta(forward, layer, x)
     if "ssm_in.weight" not in layer:
         return attention(forward, layer, x)
-    mixed = state_space(forward, layer, x)
+    mixed = (mamba if "ssm_x.weight" in layer else mamba2)(forward, layer, x)
     return np.add(mixed, attention(forward, layer, x), out=mixed) if "attn_output.weight" in layer else mixed

@@ -113,10 +113,8 @@ def _heads(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
 def _attended(
     forward: Pass, layer: Layer, part: str, x: Floats, seen: tuple[Floats, Floats], bias: Floats | None, *, causal: bool
 ) -> Floats:
-    q = _heads(forward, layer, f"{part}_q", x)
-    mixed = attend(
-        q, *seen, q_positions=forward.positions, scale=1.0, causal=causal, bias=bias, threads=forward.threads
-    )
+    q, at = _heads(forward, layer, f"{part}_q", x), forward.positions
+    mixed = attend(q, *seen, q_positions=at, scale=1.0, causal=causal, bias=bias, threads=forward.threads)
     return forward.project(layer, f"{part}_o", mixed)
 
 

@@ -4,7 +4,6 @@ Source: transformers `models/qwen3_next/modeling_qwen3_next.py`.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import ops
 from .arrays import Floats
@@ -22,31 +21,22 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     heads, inner = int(keys.need("ssm.time_step_rank")), int(keys.need("ssm.inner_size"))
     mixed = convolved(forward, layer, "ssm_conv1d", forward.project(layer, "attn_qkv", x))
     q, k, v = split(ops.activated(forward.hyper.activation, mixed, threads), groups * size, 2 * groups * size)
-    alpha, beta, group = _steps(forward, layer, x, heads, groups)
+    if "ssm_ba.weight" in layer:  # Qwen3-Next: heads that share a key are neighbours, with one projection by key
+        both = forward.project(layer, "ssm_ba", x).reshape(len(x), groups, 2, heads // groups)
+        beta, alpha = (np.ascontiguousarray(both[:, :, i]).reshape(len(x), heads) for i in (0, 1))
+        group = np.arange(heads) // (heads // groups)
+    else:  # Qwen3.5: keys take turns
+        beta, alpha = (forward.project(layer, name, x) for name in ("ssm_beta", "ssm_alpha"))
+        group = np.arange(heads) % groups
     q, k = (_unit(part.reshape(len(x), groups, size))[:, group] for part in (q, k))
     q *= np.float32(size**-0.5)
     v = v.reshape(len(x), heads, -1)
     a, bias = layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias")
     decay = np.exp(a * ops.softplus(alpha + bias))
-    y = scanned(forward, layer, delta_heads, (v, q, k, decay, beta), (heads, size, inner // heads), heads)
+    y = scanned(forward, layer, delta_heads, (v, q, k, decay, ops.sigmoid(beta)), (heads, size, inner // heads), heads)
     normed = forward.norm(layer, "ssm_norm", y).reshape(len(x), inner)
     gate = forward.project(layer, "attn_gate", x)
     return forward.project(layer, "ssm_out", ops.gated("silu", gate, normed, 0, threads))
-
-
-def _steps(
-    forward: Pass, layer: Layer, x: Floats, heads: int, groups: int
-) -> tuple[Floats, Floats, NDArray[np.intp]]:
-    """How much each head forgets (before the softplus) and learns, (tokens, heads) each; each head's key.
-
-    Qwen3-Next's heads that share a key are neighbours, with one projection by key; in Qwen3.5's files keys take turns.
-    """
-    if "ssm_ba.weight" in layer:
-        both = forward.project(layer, "ssm_ba", x).reshape(len(x), groups, 2, heads // groups)
-        beta, alpha = (np.ascontiguousarray(both[:, :, i]).reshape(len(x), heads) for i in (0, 1))
-        return alpha, ops.sigmoid(beta), np.arange(heads) // (heads // groups)
-    beta, alpha = forward.project(layer, "ssm_beta", x), forward.project(layer, "ssm_alpha", x)
-    return alpha, ops.sigmoid(beta), np.arange(heads) % groups
 
 
 def _unit(x: Floats) -> Floats:

@@ -14,13 +14,8 @@ from .layer import Layer, Pass
 from .recurrence import convolved, scanned, split
 
 
-def state_space(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """The state-space part of a layer over x (tokens, width), with its projections: float32 (tokens, width)."""
-    return mamba(forward, layer, x) if "ssm_x.weight" in layer else mamba2(forward, layer, x)
-
-
 def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
-    """Mamba (Gu and Dao 2023): every channel has its own time step and decays."""
+    """Mamba (Gu and Dao 2023): every channel has its own time step and decays. x, result: float32 (tokens, width)."""
     keys, threads = forward.keys, forward.threads
     size, rank = int(keys.need("ssm.state_size")), int(keys.need("ssm.time_step_rank"))
     inputs, gate = split(forward.project(layer, "ssm_in", x), int(keys.need("ssm.inner_size")))

@@ -19,8 +19,7 @@ SPACED = (
 class WordPieces:
     """Model "bert"."""
 
-    add_bos = True
-    add_eos = True
+    add_bos = add_eos = True
 
     def __init__(self, tokens: TokenList) -> None:
         self.tokens = tokens
