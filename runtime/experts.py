@@ -36,11 +36,11 @@ def _expert(forward: Pass, layer: Layer, expert: int, x: Floats) -> Floats:
     activation, limit = forward.hyper.activation, forward.hyper.activation_limit
     if "ffn_gate_up_exps.weight" in layer:
         gate, up = (np.ascontiguousarray(half) for half in np.split(project("gate_up", x), 2, axis=1))
-        return project("down", ops.gated(activation, gate, up, limit, forward.threads))
-    up = project("up", x)
-    if not forward.block.gated:
-        return project("down", ops.activated(activation, up, forward.threads))
-    return project("down", ops.gated(activation, project("gate", x), up, limit, forward.threads))
+    elif forward.block.gated:
+        up, gate = project("up", x), project("gate", x)
+    else:
+        return project("down", ops.activated(activation, project("up", x), forward.threads))
+    return project("down", ops.gated(activation, gate, up, limit, forward.threads))
 
 
 def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
