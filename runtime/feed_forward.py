@@ -56,13 +56,14 @@ def experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Flo
 def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
     """down(activation(gate x) * up x): float32 (tokens, width). suffix: "_shexp" for a shared expert."""
     hyper, threads = forward.hyper, forward.threads
-    up = forward.project(layer, f"ffn_up{suffix}", x)
+    inputs = forward.inputs(x)
+    up = forward.project(layer, f"ffn_up{suffix}", inputs)
     if hyper.activation == "xielu":
         return forward.project(layer, f"ffn_down{suffix}", ops.xielu(up, *hyper.xielu[layer.index]))
     if not forward.block.gated:
         return _down(forward, layer, suffix, ops.activated(hyper.activation, up, threads))
     if f"ffn_gate{suffix}.weight" in layer:
-        gate = forward.project(layer, f"ffn_gate{suffix}", x)
+        gate = forward.project(layer, f"ffn_gate{suffix}", inputs)
     else:  # one fused projection, the gate first
         gate, up = (np.ascontiguousarray(half) for half in np.split(up, 2, axis=1))
     most = forward.numbers(layer).sparsity

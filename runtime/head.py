@@ -13,7 +13,7 @@ import numpy as np
 
 from quants import Tensor
 
-from . import ops
+from . import integer_product, ops
 from .arrays import Doubles, Floats, Ids
 from .kernels.softmax import fold_tile
 from .kernels.threads import parallel, shares
@@ -51,10 +51,28 @@ class LazyLogits:
     def losses(self, targets: Ids) -> Doubles:
         """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
-        rows = as_multiplied(rows, self.weight.format.name, self.precision)
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
-        # of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target
-        state = np.array([[-np.inf, 0.0, 0.0]]).repeat(len(rows), axis=0)
+        exact = self.precision != "float32" or not integer_product.pays(len(rows), *self.weight.shape)
+        state = self._folded(rows, wanted) if exact else self._folded_integers(rows, wanted)
+        losses: Doubles = state[:, 0] + np.log(state[:, 1]) - state[:, 2]
+        return losses.reshape(targets.shape)
+
+    def _folded_integers(self, rows: Floats, wanted: Ids) -> Doubles:
+        """The state of `fold_tile` after the whole vocabulary, each thread with tokens of its own."""
+        inputs, states = integer_product.packed(rows, self.threads), dict[int, Doubles]()
+
+        def fold(start: int, stop: int) -> None:
+            state = no_state(len(rows))
+            for first, logits in integer_product.columns(inputs, self.weight, start, stop):
+                fold_tile(logits if self.finish is None else self.finish(logits, first), wanted, first, state)
+            states[start] = state
+
+        parallel(fold, shares(self.weight.rows, integer_product.COLUMNS, 4 * self.threads), self.threads)
+        return merged([states[start] for start in sorted(states)])  # whichever thread came first
+
+    def _folded(self, rows: Floats, wanted: Ids) -> Doubles:
+        """The same in float32: each thread takes inputs of its own."""
+        rows, state = as_multiplied(rows, self.weight.format.name, self.precision), no_state(len(rows))
         pieces = shares(len(rows), max(1, len(rows) // (2 * self.threads)), self.threads)
 
         for first, tile in decoded_tiles(self.weight, 0, self.weight.rows, TILE, self.threads):
@@ -65,8 +83,20 @@ class LazyLogits:
                 fold_tile(finished, wanted[start:stop], first, state[start:stop])
 
             parallel(fold, pieces, self.threads)
-        losses: Doubles = state[:, 0] + np.log(state[:, 1]) - state[:, 2]
-        return losses.reshape(targets.shape)
+        return state
+
+
+def no_state(rows: int) -> Doubles:
+    """Of each row: the largest logit so far, the sum of e^(logit - largest), the logit of its target."""
+    return np.array([[-np.inf, 0.0, 0.0]]).repeat(rows, axis=0)
+
+
+def merged(states: list[Doubles]) -> Doubles:
+    """The state of rows over tokens that were folded apart."""
+    every = np.stack(states)
+    top = every[:, :, 0].max(axis=0)
+    sums = (every[:, :, 1] * np.exp(every[:, :, 0] - top)).sum(axis=0)
+    return np.stack([top, sums, every[:, :, 2].sum(axis=0)], axis=1)
 
 
 def head(forward: Pass, x: Floats) -> LazyLogits | Floats:

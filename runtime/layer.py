@@ -18,7 +18,7 @@ from . import ops
 from .arrays import Floats, Ids
 from .importance import Observe
 from .kv_cache import KVCache
-from .matmul import matmul, matmul_experts
+from .matmul import Inputs, matmul, matmul_experts
 from .precision import Precision
 from .rope import RopeScaling, rope_table
 
@@ -120,15 +120,19 @@ class Pass:
         """The widths, windows and so on of one layer."""
         return self.hyper.layers[layer.index]
 
-    def project(self, layer: Layer, name: str, x: Floats, rows: NDArray[np.intp] | None = None) -> Floats:
+    def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
         """x (n, width) @ W.T (+ bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
-            self.observe(weight.name, x, 0, 1)
+            self.observe(weight.name, x.x if isinstance(x, Inputs) else x, 0, 1)
         if rows is not None:
             weight, bias = take(weight, rows), None if bias is None else bias[rows]
         y = matmul(x, weight, threads=self.threads, precision=self.precision)
         return y if bias is None else np.add(y, bias, out=y)
+
+    def inputs(self, x: Floats) -> Inputs:
+        """x (n, width), to be projected by several weights of a layer."""
+        return Inputs(x, self.threads)
 
     def project_expert(self, layer: Layer, name: str, x: Floats, expert: int) -> Floats:
         """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""

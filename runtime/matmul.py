@@ -1,18 +1,21 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
-With few rows of input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work,
+Many rows are multiplied in 16-bit integers where the processor is faster at them (`integer_product`). In float32, with
+few rows of input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work,
 and BLAS is faster on wide tiles: all threads decode one tile together and then share the rows of the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
 
+from . import integer_product
 from .arrays import Floats
 from .kernels import blas
 from .kernels.threads import parallel, shares, spans
@@ -27,8 +30,19 @@ DECODING = 4
 ROUND = 16  # tiles have a multiple of this many rows, which suits BLAS
 
 
+class Inputs:
+    """What several weights are multiplied with: float32 (n, width), rounded or packed once. It must not change."""
+
+    def __init__(self, x: Floats, threads: int = 1) -> None:
+        self.x, self.threads = np.ascontiguousarray(x, np.float32), threads
+
+    @cached_property
+    def packed(self) -> integer_product.Packed:
+        return integer_product.packed(self.x, self.threads)
+
+
 def matmul(
-    x: Floats, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
+    x: Floats | Inputs, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
     precision: Precision = "float32",
 ) -> Floats:  # fmt: skip
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
@@ -36,8 +50,12 @@ def matmul(
     Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows).
     """
     first, last, _ = (rows or slice(None)).indices(weight.rows)
-    values = as_multiplied(np.ascontiguousarray(x, np.float32), weight.format.name, precision)
-    product = np.empty((len(values), last - first), np.float32) if out is None else out
+    inputs = x if isinstance(x, Inputs) else Inputs(x, threads)
+    product = np.empty((len(inputs.x), last - first), np.float32) if out is None else out
+    if precision == "float32" and integer_product.pays(len(inputs.x), last - first, weight.width):
+        integer_product.multiply(inputs.packed, weight, first, last, product, threads)
+        return product
+    values = as_multiplied(inputs.x, weight.format.name, precision)
     if len(values) >= SHARED_TILE_ROWS * threads or not blas.controllable():
         pieces = [(0, len(values))]
         if threads > 1 and blas.controllable():  # two pieces each, lest one be held up

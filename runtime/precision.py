@@ -1,8 +1,10 @@
 """How exactly products are computed: a named choice of a pass.
 
-"float32": inputs are multiplied as they are. "llama.cpp": they are first rounded as llama.cpp does, for figures that
-are to be compared with its own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and
-with a BF16 weight to bfloat16, which alone can move a small model's perplexity by half a percent.
+"float32": at float32's accuracy, as far as figures of a model show: products of many rows are computed in 16-bit
+integers where the processor is faster at them (`kernels.int16`), all others in float32. "exact": all in float32.
+"reference": in float32, of inputs that are first rounded as llama.cpp does, for figures that are to be compared with its
+own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to
+bfloat16, which alone can move a small model's perplexity by half a percent.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from quants import format_named
 from .arrays import Floats
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
-Precision = Literal["float32", "llama.cpp"]
+Precision = Literal["float32", "exact", "reference"]
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:
     """x (n, width) as a product with a weight of that format takes it; x itself where nothing is rounded."""
-    return rounded(x, weight_format) if precision == "llama.cpp" else x
+    return rounded(x, weight_format) if precision == "reference" else x
 
 
 def rounded(x: Floats, weight_format: str) -> Floats:

@@ -84,7 +84,8 @@ def queries_keys_values(forward: Pass, layer: Layer, x: Floats) -> tuple[Floats,
         parts = np.split(forward.project(layer, "attn_qkv", x), np.cumsum(widths)[:-1], axis=1)
     else:
         names = ("attn_q", "attn_k", "attn_v") if "attn_v.weight" in layer else ("attn_q", "attn_k")
-        parts = [forward.project(layer, name, x) for name in names]
+        inputs = forward.inputs(x)
+        parts = [forward.project(layer, name, inputs) for name in names]
         parts += [parts[1].copy()] * (3 - len(parts))  # keys that are values as well
     heads = (own.heads, own.kv_heads, own.kv_heads)
     q, k, v = (np.ascontiguousarray(p).reshape(len(x), n, -1) for p, n in zip(parts, heads, strict=True))

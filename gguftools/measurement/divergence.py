@@ -48,7 +48,7 @@ def divergence(
     if tokens != of_base:
         both = f"{files[0].path} and {files[1].path}"
         raise OptionError(f"{both} make different tokens of the text; their vocabularies have to be equal")
-    precision: Precision = "llama.cpp" if round_activations else "float32"
+    precision: Precision = "reference" if round_activations else "float32"
     models = [RunningModel(file.metadata, file.tensors, threads=threads, precision=precision) for file in files]
     figures = measure(
         tokens, models[1].lazy_logits, models[0].lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride,

@@ -44,7 +44,7 @@ class PerplexityReport(Report):
 def perplexity(
     source: PathLike | Model, text: PathLike, *,
     n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
-    round_activations: bool = False, sparse: bool = False, compare: bool = True, progress: Progress | None = None,
+    round_activations: bool = False, precision: str = "float32", sparse: bool = False, compare: bool = True, progress: Progress | None = None,
 ) -> PerplexityReport:  # fmt: skip
     """Perplexity of the model on the text in the file `text`, by llama.cpp's protocol.
 
@@ -58,13 +58,13 @@ def perplexity(
     from runtime.model import Model as RunningModel
     from runtime.perplexity import Perplexity, windows
     from runtime.perplexity import perplexity as measure
-    from runtime.precision import Precision
+    from runtime.precision import Precision, precision_named
 
     model = opened(source)
     tokens, bos = tokens_of(model, text)
     windows(len(tokens), n_ctx, chunks=chunks, stride=stride)  # a text too short is found before anything is compiled
-    precision: Precision = "llama.cpp" if round_activations else "float32"
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=precision)
+    chosen: Precision = "reference" if round_activations else precision_named(precision)
+    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None

@@ -32,6 +32,6 @@ def test_scale_of_256():
 def test_nothing_is_rounded_unless_asked_for():
     weight = from_array("w", X)
     assert as_multiplied(X, "Q8_0", "float32") is X
-    np.testing.assert_array_equal(as_multiplied(X, "Q8_0", "llama.cpp"), rounded(X, "Q8_0"))
-    got = matmul(X, weight, precision="llama.cpp")
+    np.testing.assert_array_equal(as_multiplied(X, "Q8_0", "reference"), rounded(X, "Q8_0"))
+    got = matmul(X, weight, precision="reference")
     np.testing.assert_allclose(got, X @ X.T, atol=1e-3)  # float32 weights take float32
