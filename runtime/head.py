@@ -17,7 +17,7 @@ from . import integer_product, ops
 from .arrays import Doubles, Floats, Ids
 from .kernels.softmax import fold_tile
 from .kernels.threads import parallel, shares
-from .layer import Pass
+from .layer import Network, Pass
 from .matmul import decoded_tiles, matmul
 from .precision import Precision, as_multiplied
 
@@ -101,17 +101,24 @@ def merged(states: list[Doubles]) -> Doubles:
 
 def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
     """Logits, not computed yet, of x (positions, width); or the last hidden states where the model ends there."""
-    hyper, tensors, threads = forward.hyper, forward.global_tensors, forward.threads
+    tensors, threads = forward.global_tensors, forward.threads
     x = forward.norm(tensors, forward.block.output_norm, x)
     if forward.block.hidden_states:
         return x
     if "output_proj.weight" in tensors:
         x = forward.project(tensors, "output_proj", x)
-    name = "output" if "output.weight" in tensors else "token_embd"
-    weight, bias = tensors.need(f"{name}.weight"), tensors.array("output.bias")  # which a tied head may have, too
-    scale = np.float32(hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1))
+    weight, finish = output_of(forward.network, threads)
     if forward.observe:
         forward.observe(weight.name, x, 0, 1)
+    return LazyLogits(x, weight, finish, threads, forward.precision)
+
+
+def output_of(network: Network, threads: int) -> tuple[Tensor, Finish]:
+    """The matrix that gives logits, and what is done to them after it."""
+    hyper, tensors = network.hyper, network.global_tensors
+    name = "output" if "output.weight" in tensors else "token_embd"
+    bias = tensors.array("output.bias")  # which a tied head may have, too
+    scale = np.float32(hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1))
 
     def finish(logits: Floats, first: int) -> Floats:
         if bias is not None:
@@ -120,4 +127,4 @@ def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
             logits *= scale
         return ops.softcap(logits, hyper.logit_softcap, threads) if hyper.logit_softcap else logits
 
-    return LazyLogits(x, weight, finish, threads, forward.precision)
+    return tensors.need(f"{name}.weight"), finish

@@ -19,6 +19,7 @@ class KVCache:
     def __init__(self) -> None:
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
+        self.version = 0  # changes whenever arrays move
         self._layers: dict[int, tuple[Floats, Floats]] = {}
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
@@ -33,16 +34,37 @@ class KVCache:
         """Add k (n, kv heads, d) and v (n, kv heads, dv); views of all keys and values of the layer so far."""
         seen = self._lengths.get(layer, 0)
         total = seen + len(k)
-        if layer not in self._layers or total > len(self._layers[layer][0]):
-            room = max(LEAST_ROOM, total, 2 * seen)
-            keys, values = (np.empty((room, *new.shape[1:]), np.float32) for new in (k, v))
-            for wide, old in zip((keys, values), self._layers.get(layer, ()), strict=False):
-                wide[:seen] = old[:seen]
-            self._layers[layer] = keys, values
+        self.reserve(layer, total, k.shape[1:], v.shape[1:])
         keys, values = self._layers[layer]
         keys[seen:total], values[seen:total] = k, v
         self._lengths[layer] = total
         return keys[:total], values[:total]
+
+    def reserve(self, layer: int, tokens: int, key_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
+        """Have room for so many tokens in all."""
+        if layer in self._layers and tokens <= len(self._layers[layer][0]):
+            return
+        seen = self._lengths.get(layer, 0)
+        room = max(LEAST_ROOM, tokens, 2 * seen)
+        keys, values = (np.empty((room, *shape), np.float32) for shape in (key_shape, value_shape))
+        for wide, old in zip((keys, values), self._layers.get(layer, ()), strict=False):
+            wide[:seen] = old[:seen]
+        self._layers[layer] = keys, values
+        self.version += 1
+
+    def arrays(self, layer: int) -> tuple[Floats, Floats]:
+        """Keys and values with all their room, which is written to before `advance` counts it."""
+        return self._layers[layer]
+
+    @property
+    def room(self) -> int:
+        """Tokens that all layers have room for without moving."""
+        return min(len(keys) for keys, _ in self._layers.values())
+
+    def advance(self, layers: range, tokens: int) -> None:
+        """So many tokens have been written to the arrays of these layers."""
+        for layer in layers:
+            self._lengths[layer] = self._lengths.get(layer, 0) + tokens
 
     def states(self, layer: int) -> tuple[Floats, ...]:
         """What a recurrent layer was left with; empty before its first token. The arrays may be changed in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from quants import Tensor
 from quants.arguments import thread_count
 from quants.errors import ModelError
 
-from . import altup, decoder, encoder_decoder
+from . import altup, decoder, encoder_decoder, token_step
 from .arrays import Floats, Ids
 from .embedding import embed
 from .head import LazyLogits, head
@@ -142,11 +143,26 @@ class Model:
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
+        if cache is not None and len(texts) == 1 and self._steps_serve(texts.size):
+            array = self._steps(texts[0], cache)[first:]
+            if not np.isfinite(array.max()):
+                raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
+            return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
         result = self._evaluate(texts, cache, first)
         array = result.float32() if isinstance(result, LazyLogits) else result
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+
+    def _steps_serve(self, tokens: int) -> bool:
+        return (
+            tokens <= token_step.MOST_TOKENS and self.precision == "float32" and self.observe is None
+            and self.sparsity is None and self.encoder_decoder is None and token_step.serves(self.network)
+        )  # fmt: skip
+
+    @cached_property
+    def _steps(self) -> token_step.TokenSteps:
+        return token_step.TokenSteps(self.network, self.threads)
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
         """As `forward` without a cache, but the logits are computed as far as they are asked for.

@@ -1,0 +1,372 @@
+"""Products of a few inputs with stored weights, straight from their blocks: a weight is read once and never decoded.
+
+Quantized weights are integers with a scale for each 16 or 32 of them. Inputs are made integers of 16 bits with a scale
+for each 32 (`pack`), so that a product is exact but for their rounding, 1e-5 of the largest of 32. Weights of 16 and 32
+bits are multiplied with the inputs as they are.
+
+An input is stored as float32 (width,), int16 (width,) and, for every 256 columns, 32 float32: the scales of eight times
+32 columns, their sums, and the sums of sixteen times 16 columns. All are filled up with zeros to a multiple of 256.
+"""
+
+import numpy as np
+
+from quants.kernels.jit import inlined
+from quants.kernels.lane_memory import load, store
+from quants.kernels.lanes import (
+    LANES,
+    absolute,
+    bits_float,
+    every,
+    float_bits,
+    lane_numbers,
+    larger,
+    largest_lane,
+    to_float,
+    where,
+)
+
+from .shorts import (
+    bits_of,
+    bytes_as_floats,
+    dot,
+    each_twice,
+    joined,
+    lane_of,
+    lanes_of,
+    less,
+    load_bfloats,
+    load_bytes,
+    load_floats,
+    load_half,
+    load_halves,
+    load_nibbles,
+    load_shorts,
+    load_signed,
+    load_small,
+    load_word,
+    looked_up,
+    masked,
+    multiply_add,
+    shifted_left,
+    shifted_right,
+    sum_of_lanes,
+)
+from .team import FIELDS, array_at, operation
+
+f32 = np.float32
+BLOCK, SUPER = 32, 256
+NUMBERS = 32  # float32 kept of every 256 columns
+MAGIC, LARGEST = f32(12582912), f32(32767)
+TINY = f32(1e-30)
+LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+ZERO = f32(0)
+
+
+@inlined
+def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-untyped-def]
+    """x[x_at : x_at + columns] as integers and numbers, both from their place for column x_at on.
+
+    columns: a multiple of 256.
+    """
+    for start in range(0, columns, SUPER):
+        to = numbers_at + start // SUPER * NUMBERS
+        for k in range(8):
+            at = x_at + start + BLOCK * k
+            low, high = load(x, at), load(x, at + LANES)
+            top = larger(float_bits(absolute(low)), float_bits(absolute(high)))  # NaN is the greatest
+            greatest = largest_lane(bits_float(top))
+            inverse = every(LARGEST / greatest if greatest > TINY else ZERO)
+            first, second = sum_of_lanes(low), sum_of_lanes(high)
+            numbers[to + k] = greatest / LARGEST if not greatest <= TINY else ZERO
+            numbers[to + 8 + k] = first + second
+            numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = first, second
+            store(shorts, at, float_bits(low * inverse + MAGIC))
+            store(shorts, at + LANES, float_bits(high * inverse + MAGIC))
+
+
+# Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b.
+
+
+@inlined
+def _scaled(codes, x, x_at, scale, total):  # type: ignore[no-untyped-def]
+    return multiply_add(to_float(dot(codes, load_shorts(x, x_at))), scale, total)
+
+
+@inlined
+def _q8_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    return _scaled(load_signed(raw, at + 2), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+
+
+@inlined
+def _q4_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    return _scaled(less(load_nibbles(raw, at + 2), 8), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+
+
+@inlined
+def _q4_1(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    a = _scaled(load_nibbles(raw, at + 4), x, x_at, every(load_half(raw, at) * n[n_at]), a)
+    return a, b + first_lane(load_half(raw, at + 2) * n[n_at + 8])
+
+
+@inlined
+def _q5_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    codes = joined(load_nibbles(raw, at + 6), shifted_left(bits_of(load_word(raw, at + 2)), 4))
+    return _scaled(less(codes, 16), x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+
+
+@inlined
+def _q5_1(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    codes = joined(load_nibbles(raw, at + 8), shifted_left(bits_of(load_word(raw, at + 4)), 4))
+    a = _scaled(codes, x, x_at, every(load_half(raw, at) * n[n_at]), a)
+    return a, b + first_lane(load_half(raw, at + 2) * n[n_at + 8])
+
+
+@inlined
+def _iq4_nl(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    codes = looked_up(LEVELS, load_nibbles(raw, at + 2))
+    return _scaled(codes, x, x_at, every(load_half(raw, at) * n[n_at]), a), b
+
+
+@inlined
+def first_lane(value):  # type: ignore[no-untyped-def]
+    return where(lane_numbers() == 0, value, ZERO)
+
+
+@inlined
+def _six_bits(raw, at, n, n_at):  # type: ignore[no-untyped-def]
+    """Of a block of Q4_K or Q5_K: lanes 0 … 7 the factors of the products, 8 … 15 what the minima come to."""
+    first, second, third = load_word(raw, at + 4), load_word(raw, at + 8), load_word(raw, at + 12)
+    codes = bytes_as_floats(
+        first & 0x3F3F3F3F, (third & 0x0F0F0F0F) | ((first >> 6 & 0x03030303) << 4),
+        second & 0x3F3F3F3F, (third >> 4 & 0x0F0F0F0F) | ((second >> 6 & 0x03030303) << 4),
+    )  # fmt: skip
+    d = where(lane_numbers() < 8, load_half(raw, at), -load_half(raw, at + 2))
+    return codes * d * load(n, n_at)
+
+
+@inlined
+def _q4_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f = _six_bits(raw, at, n, n_at)
+    a += where(lane_numbers() < 8, ZERO, f)
+    a, b = _both_halves(load_bytes(raw, at + 16), x, x_at, lane_of(f, 0), lane_of(f, 1), a, b)
+    a, b = _both_halves(load_bytes(raw, at + 48), x, x_at + 64, lane_of(f, 2), lane_of(f, 3), a, b)
+    a, b = _both_halves(load_bytes(raw, at + 80), x, x_at + 128, lane_of(f, 4), lane_of(f, 5), a, b)
+    return _both_halves(load_bytes(raw, at + 112), x, x_at + 192, lane_of(f, 6), lane_of(f, 7), a, b)
+
+
+@inlined
+def _both_halves(codes, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
+    """The lower four bits with the first 32 inputs, the upper ones with the next."""
+    return _scaled(masked(codes, 15), x, x_at, first, a), _scaled(shifted_right(codes, 4), x, x_at + 32, second, b)
+
+
+@inlined
+def _q5_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f, fifth = _six_bits(raw, at, n, n_at), load_bytes(raw, at + 16)
+    a += where(lane_numbers() < 8, ZERO, f)
+    a, b = _with_fifth(raw, at + 48, fifth, 0, x, x_at, lane_of(f, 0), lane_of(f, 1), a, b)
+    a, b = _with_fifth(raw, at + 80, fifth, 2, x, x_at + 64, lane_of(f, 2), lane_of(f, 3), a, b)
+    a, b = _with_fifth(raw, at + 112, fifth, 4, x, x_at + 128, lane_of(f, 4), lane_of(f, 5), a, b)
+    return _with_fifth(raw, at + 144, fifth, 6, x, x_at + 192, lane_of(f, 6), lane_of(f, 7), a, b)
+
+
+@inlined
+def _with_fifth(raw, at, fifth, bit, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
+    codes, high = load_bytes(raw, at), shifted_right(fifth, bit)
+    low = joined(masked(codes, 15), shifted_left(masked(high, 1), 4))
+    upper = joined(shifted_right(codes, 4), shifted_left(masked(high, 2), 3))
+    return _scaled(low, x, x_at, first, a), _scaled(upper, x, x_at + 32, second, b)
+
+
+@inlined
+def _q6_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f = to_float(load_small(raw, at + 192)) * load_half(raw, at + 208) * each_twice(load(n, n_at), 0)
+    high = load_bytes(raw, at + 128)
+    a, b = _low_and_high(
+        load_bytes(raw, at), high, 0, x, x_at, lanes_of(f, 0), lanes_of(f, 2), a, b)  # fmt: skip
+    a, b = _low_and_high(
+        load_bytes(raw, at + 32), high, 2, x, x_at + 32, lanes_of(f, 1), lanes_of(f, 3), a, b)  # fmt: skip
+    high = load_bytes(raw, at + 160)
+    a, b = _low_and_high(
+        load_bytes(raw, at + 64), high, 0, x, x_at + 128, lanes_of(f, 4), lanes_of(f, 6), a, b)  # fmt: skip
+    return _low_and_high(
+        load_bytes(raw, at + 96), high, 2, x, x_at + 160, lanes_of(f, 5), lanes_of(f, 7), a, b)  # fmt: skip
+
+
+@inlined
+def _low_and_high(codes, high, bit, x, x_at, first, second, a, b):  # type: ignore[no-untyped-def]
+    """Codes of six bits: the lower four of two lie in a byte, for inputs 64 apart."""
+    low = joined(masked(codes, 15), shifted_left(masked(shifted_right(high, bit), 3), 4))
+    upper = joined(shifted_right(codes, 4), shifted_left(masked(shifted_right(high, bit + 4), 3), 4))
+    return _scaled(less(low, 32), x, x_at, first, a), _scaled(less(upper, 32), x, x_at + 64, second, b)
+
+
+@inlined
+def _iq4_xs(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    d = load_half(raw, at)
+    upper, lower = load_word(raw, at) >> 16, load_word(raw, at + 4)
+    for k in range(8):
+        scale = ((lower >> 4 * k) & 15 | ((upper >> 2 * k) & 3) << 4) - 32
+        codes = looked_up(LEVELS, load_nibbles(raw, at + 8 + 16 * k))
+        a, b = b, _scaled(codes, x, x_at + 32 * k, every(d * f32(scale) * n[n_at + k]), a)
+    return a, b
+
+
+@inlined
+def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    both = load_small(raw, at)
+    f = to_float(both & 15) * load_half(raw, at + 80) * each_twice(load(n, n_at), 0)
+    a += to_float((both >> 4) & 15) * -load_half(raw, at + 82) * load(n, n_at + 16)
+    codes = load_bytes(raw, at + 16)
+    a = _scaled(masked(codes, 3), x, x_at, lanes_of(f, 0), a)
+    b = _scaled(masked(shifted_right(codes, 2), 3), x, x_at + 32, lanes_of(f, 1), b)
+    a = _scaled(masked(shifted_right(codes, 4), 3), x, x_at + 64, lanes_of(f, 2), a)
+    b = _scaled(shifted_right(codes, 6), x, x_at + 96, lanes_of(f, 3), b)
+    codes = load_bytes(raw, at + 48)
+    a = _scaled(masked(codes, 3), x, x_at + 128, lanes_of(f, 4), a)
+    b = _scaled(masked(shifted_right(codes, 2), 3), x, x_at + 160, lanes_of(f, 5), b)
+    a = _scaled(masked(shifted_right(codes, 4), 3), x, x_at + 192, lanes_of(f, 6), a)
+    return a, _scaled(shifted_right(codes, 6), x, x_at + 224, lanes_of(f, 7), b)
+
+
+@inlined
+def _f32(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    a = multiply_add(load_floats(raw, at), load(x, x_at), a)
+    return a, multiply_add(load_floats(raw, at + 64), load(x, x_at + LANES), b)
+
+
+@inlined
+def _f16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    a = multiply_add(load_halves(raw, at), load(x, x_at), a)
+    return a, multiply_add(load_halves(raw, at + 32), load(x, x_at + LANES), b)
+
+
+@inlined
+def _bf16(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    a = multiply_add(load_bfloats(raw, at), load(x, x_at), a)
+    return a, multiply_add(load_bfloats(raw, at + 32), load(x, x_at + LANES), b)
+
+
+# Operations: fields from 2 on are
+WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDTH, BIAS, ADDS, STATE = range(2, 14)
+# (addresses of the weights, the input's parts, the output (tokens, OUT_WIDTH), the bias or 0, and of the pass's state,
+# whose first number says how many tokens there are); ADDS: what is in the output is added to.
+
+
+@inlined
+def _each_row(row, thread, threads, x, padded, values, size, block):  # type: ignore[no-untyped-def]
+    """out[t, r] = row r of the weights · input t, for this thread's rows. block: of `values` weights in `size` bytes."""
+    op = array_at(row, FIELDS, np.int64)
+    rows, width, out_width = op[ROWS], op[WIDTH], op[OUT_WIDTH]
+    tokens = array_at(op[STATE], 1, np.int64)[0]
+    raw = array_at(op[WEIGHTS], rows * op[ROW_BYTES], np.uint8)
+    n = array_at(op[NUMBERS_AT], tokens * padded // SUPER * NUMBERS, np.float32)
+    out = array_at(op[OUT], tokens * out_width, np.float32)
+    first, last = rows * thread // threads, rows * (thread + 1) // threads
+    has_bias = op[BIAS] != 0
+    bias = array_at(op[BIAS] if has_bias else op[OUT], rows, np.float32)
+    for r in range(first, last):
+        for t in range(tokens):
+            a, b = every(ZERO), every(ZERO)
+            for k in range(width // values):  # a and b take turns: neither waits for the other
+                column = values * k
+                n_at = (t * padded + column >> 8) * NUMBERS + (column >> 5 & 7)
+                b, a = block(raw, r * op[ROW_BYTES] + size * k, x, t * padded + column, n, n_at, a, b)
+            total = sum_of_lanes(a + b)
+            if has_bias:
+                total += bias[r]
+            at = t * out_width + r
+            out[at] = out[at] + total if op[ADDS] else total
+
+
+@inlined
+def _of_shorts(row, thread, threads, values, size, block):  # type: ignore[no-untyped-def]
+    op = array_at(row, FIELDS, np.int64)
+    padded = (op[WIDTH] + SUPER - 1) // SUPER * SUPER
+    x = array_at(op[SHORTS_AT], array_at(op[STATE], 1, np.int64)[0] * padded, np.int16)
+    _each_row(row, thread, threads, x, padded, values, size, block)
+
+
+@inlined
+def _of_floats(row, thread, threads, size, block):  # type: ignore[no-untyped-def]
+    op = array_at(row, FIELDS, np.int64)
+    padded = (op[WIDTH] + SUPER - 1) // SUPER * SUPER
+    x = array_at(op[FLOATS_AT], array_at(op[STATE], 1, np.int64)[0] * padded, np.float32)
+    _each_row(row, thread, threads, x, padded, BLOCK, size, block)
+
+
+@operation
+def f32_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_floats(row, thread, threads, 128, _f32)
+
+
+@operation
+def f16_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_floats(row, thread, threads, 64, _f16)
+
+
+@operation
+def bf16_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_floats(row, thread, threads, 64, _bf16)
+
+
+@operation
+def q8_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 34, _q8_0)
+
+
+@operation
+def q4_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 18, _q4_0)
+
+
+@operation
+def q4_1_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 20, _q4_1)
+
+
+@operation
+def q5_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 22, _q5_0)
+
+
+@operation
+def q5_1_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 24, _q5_1)
+
+
+@operation
+def iq4_nl_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 18, _iq4_nl)
+
+
+@operation
+def q2_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 84, _q2_k)
+
+
+@operation
+def q4_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 144, _q4_k)
+
+
+@operation
+def q5_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 176, _q5_k)
+
+
+@operation
+def q6_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 210, _q6_k)
+
+
+@operation
+def iq4_xs_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 136, _iq4_xs)
+
+
+OF_FORMAT = {
+    "F32": f32_rows, "F16": f16_rows, "BF16": bf16_rows, "Q8_0": q8_0_rows, "Q4_0": q4_0_rows, "Q4_1": q4_1_rows,
+    "Q5_0": q5_0_rows, "Q5_1": q5_1_rows, "IQ4_NL": iq4_nl_rows, "Q2_K": q2_k_rows, "Q4_K": q4_k_rows,
+    "Q5_K": q5_k_rows, "Q6_K": q6_k_rows, "IQ4_XS": iq4_xs_rows,
+}  # fmt: skip

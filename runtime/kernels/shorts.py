@@ -1,0 +1,221 @@
+"""Thirty-two 16-bit integers as one numba value, for products of quantized weights with inputs.
+
+`i16x32` beside `quants.kernels.lanes`' types. Products of pairs are summed to i32x16: `vpdpwssd` where the processor has
+it (as assembly: LLVM takes it apart on Intel's), else what LLVM makes of it (`vpmaddwd`, `smlal`).
+"""
+
+from typing import Any
+
+import llvmlite.binding
+import numba.core.types as nt
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from quants.kernels.lane_memory import address_of
+from quants.kernels.lanes import BYTE, FLOAT, FLOATS, INDEX, LANES, SHORT, WORD, WORDS, LaneType, f32x16, i32x16, splat
+
+WIDE = 2 * LANES
+VECTOR = ir.VectorType(SHORT, WIDE)
+i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
+
+llvmlite.binding.initialize_native_asmparser()
+
+
+def has(context: Any, *features: str) -> bool:
+    """The processor compiled for is an x86 with all these features."""
+    triple, _, known = context.codegen().magic_tuple()
+    return triple.startswith("x86_64") and {f"+{feature}" for feature in features} <= set(known.split(","))
+
+
+def _load(context: Any, builder: ir.IRBuilder, array: Any, value: ir.Value, at: ir.Value, kind: Any) -> ir.Value:
+    loaded = builder.load(address_of(context, builder, array, value, at, kind))
+    loaded.align = 1
+    return loaded
+
+
+def _from_memory(read: Any, result: Any) -> Any:
+    """An intrinsic of an array and an offset. read(context, builder, load): load(type) is what lies there."""
+
+    @intrinsic
+    def made(typing: Any, array: Any, at: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+            return read(context, builder, lambda kind: _load(context, builder, signature.args[0], *args, kind))
+
+        return result(array, nt.intp), codegen
+
+    return made
+
+
+def _nibbles(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
+    wide = builder.zext(load(ir.VectorType(BYTE, LANES)), ir.VectorType(SHORT, LANES))
+    low = builder.and_(wide, ir.Constant(wide.type, [15] * LANES))
+    high = builder.lshr(wide, ir.Constant(wide.type, [4] * LANES))
+    return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(WORD, WIDE), list(range(WIDE))))
+
+
+def _half(context: Any, builder: ir.IRBuilder, load: Any) -> ir.Value:
+    first = ir.Constant(WORD, 0)
+    eight = builder.insert_element(ir.Constant(ir.VectorType(SHORT, 8), [0] * 8), load(SHORT), first)
+    return builder.extract_element(_halves_of(context, builder, eight, 8), first)
+
+
+def _halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) -> ir.Value:
+    """float16 bits to float32."""
+    floats = ir.VectorType(FLOAT, count)
+    if has(context, "f16c"):
+        return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
+    words = ir.VectorType(WORD, count)
+    each = lambda number: ir.Constant(words, [number] * count)  # noqa: E731
+    wide = builder.zext(bits, words)
+    size = builder.shl(builder.and_(wide, each(0x7FFF)), each(13))
+    # an exponent of 5 bits read as one of 8: 112 too low
+    value = builder.fmul(builder.bitcast(size, floats), ir.Constant(floats, [2.0**112] * count))
+    endless = builder.icmp_unsigned(">=", size, each(0x0F800000))
+    value = builder.select(endless, builder.or_(size, each(0x7F800000)), builder.bitcast(value, words))
+    return builder.bitcast(builder.or_(value, builder.shl(builder.and_(wide, each(0x8000)), each(16))), floats)
+
+
+load_shorts = _from_memory(lambda context, builder, load: load(VECTOR), i16x32)  # of an int16 array
+load_bytes = _from_memory(  # 32 unsigned bytes
+    lambda context, builder, load: builder.zext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32)  # fmt: skip
+load_signed = _from_memory(  # 32 signed bytes
+    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, WIDE)), VECTOR), i16x32)  # fmt: skip
+load_nibbles = _from_memory(_nibbles, i16x32)  # of 16 bytes the low halves, then the high ones
+load_half = _from_memory(_half, nt.float32)  # a float16
+load_halves = _from_memory(  # 16 float16
+    lambda context, builder, load: _halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16)  # fmt: skip
+load_bfloats = _from_memory(  # 16 bfloat16
+    lambda context, builder, load: builder.bitcast(
+        builder.shl(builder.zext(load(ir.VectorType(SHORT, LANES)), WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS
+    ), f32x16)  # fmt: skip
+load_floats = _from_memory(lambda context, builder, load: load(FLOATS), f32x16)  # of any array, by its elements
+load_small = _from_memory(  # 16 signed bytes
+    lambda context, builder, load: builder.sext(load(ir.VectorType(BYTE, LANES)), WORDS), i32x16)  # fmt: skip
+load_word = _from_memory(lambda context, builder, load: load(WORD), nt.int32)  # 4 bytes
+
+
+def _with_scalar(instruction: str) -> Any:
+    """An intrinsic of i16x32 and an integer that is spread over its lanes."""
+
+    @intrinsic
+    def made(typing: Any, a: Any, scalar: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+            return getattr(builder, instruction)(args[0], splat(builder, builder.trunc(args[1], SHORT), VECTOR))
+
+        return i16x32(i16x32, nt.int64), codegen
+
+    return made
+
+
+masked, shifted_right, shifted_left, less = map(_with_scalar, ("and_", "lshr", "shl", "sub"))
+
+
+@intrinsic
+def joined(typing: Any, a: Any, b: Any) -> Any:
+    """a | b"""
+    return i16x32(i16x32, i16x32), lambda context, builder, signature, args: builder.or_(*args)
+
+
+@intrinsic
+def bits_of(typing: Any, word: Any) -> Any:
+    """Bit i of an int32 in lane i: 0 or 1."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        return builder.zext(builder.bitcast(args[0], ir.VectorType(ir.IntType(1), WIDE)), VECTOR)
+
+    return i16x32(nt.int32), codegen
+
+
+@intrinsic
+def looked_up(typing: Any, table: Any, index: Any) -> Any:
+    """table[index] of sixteen int8."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        bytes_ = ir.VectorType(BYTE, WIDE)
+        zero = ir.Constant(INDEX, 0)
+        entries = _load(context, builder, signature.args[0], args[0], zero, ir.VectorType(BYTE, LANES))
+        twice = ir.Constant(ir.VectorType(WORD, WIDE), [i % LANES for i in range(WIDE)])
+        entries = builder.shuffle_vector(entries, entries, twice)
+        index = builder.trunc(args[1], bytes_)
+        if has(context, "avx2"):
+            kind = ir.FunctionType(bytes_, [bytes_, bytes_])
+            shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pshuf.b")
+            return builder.sext(builder.call(shuffle, [entries, index]), VECTOR)
+        found = ir.Constant(bytes_, ir.Undefined)
+        for i in range(WIDE):
+            lane = ir.Constant(WORD, i)
+            entry = builder.extract_element(entries, builder.zext(builder.extract_element(index, lane), WORD))
+            found = builder.insert_element(found, entry, lane)
+        return builder.sext(found, VECTOR)
+
+    return i16x32(table, i16x32), codegen
+
+
+@intrinsic
+def dot(typing: Any, a: Any, b: Any) -> Any:
+    """Sums of the products of neighbours: lane i is a[2i] * b[2i] + a[2i + 1] * b[2i + 1], i32x16."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        words = [builder.sext(arg, ir.VectorType(WORD, WIDE)) for arg in args]
+        products = builder.mul(*words)
+        even, odd = (ir.Constant(WORDS, list(range(first, WIDE, 2))) for first in (0, 1))
+        return builder.add(*(builder.shuffle_vector(products, products, pick) for pick in (even, odd)))
+
+    return i32x16(i16x32, i16x32), codegen
+
+
+def _permuted(pick: Any) -> Any:
+    """An intrinsic that takes lanes pick(k) of an f32x16, where k is a literal."""
+
+    @intrinsic(prefer_literal=True)
+    def made(typing: Any, a: Any, k: Any) -> Any:
+        lanes = ir.Constant(WORDS, pick(k.literal_value))
+        return f32x16(f32x16, k), lambda context, builder, signature, args: builder.shuffle_vector(
+            args[0], args[0], lanes
+        )
+
+    return made
+
+
+lane_of = _permuted(lambda k: [k] * LANES)  # lane k everywhere
+lanes_of = _permuted(lambda k: [2 * k] * 8 + [2 * k + 1] * 8)  # lanes 2k and 2k + 1, eight times each
+each_twice = _permuted(lambda k: [k + i // 2 for i in range(LANES)])  # lanes k, k, k + 1, k + 1, … k + 7
+
+
+@intrinsic
+def bytes_as_floats(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The sixteen unsigned bytes of four int32, as f32x16."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        four = ir.Constant(ir.VectorType(WORD, 4), ir.Undefined)
+        for i, word in enumerate(args):
+            four = builder.insert_element(four, word, ir.Constant(WORD, i))
+        return builder.uitofp(builder.bitcast(four, ir.VectorType(BYTE, LANES)), FLOATS)
+
+    return f32x16(nt.int32, nt.int32, nt.int32, nt.int32), codegen
+
+
+@intrinsic
+def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), args)
+
+    return f32x16(f32x16, f32x16, f32x16), codegen
+
+
+@intrinsic
+def sum_of_lanes(typing: Any, a: Any) -> Any:
+    """In four halving steps."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        value = args[0]
+        for half in (8, 4, 2, 1):
+            other = builder.shuffle_vector(value, value, ir.Constant(WORDS, [i ^ half for i in range(LANES)]))
+            value = builder.fadd(value, other)
+        return builder.extract_element(value, ir.Constant(WORD, 0))
+
+    return nt.float32(f32x16), codegen

@@ -1,0 +1,137 @@
+"""Lists of small operations, run by a few threads in step, without Python between them.
+
+An operation is a row of int64: the address of a compiled function, whether all threads wait for one another
+after it, and what the function is to know (addresses of arrays, widths). Every thread runs the whole list; functions
+share their work by the number of the thread. A thousand operations so take microseconds beside their work, where calls
+from Python take milliseconds.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba.core.types as nt
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.ccallback import CFunc
+from numba.core.sigutils import normalize_signature
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+from quants.kernels.jit import kernel
+from quants.kernels.lanes import INDEX
+
+FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
+SPINS = 1 << 14  # looks at the others before the processor is offered to other programs
+
+_signature = normalize_signature("void(int64, int64, int64)")
+
+
+def operation(function: Callable[..., Any]) -> Callable[[], int]:
+    """function(row, thread, threads) as an operation: a call compiles it, or loads it, and gives its address.
+
+    row: the address of the operation's int64 (FIELDS,).
+    """
+
+    @functools.cache
+    def compiled() -> Any:
+        made = CFunc(function, _signature, locals={}, options={"nopython": True, "error_model": "numpy", "_nrt": False})
+        made.enable_caching()
+        cached = getattr(made._cache, "_cache_file", None)  # as in `quants.kernels.jit.kernel`
+        if cached is not None:
+            cached._source_stamp = (cached._source_stamp, _kernels_changed())
+        made.compile()
+        return made
+
+    return lambda: int(compiled().address)
+
+
+@functools.cache
+def _kernels_changed() -> float:
+    here = Path(__file__).parent
+    files = [*here.glob("*.py"), *(here.parents[1] / "quants" / "kernels").glob("*.py")]
+    return max(file.stat().st_mtime for file in files)
+
+
+@intrinsic
+def array_at(typing: Any, address: Any, size: Any, dtype: Any) -> Any:
+    """The array of `size` elements at an address; nobody counts who uses it."""
+    result = nt.Array(dtype.dtype, 1, "C")
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        array = make_array(result)(context, builder)
+        itemsize = context.get_constant(nt.intp, context.get_abi_sizeof(context.get_data_type(result.dtype)))
+        data = builder.inttoptr(args[0], context.get_data_type(result.dtype).as_pointer())
+        populate_array(array, data=data, shape=[args[1]], strides=[itemsize], itemsize=itemsize, meminfo=None)
+        return array._getvalue()
+
+    return result(nt.int64, nt.int64, dtype), codegen
+
+
+@intrinsic
+def _call(typing: Any, rows: Any, at: Any, thread: Any, threads: Any) -> Any:
+    """Run the operation in rows[at:]."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        row = builder.gep(data, [args[1]])
+        kind = ir.FunctionType(ir.VoidType(), [INDEX, INDEX, INDEX])
+        function = builder.inttoptr(builder.load(row), kind.as_pointer())
+        builder.call(function, [builder.ptrtoint(row, INDEX), args[2], args[3]])
+        return context.get_dummy_value()
+
+    return nt.void(rows, nt.int64, nt.int64, nt.int64), codegen
+
+
+@intrinsic
+def _arrive(typing: Any, counter: Any) -> Any:
+    """Add one to counter[0], after everything that this thread wrote."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        builder.atomic_rmw("add", data, ir.Constant(INDEX, 1), "seq_cst")
+        return context.get_dummy_value()
+
+    return nt.void(counter), codegen
+
+
+@intrinsic
+def _arrived(typing: Any, counter: Any) -> Any:
+    """counter[0], before anything that this thread reads later; the processor is told that it is waited for."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        if context.codegen().magic_tuple()[0].startswith("x86_64"):
+            pause = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
+        return builder.load_atomic(data, "seq_cst", 8)
+
+    return nt.int64(counter), codegen
+
+
+@intrinsic
+def _let_others_run(typing: Any) -> Any:
+    """The C library's sched_yield."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+
+    return nt.int32(), codegen
+
+
+@kernel
+def run(rows, count, counter, thread, threads):  # type: ignore[no-untyped-def]
+    """Run `count` operations as thread number `thread` of so many. counter: int64 (1,), zero before they begin."""
+    waited = 0
+    for i in range(count):
+        _call(rows, FIELDS * i, thread, threads)
+        if threads > 1 and rows[FIELDS * i + 1]:
+            _arrive(counter)
+            waited += threads
+            spins = 0
+            while _arrived(counter) < waited:
+                spins += 1
+                if spins % SPINS == 0:
+                    _let_others_run()

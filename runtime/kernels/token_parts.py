@@ -1,0 +1,270 @@
+"""What stands between the products when a few tokens pass through a decoder: operations for `team.run`.
+
+All arrays are float32 rows of a token each, as wide as their field says. Work on heads is shared by groups of heads
+with common keys, so that a thread goes from queries to what its heads give without waiting for others.
+"""
+
+import numpy as np
+
+from quants.kernels.jit import inlined
+from quants.kernels.lane_memory import load, store
+from quants.kernels.lanes import LANES, every
+
+from . import activations
+from .dots import NUMBERS, SUPER, pack
+from .exponential import largest
+from .shorts import multiply_add, sum_of_lanes
+from .softmax import exp_and_sum
+from .team import FIELDS, array_at, operation
+
+f32 = np.float32
+ZERO = f32(0)
+
+STATE = 2  # address of int64: how many tokens there are, the position of the first
+X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
+SHORTS, NUMBERS_AT = 7, 8  # where the output goes as integers (see `dots`)
+WIDTH = 9  # numbers of a row that count
+WEIGHT, BIAS, EPS = 10, 11, 12  # of a norm; EPS is a float64
+HEADS, HEAD_WIDTH, GROUPS = 13, 14, 15  # heads of a group; groups
+COS, SIN, HALF = 16, 17, 18  # tables (positions, HALF)
+Y, Y_WIDTH, Z, Z_WIDTH = 19, 20, 21, 22  # keys and values of the tokens, or what a gate multiplies
+KEYS, VALUES, VALUE_WIDTH = 23, 24, 25  # all keys and values: (positions, GROUPS, HEAD_WIDTH or VALUE_WIDTH)
+SCALE, CAP, WINDOW = 26, 27, 28  # float64s; how far a token sees, 0 for everywhere
+SCRATCH, ROOM = 29, 30  # float32 (threads, ROOM) for scores
+
+
+@inlined
+def _fields(row):  # type: ignore[no-untyped-def]
+    """An operation's fields, as integers and as float64, how many tokens there are, and the position of the first."""
+    op = array_at(row, FIELDS, np.int64)
+    state = array_at(op[STATE], 2, np.int64)
+    return op, array_at(row, FIELDS, np.float64), state[0], state[1]
+
+
+@inlined
+def _packed(op, out, t, first, last):  # type: ignore[no-untyped-def]
+    """Columns first … last of token t's output as integers, both multiples of 256."""
+    size = op[OUT_WIDTH]
+    shorts = array_at(op[SHORTS] + 2 * t * size, size, np.int16)
+    numbers = array_at(op[NUMBERS_AT] + 4 * (t * size // SUPER * NUMBERS), size // SUPER * NUMBERS, np.float32)
+    pack(out, first, last - first, shorts, numbers, first // SUPER * NUMBERS)
+
+
+@inlined
+def _mean_square(x, start, width, mean):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(width):
+        off = np.float64(x[start + i]) - mean
+        total += off * off
+    return total / width
+
+
+@operation
+def rms_norm(row, thread, threads):  # type: ignore[no-untyped-def]
+    op, numbers, tokens, _ = _fields(row)
+    width, size = op[WIDTH], op[OUT_WIDTH]
+    weight = array_at(op[WEIGHT], width, np.float32)
+    for t in range(thread, tokens, threads):
+        x = array_at(op[X] + 4 * t * op[X_WIDTH], width, np.float32)
+        out = array_at(op[OUT] + 4 * t * size, size, np.float32)
+        a, b = every(ZERO), every(ZERO)
+        whole = width // (2 * LANES) * (2 * LANES)
+        for i in range(0, whole, 2 * LANES):
+            a, b = multiply_add(load(x, i), load(x, i), a), multiply_add(load(x, i + LANES), load(x, i + LANES), b)
+        total = np.float64(sum_of_lanes(a + b))
+        for i in range(whole, width):
+            total += np.float64(x[i] * x[i])
+        scale = f32(1.0 / np.sqrt(total / width + numbers[EPS]))
+        for i in range(width):
+            out[i] = x[i] * scale * weight[i]
+        if op[SHORTS]:
+            _packed(op, out, t, 0, size)
+
+
+@operation
+def layer_norm(row, thread, threads):  # type: ignore[no-untyped-def]
+    op, numbers, tokens, _ = _fields(row)
+    width, size = op[WIDTH], op[OUT_WIDTH]
+    weight, bias = array_at(op[WEIGHT], width, np.float32), array_at(op[BIAS], width, np.float32)
+    for t in range(thread, tokens, threads):
+        x = array_at(op[X] + 4 * t * op[X_WIDTH], width, np.float32)
+        out = array_at(op[OUT] + 4 * t * size, size, np.float32)
+        mean = 0.0
+        for i in range(width):
+            mean += np.float64(x[i])
+        mean /= width
+        scale, middle = f32(1.0 / np.sqrt(_mean_square(x, 0, width, mean) + numbers[EPS])), f32(mean)
+        for i in range(width):
+            out[i] = (x[i] - middle) * scale * weight[i] + bias[i]
+        if op[SHORTS]:
+            _packed(op, out, t, 0, size)
+
+
+@operation
+def pack_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    op, _, tokens, _ = _fields(row)
+    for t in range(thread, tokens, threads):
+        _packed(op, array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32), t, 0, op[OUT_WIDTH])
+
+
+@operation
+def add_scaled(row, thread, threads):  # type: ignore[no-untyped-def]
+    """OUT += SCALE * X"""
+    op, numbers, tokens, _ = _fields(row)
+    scale = f32(numbers[SCALE])
+    for t in range(thread, tokens, threads):
+        x = array_at(op[X] + 4 * t * op[X_WIDTH], op[WIDTH], np.float32)
+        out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[WIDTH], np.float32)
+        for i in range(op[WIDTH]):
+            out[i] += scale * x[i]
+
+
+@operation
+def norm_heads(row, thread, threads):  # type: ignore[no-untyped-def]
+    """RMS norm of each head in place."""
+    op, numbers, tokens, _ = _fields(row)
+    width = op[HEAD_WIDTH]
+    weight = array_at(op[WEIGHT], width, np.float32)
+    first, last = op[GROUPS] * thread // threads * op[HEADS], op[GROUPS] * (thread + 1) // threads * op[HEADS]
+    for t in range(tokens):
+        x = array_at(op[X] + 4 * t * op[X_WIDTH], op[X_WIDTH], np.float32)
+        for h in range(first, last):
+            scale = f32(1.0 / np.sqrt(_mean_square(x, h * width, width, 0.0) + numbers[EPS]))
+            for i in range(width):
+                x[h * width + i] = x[h * width + i] * scale * weight[i]
+
+
+@inlined
+def _rotate(row, thread, threads, apart, step):  # type: ignore[no-untyped-def]
+    """Turn pairs in place: value step * i with the one `apart` (0: half a head) behind it."""
+    op, _, tokens, position = _fields(row)
+    half, width = op[HALF], op[HEAD_WIDTH]
+    behind = apart if apart else half
+    first, last = op[GROUPS] * thread // threads * op[HEADS], op[GROUPS] * (thread + 1) // threads * op[HEADS]
+    for t in range(tokens):
+        x = array_at(op[X] + 4 * t * op[X_WIDTH], op[X_WIDTH], np.float32)
+        cos = array_at(op[COS] + 4 * half * (position + t), half, np.float32)
+        sin = array_at(op[SIN] + 4 * half * (position + t), half, np.float32)
+        for h in range(first, last):
+            for i in range(half):
+                at = h * width + step * i
+                a, b = x[at], x[at + behind]
+                x[at] = a * cos[i] - b * sin[i]
+                x[at + behind] = b * cos[i] + a * sin[i]
+
+
+@operation
+def rotate_halves(row, thread, threads):  # type: ignore[no-untyped-def]
+    _rotate(row, thread, threads, 0, 1)
+
+
+@operation
+def rotate_adjacent(row, thread, threads):  # type: ignore[no-untyped-def]
+    _rotate(row, thread, threads, 1, 2)
+
+
+@operation
+def attend(row, thread, threads):  # type: ignore[no-untyped-def]
+    """Keep the tokens' keys and values (Y, Z), and mix values by the scores of queries (X) and keys."""
+    op, numbers, tokens, position = _fields(row)
+    groups, width, value_width = op[GROUPS], op[HEAD_WIDTH], op[VALUE_WIDTH]
+    end = position + tokens
+    keys = array_at(op[KEYS], end * groups * width, np.float32)
+    values = array_at(op[VALUES], end * groups * value_width, np.float32)
+    scores = array_at(op[SCRATCH] + 4 * thread * op[ROOM], op[ROOM], np.float32)
+    scale, cap = f32(numbers[SCALE]), f32(numbers[CAP])
+    for t in range(tokens):
+        at = position + t
+        q = array_at(op[X] + 4 * t * op[X_WIDTH], op[X_WIDTH], np.float32)
+        k = array_at(op[Y] + 4 * t * op[Y_WIDTH], groups * width, np.float32)
+        v = array_at(op[Z] + 4 * t * op[Z_WIDTH], groups * value_width, np.float32)
+        out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
+        begin = max(0, at - op[WINDOW] + 1) if op[WINDOW] else 0
+        for g in range(groups * thread // threads, groups * (thread + 1) // threads):
+            for i in range(width):
+                keys[(at * groups + g) * width + i] = k[g * width + i]
+            for i in range(value_width):
+                values[(at * groups + g) * value_width + i] = v[g * value_width + i]
+            for h in range(g * op[HEADS], (g + 1) * op[HEADS]):
+                for j in range(begin, at + 1):
+                    total = every(ZERO)
+                    for i in range(0, width, LANES):
+                        total = multiply_add(load(q, h * width + i), load(keys, (j * groups + g) * width + i), total)
+                    scores[j - begin] = sum_of_lanes(total) * scale
+                seen = scores[: at + 1 - begin]
+                if cap > ZERO:
+                    activations.each_softcap(seen, cap)
+                weight = f32(1.0 / exp_and_sum(seen, largest(seen)))
+                for i in range(0, value_width, LANES):
+                    a, b = every(ZERO), every(ZERO)
+                    for j in range(0, seen.size - 1, 2):
+                        place = ((begin + j) * groups + g) * value_width + i
+                        a = multiply_add(load(values, place), every(seen[j]), a)
+                        b = multiply_add(load(values, place + groups * value_width), every(seen[j + 1]), b)
+                    if seen.size % 2:
+                        place = (at * groups + g) * value_width + i
+                        a = multiply_add(load(values, place), every(seen[seen.size - 1]), a)
+                    store(out, h * value_width + i, (a + b) * weight)
+
+
+@inlined
+def _gated(row, thread, threads, function):  # type: ignore[no-untyped-def]
+    """OUT = function(OUT) * Y, and as integers; shared by pieces of 256 columns."""
+    op, _, tokens, _ = _fields(row)
+    pieces = op[OUT_WIDTH] // SUPER
+    first, last = SUPER * (pieces * thread // threads), SUPER * (pieces * (thread + 1) // threads)
+    for t in range(tokens):
+        out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
+        y = array_at(op[Y] + 4 * t * op[Y_WIDTH], op[WIDTH], np.float32)
+        last_used = min(last, op[WIDTH])
+        if first < last_used:
+            function(out[first:last_used], y[first:last_used])
+        _packed(op, out, t, first, last)
+
+
+@inlined
+def _activated(row, thread, threads, function):  # type: ignore[no-untyped-def]
+    """The same without a gate."""
+    op, _, tokens, _ = _fields(row)
+    pieces = op[OUT_WIDTH] // SUPER
+    first, last = SUPER * (pieces * thread // threads), SUPER * (pieces * (thread + 1) // threads)
+    for t in range(tokens):
+        out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
+        last_used = min(last, op[WIDTH])
+        if first < last_used:
+            function(out[first:last_used])
+        _packed(op, out, t, first, last)
+
+
+@operation
+def gate_silu(row, thread, threads):  # type: ignore[no-untyped-def]
+    _gated(row, thread, threads, activations.gated_silu)
+
+
+@operation
+def gate_gelu(row, thread, threads):  # type: ignore[no-untyped-def]
+    _gated(row, thread, threads, activations.gated_gelu)
+
+
+@operation
+def gate_gelu_tanh(row, thread, threads):  # type: ignore[no-untyped-def]
+    _gated(row, thread, threads, activations.gated_gelu_tanh)
+
+
+@operation
+def each_silu(row, thread, threads):  # type: ignore[no-untyped-def]
+    _activated(row, thread, threads, activations.each_silu)
+
+
+@operation
+def each_gelu(row, thread, threads):  # type: ignore[no-untyped-def]
+    _activated(row, thread, threads, activations.each_gelu)
+
+
+@operation
+def each_gelu_tanh(row, thread, threads):  # type: ignore[no-untyped-def]
+    _activated(row, thread, threads, activations.each_gelu_tanh)
+
+
+GATED = {"silu": gate_silu, "gelu": gate_gelu, "gelu_tanh": gate_gelu_tanh}
+ACTIVATIONS = {"silu": each_silu, "gelu": each_gelu, "gelu_tanh": each_gelu_tanh}

@@ -1,0 +1,313 @@
+"""A few tokens through a plain decoder as one list of compiled operations (`kernels.team`).
+
+Token by token a model is limited by how fast its weights are read; Python between hundreds of small products would take
+longer than they do. Models whose layers are attention and a dense feed-forward net are written down as operations
+once; others (experts, state spaces, latents, …) go through `decoder` as texts do.
+
+Weights are read into memory when the first token comes, as they are stored.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.hyper import LayerHyper
+from quants import Tensor
+
+from .arrays import Floats
+from .head import output_of
+from .kernels import dots, team
+from .kernels import token_parts as parts
+from .kv_cache import KVCache
+from .layer import Layer, Network
+from .rope import rope_table
+
+MOST_TOKENS = 8
+ALIGNMENT = 64
+LAYER = frozenset({
+    "attn_norm.weight", "attn_norm.bias", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias",
+    "attn_v.weight", "attn_v.bias", "attn_qkv.weight", "attn_qkv.bias", "attn_output.weight", "attn_output.bias",
+    "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "ffn_norm.weight", "ffn_norm.bias",
+    "ffn_gate.weight", "ffn_gate.bias", "ffn_up.weight", "ffn_up.bias", "ffn_down.weight", "ffn_down.bias",
+    "post_ffw_norm.weight", "attn_norm_2.weight", "attn_norm_2.bias",
+})  # fmt: skip
+AROUND = frozenset({
+    "token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias", "rope_freqs.weight",
+})  # fmt: skip
+
+
+def serves(network: Network) -> bool:
+    """Whether all that the network computes is among the operations."""
+    block, hyper = network.block, network.hyper
+    own = hyper.layers[0] if hyper.layers else None
+    activations = parts.GATED if block.gated else parts.ACTIVATIONS
+    return bool(
+        own
+        and block.causal and not block.hidden_states and block.norm in ("rms", "layer") and not hyper.alibi
+        and block.query_scale is None and block.output_norm == "output_norm" and hyper.activation in activations
+        and set(block.qkv_steps) <= {"clamp", "norm", "rope"} and not hyper.clamp
+        and (network.scaling is None or network.scaling.kind in ("none", "linear", "yarn"))
+        and set(network.global_tensors.tensors) <= AROUND
+        and all(_serves_layer(network, layer) for layer in network.layers)
+    )  # fmt: skip
+
+
+def _serves_layer(network: Network, layer: Layer) -> bool:
+    own, tensors = network.hyper.layers[layer.index], layer.tensors
+    norms = ("attn_q_norm.weight", "attn_k_norm.weight")
+    return (
+        set(tensors) <= LAYER
+        and {"attn_output.weight", "ffn_up.weight", "ffn_down.weight", "attn_norm.weight"} <= set(tensors)
+        and ("attn_qkv.weight" in tensors or {"attn_q.weight", "attn_k.weight", "attn_v.weight"} <= set(tensors))
+        and (network.hyper.parallel or f"{network.block.ffn_norm}.weight" in tensors)
+        and ("ffn_gate.weight" in tensors) == network.block.gated
+        and all(network.block.norm == "rms" and tensors[name].shape == (own.key_width,) for name in norms if name in tensors)
+        and all(tensors[name].format.name in dots.OF_FORMAT for name in tensors if len(tensors[name].shape) == 2)
+        and own.kv_source_layer is None and own.chunk is None and not own.qk_l2_norm and own.sparsity is None
+        and own.key_width % 16 == 0 and own.value_width % 16 == 0
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A row for each token: float32, and where they are multiplied with quantized weights, the same as integers."""
+
+    floats: Floats
+    width: int
+    shorts: NDArray[np.int16]
+    numbers: Floats
+
+    @property
+    def room(self) -> int:
+        """Columns of a row in memory."""
+        return self.floats.shape[1]
+
+
+def _aligned(shape: tuple[int, ...], dtype: type = np.float32) -> NDArray[np.generic]:
+    """Zeros that begin at a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _vectors(width: int) -> Vectors:
+    room = -(-width // dots.SUPER) * dots.SUPER
+    numbers = _aligned((MOST_TOKENS, room // dots.SUPER * dots.NUMBERS))
+    return Vectors(_aligned((MOST_TOKENS, room)), width, _aligned((MOST_TOKENS, room), np.int16), numbers)
+
+
+Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
+
+
+@dataclass
+class Operations:
+    """A list of operations as it is written.
+
+    kept: arrays whose addresses are in it. attends, rotates: which rows look at the cache of which layer, and at which
+    table of angles. biases: float32 zeros as long as any norm.
+    """
+
+    rows: list[NDArray[np.int64]] = field(default_factory=list)
+    kept: list[NDArray[Any]] = field(default_factory=list)
+    attends: list[tuple[int, int]] = field(default_factory=list)
+    rotates: list[tuple[int, LayerHyper]] = field(default_factory=list)
+
+    def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
+        """An operation, after which threads wait for one another. In fields arrays become addresses."""
+        row = np.zeros(team.FIELDS, np.int64)
+        row[:2] = operation(), wait
+        for at, value in fields.items():
+            if isinstance(value, np.ndarray):
+                self.kept.append(value)
+                row[at] = value.ctypes.data
+            elif isinstance(value, float):
+                row[at : at + 1].view(np.float64)[0] = value
+            else:
+                row[at] = value
+        self.rows.append(row)
+
+
+class TokenSteps:
+    """A network's operations and the memory they work in; one step runs at a time."""
+
+    def __init__(self, network: Network, threads: int) -> None:
+        self.network, self.threads, self.lock = network, threads, Lock()
+        self.state, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
+        self.operations = Operations()
+        self.weights: dict[str, NDArray[np.uint8]] = {}
+        self.x = _vectors(network.hyper.width)
+        for layer in network.layers:
+            (self._parallel if network.hyper.parallel else self._sequential)(layer)
+        self.output, self.finish = output_of(network, threads)
+        self.logits = _aligned((MOST_TOKENS, self.output.rows))
+        self._product(self._normed(network.global_tensors, "output_norm", self.x), self.output, None, self.logits)
+        self.rows = np.stack(self.operations.rows)
+        self.cache: tuple[KVCache, int] | None = None  # whose addresses are in the rows, and its version
+        self.tables: dict[Room, tuple[Floats, Floats]] = {}
+        self.scratch = np.empty(0, np.float32)
+        self.helpers = ThreadPoolExecutor(max(1, threads - 1), "token")
+
+    def __call__(self, ids: NDArray[np.int64], cache: KVCache) -> Floats:
+        """Logits of at most MOST_TOKENS tokens after those in the cache, to which they are added: (n, vocabulary)."""
+        with self.lock:
+            count, width = len(ids), self.x.width
+            self._find_room(cache, cache.length + count)
+            table = self.network.global_tensors.need("token_embd.weight")
+            stored = self._stored(table)
+            x = table.format.decode(np.stack([stored[token] for token in ids]))
+            self.x.floats[:count, :width] = x * np.float32(self.network.hyper.embedding_scale)
+            self.state[:] = count, cache.length
+            self.counter[0] = 0
+            waiting = [self.helpers.submit(self._run, thread) for thread in range(1, self.threads)]
+            self._run(0)
+            for helper in waiting:
+                helper.result()
+            cache.advance(range(len(self.network.layers)), count)
+            return self.finish(self.logits[:count].copy(), 0)
+
+    def _run(self, thread: int) -> None:
+        team.run(self.rows.reshape(-1), len(self.rows), self.counter, thread, self.threads)
+
+    def _find_room(self, cache: KVCache, tokens: int) -> None:
+        """Let the operations know where keys and values are, and the angles of so many positions."""
+        for layer, own in enumerate(self.network.hyper.layers):
+            cache.reserve(layer, tokens, (own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
+        if self.cache == (cache, cache.version) :
+            return
+        room = cache.room
+        if self.scratch.size < self.threads * room:
+            self.scratch, self.tables = np.empty(self.threads * room, np.float32), {}
+        for row, layer in self.operations.attends:
+            for at, array in zip((parts.KEYS, parts.VALUES), cache.arrays(layer), strict=True):
+                self.rows[row, at] = array.ctypes.data
+            self.rows[row, parts.SCRATCH], self.rows[row, parts.ROOM] = self.scratch.ctypes.data, room
+        for row, own in self.operations.rotates:
+            for at, table in zip((parts.COS, parts.SIN), self._angles(own, room), strict=True):
+                self.rows[row, at] = table.ctypes.data
+        self.cache = cache, cache.version
+
+    def _angles(self, own: LayerHyper, positions: int) -> tuple[Floats, Floats]:
+        base, scaled, width = kind = own.rope_base, own.rope_scaled, own.rope_width
+        if kind not in self.tables:
+            divisors = self.network.global_tensors.array("rope_freqs.weight") if scaled else None
+            scaling = self.network.scaling if scaled else None
+            self.tables[kind] = rope_table(width, base, scaling, divisors, np.arange(positions))
+        return self.tables[kind]
+
+    def _stored(self, weight: Tensor) -> NDArray[np.uint8]:
+        """The bytes of its rows, read once."""
+        if weight.name not in self.weights:
+            self.weights[weight.name] = np.ascontiguousarray(weight.raw())
+        return self.weights[weight.name]
+
+    def _sequential(self, layer: Layer) -> None:
+        block = self.network.block
+        mixed = self._attention(layer, self._normed(layer, "attn_norm", self.x))
+        after = "" if block.ffn_norm == "post_attention_norm" else "post_attention_norm"
+        self._add_product(layer, "attn_output", mixed, after)
+        hidden = self._hidden(layer, self._normed(layer, block.ffn_norm, self.x))
+        self._add_product(layer, "ffn_down", hidden, "post_ffw_norm")
+
+    def _parallel(self, layer: Layer) -> None:
+        first = self._normed(layer, "attn_norm", self.x)
+        second = self._normed(layer, "attn_norm_2", self.x) if "attn_norm_2.weight" in layer else first
+        third = self._normed(layer, "ffn_norm", self.x) if "ffn_norm.weight" in layer else first
+        self._add_product(layer, "attn_output", self._attention(layer, second), "")
+        self._add_product(layer, "ffn_down", self._hidden(layer, third), "")
+
+    def _normed(self, layer: Layer, name: str, x: Vectors) -> Vectors:
+        out = _vectors(x.width)
+        rms = self.network.block.norm == "rms"
+        bias = layer.array(f"{name}.bias")
+        self.operations.add(parts.rms_norm if rms else parts.layer_norm, {
+            parts.STATE: self.state, parts.X: x.floats, parts.X_WIDTH: x.room, parts.WIDTH: x.width,
+            parts.WEIGHT: layer.need_array(f"{name}.weight"), parts.EPS: float(self.network.hyper.eps),
+            parts.BIAS: np.zeros(x.width, np.float32) if bias is None else bias, **_output(out),
+        })  # fmt: skip
+        return out
+
+    def _product(
+        self, x: Vectors, weight: Tensor, bias: Floats | None, out: Floats, adds: bool = False, wait: bool = True
+    ) -> None:
+        stored = self._stored(weight)
+        self.operations.add(dots.OF_FORMAT[weight.format.name], {
+            dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: weight.rows, dots.WIDTH: weight.width,
+            dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,
+            dots.OUT_WIDTH: out.shape[1], dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds,
+            dots.STATE: self.state,
+        }, wait)  # fmt: skip
+
+    def _projected(self, layer: Layer, name: str, x: Vectors, wait: bool = True) -> Vectors:
+        weight = layer.need(f"{name}.weight")
+        out = _vectors(weight.rows)
+        self._product(x, weight, layer.array(f"{name}.bias"), out.floats, wait=wait)
+        return out
+
+    def _add_product(self, layer: Layer, name: str, x: Vectors, norm: str) -> None:
+        """Add to the residual stream what a projection gives, after its norm where the layer has one."""
+        scale = float(self.network.hyper.residual_scale)
+        if f"{norm}.weight" not in layer and scale == 1.0:
+            weight = layer.need(f"{name}.weight")
+            return self._product(x, weight, layer.array(f"{name}.bias"), self.x.floats, adds=True)
+        given = self._projected(layer, name, x)
+        if f"{norm}.weight" in layer:
+            given = self._normed(layer, norm, given)
+        self.operations.add(parts.add_scaled, {
+            parts.STATE: self.state, parts.X: given.floats, parts.X_WIDTH: given.room, parts.WIDTH: given.width,
+            parts.OUT: self.x.floats, parts.OUT_WIDTH: self.x.room, parts.SCALE: scale,
+        })  # fmt: skip
+        return None
+
+    def _attention(self, layer: Layer, x: Vectors) -> Vectors:
+        own, hyper = self.network.hyper.layers[layer.index], self.network.hyper
+        widths = (own.heads * own.key_width, own.kv_heads * own.key_width)
+        if "attn_qkv.weight" in layer:
+            fused = self._projected(layer, "attn_qkv", x).floats
+            q, k, v = fused, fused[:, widths[0] :], fused[:, sum(widths) :]
+        else:
+            names = ("attn_q", "attn_k", "attn_v")
+            q, k, v = (self._projected(layer, name, x, wait=name == "attn_v").floats for name in names)
+        group = own.heads // own.kv_heads
+        for step in self.network.block.qkv_steps:
+            for part, name, heads in ((q, "attn_q_norm", group), (k, "attn_k_norm", 1)):
+                fields = {
+                    parts.STATE: self.state, parts.X: part, parts.X_WIDTH: part.strides[0] // 4, parts.HEADS: heads,
+                    parts.HEAD_WIDTH: own.key_width, parts.GROUPS: own.kv_heads,
+                }  # fmt: skip
+                if step == "norm" and f"{name}.weight" in layer:
+                    norm = {parts.WEIGHT: layer.need_array(f"{name}.weight"), parts.EPS: float(hyper.eps)}
+                    self.operations.add(parts.norm_heads, fields | norm, wait=False)
+                elif step == "rope" and own.rotates and hyper.rope != "none":
+                    rotate = parts.rotate_halves if hyper.rope == "halves" else parts.rotate_adjacent
+                    self.operations.rotates.append((len(self.operations.rows), own))
+                    self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)
+        out = _vectors(own.heads * own.value_width)
+        self.operations.attends.append((len(self.operations.rows), layer.index))
+        self.operations.add(parts.attend, {
+            parts.STATE: self.state, parts.X: q, parts.X_WIDTH: q.strides[0] // 4, parts.Y: k,
+            parts.Y_WIDTH: k.strides[0] // 4, parts.Z: v, parts.Z_WIDTH: v.strides[0] // 4, parts.HEADS: group,
+            parts.HEAD_WIDTH: own.key_width, parts.VALUE_WIDTH: own.value_width, parts.GROUPS: own.kv_heads,
+            parts.SCALE: float(own.attention_scale), parts.CAP: float(hyper.attention_softcap or 0),
+            parts.WINDOW: own.window or 0, **_output(out),
+        })  # fmt: skip
+        self.operations.add(parts.pack_rows, {parts.STATE: self.state, **_output(out)})
+        return out
+
+    def _hidden(self, layer: Layer, x: Vectors) -> Vectors:
+        gated, activation = self.network.block.gated, self.network.hyper.activation
+        out = self._projected(layer, "ffn_gate" if gated else "ffn_up", x, wait=not gated)
+        up = self._projected(layer, "ffn_up", x) if gated else out
+        self.operations.add((parts.GATED if gated else parts.ACTIVATIONS)[activation], {
+            parts.STATE: self.state, parts.Y: up.floats, parts.Y_WIDTH: up.room, parts.WIDTH: up.width, **_output(out),
+        })  # fmt: skip
+        return out
+
+
+def _output(out: Vectors) -> dict[int, Any]:
+    return {parts.OUT: out.floats, parts.OUT_WIDTH: out.room, parts.SHORTS: out.shorts, parts.NUMBERS_AT: out.numbers}
