@@ -91,7 +91,8 @@ class Vectors:
 def _aligned(shape: tuple[int, ...], dtype: type = np.float32) -> NDArray[np.generic]:
     """Zeros that begin at a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    memory[:] = 0
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
 
@@ -100,6 +101,18 @@ def _vectors(width: int) -> Vectors:
     room = -(-width // dots.SUPER) * dots.SUPER
     numbers = _aligned((MOST_TOKENS, room // dots.SUPER * dots.NUMBERS))
     return Vectors(_aligned((MOST_TOKENS, room)), width, _aligned((MOST_TOKENS, room), np.int16), numbers)
+
+
+def _stored(tensors: list[Tensor]) -> dict[str, NDArray[np.uint8]]:
+    """The bytes of matrices, by name, side by side: one large array, which numpy puts on large pages."""
+    matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in matrices]
+    memory, at, found = _aligned((sum(sizes),), np.uint8), 0, {}
+    for tensor, size in zip(matrices, sizes, strict=True):
+        rows = memory[at : at + tensor.nbytes].reshape(tensor.rows, -1)
+        rows[:] = tensor.raw()
+        found[tensor.name], at = rows, at + size
+    return found
 
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
@@ -140,7 +153,9 @@ class TokenSteps:
         self.network, self.threads, self.lock = network, threads, Lock()
         self.state, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
         self.operations = Operations()
-        self.weights: dict[str, NDArray[np.uint8]] = {}
+        self.weights = _stored([*network.global_tensors.tensors.values(), *(
+            tensor for layer in network.layers for tensor in layer.tensors.values()
+        )])  # fmt: skip
         self.x = _vectors(network.hyper.width)
         for layer in network.layers:
             (self._parallel if network.hyper.parallel else self._sequential)(layer)
@@ -159,7 +174,7 @@ class TokenSteps:
             count, width = len(ids), self.x.width
             self._find_room(cache, cache.length + count)
             table = self.network.global_tensors.need("token_embd.weight")
-            stored = self._stored(table)
+            stored = self.weights[table.name]
             x = table.format.decode(np.stack([stored[token] for token in ids]))
             self.x.floats[:count, :width] = x * np.float32(self.network.hyper.embedding_scale)
             self.state[:] = count, cache.length
@@ -200,12 +215,6 @@ class TokenSteps:
             self.tables[kind] = rope_table(width, base, scaling, divisors, np.arange(positions))
         return self.tables[kind]
 
-    def _stored(self, weight: Tensor) -> NDArray[np.uint8]:
-        """The bytes of its rows, read once."""
-        if weight.name not in self.weights:
-            self.weights[weight.name] = np.ascontiguousarray(weight.raw())
-        return self.weights[weight.name]
-
     def _sequential(self, layer: Layer) -> None:
         block = self.network.block
         mixed = self._attention(layer, self._normed(layer, "attn_norm", self.x))
@@ -235,7 +244,7 @@ class TokenSteps:
     def _product(
         self, x: Vectors, weight: Tensor, bias: Floats | None, out: Floats, adds: bool = False, wait: bool = True
     ) -> None:
-        stored = self._stored(weight)
+        stored = self.weights[weight.name]
         self.operations.add(dots.OF_FORMAT[weight.format.name], {
             dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: weight.rows, dots.WIDTH: weight.width,
             dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,

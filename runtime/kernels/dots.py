@@ -47,6 +47,7 @@ from .shorts import (
     looked_up,
     masked,
     multiply_add,
+    prefetch,
     shifted_left,
     shifted_right,
     sum_of_lanes,
@@ -60,6 +61,7 @@ MAGIC, LARGEST = f32(12582912), f32(32767)
 TINY = f32(1e-30)
 LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 ZERO = f32(0)
+AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
 
 @inlined
@@ -271,12 +273,15 @@ def _each_row(row, thread, threads, x, padded, values, size, block):  # type: ig
             for k in range(width // values):  # a and b take turns: neither waits for the other
                 column = values * k
                 n_at = (t * padded + column >> 8) * NUMBERS + (column >> 5 & 7)
-                b, a = block(raw, r * op[ROW_BYTES] + size * k, x, t * padded + column, n, n_at, a, b)
+                at = r * op[ROW_BYTES] + size * k
+                for line in range(0, size, 64):
+                    prefetch(raw, at + AHEAD + line)
+                b, a = block(raw, at, x, t * padded + column, n, n_at, a, b)
             total = sum_of_lanes(a + b)
             if has_bias:
                 total += bias[r]
-            at = t * out_width + r
-            out[at] = out[at] + total if op[ADDS] else total
+            to = t * out_width + r
+            out[to] = out[to] + total if op[ADDS] else total
 
 
 @inlined

@@ -219,3 +219,17 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
         return builder.extract_element(value, ir.Constant(WORD, 0))
 
     return nt.float32(f32x16), codegen
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, at: Any) -> Any:
+    """Have the cache line of element `at` on its way, which may lie past the array's end."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        address = address_of(context, builder, signature.args[0], *args, BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [address, *(ir.Constant(WORD, n) for n in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return nt.void(array, nt.intp), codegen
