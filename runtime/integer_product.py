@@ -117,9 +117,10 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDA
     blocks = -(-weight.width // BLOCK)
     pairs, scales = room_for_words(blocks * ROWS), room_for_floats(blocks * ROWS // 16)
     across, offsets = room_for_floats(BLOCK), np.empty(16, np.int64)
+    decode = weight.format.load_codec().decode  # not `decode_small`, which is made for few bytes
     step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)
     for start, stop in spans(last - first, step):
-        values = weight.float32(first + start, first + stop)
+        values = decode(weight.format, np.ascontiguousarray(weight.raw(first + start, first + stop)))
         if weight.width % BLOCK:
             values = np.pad(values, ((0, 0), (0, -weight.width % BLOCK)))
         for row in range(0, len(values), ROWS):

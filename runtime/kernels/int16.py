@@ -14,6 +14,8 @@ Weights: tiles of ROWS rows, for each block 16 pairs of columns, each pair of al
 float32 scales (blocks, ROWS).
 """
 
+import functools
+
 import llvmlite.binding
 import numba.core.types as nt
 import numpy as np
@@ -54,6 +56,7 @@ f32 = np.float32
 sums_type = nt.UniTuple(f32x16, TOKENS * VECTORS)
 
 
+@functools.cache
 def available() -> bool:
     """Whether the processor multiplies 16-bit integers faster than float32."""
     features = config.CPU_FEATURES
