@@ -125,5 +125,5 @@ def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDA
             values = np.pad(values, ((0, 0), (0, -weight.width % BLOCK)))
         for row in range(0, len(values), ROWS):
             rows = values[row : row + ROWS]
-            int16.pack_weights(rows.reshape(-1), len(rows), blocks * BLOCK, 0, blocks, across, offsets, pairs, scales)
+            int16.pack_weights(rows.reshape(-1), len(rows), blocks * BLOCK, blocks, across, offsets, pairs, scales)
             yield first + start + row, len(rows), pairs, scales

@@ -1,9 +1,9 @@
 """Matrix products in 16-bit integers: near-float32 results at about twice the speed of float32.
 
-Rows of both factors are cut into blocks of 32 columns, each with a scale that makes its values integers of at most
-LARGEST: 32 products of two of them fit 32 bits. A block's integers are multiplied and summed exactly; the sums, times
-both scales, are added in float32. What is lost is the rounding to LARGEST steps: 1.2e-4 of a result's size (bfloat16
-loses 6e-3), where float32 itself loses 4e-7.
+Rows of both factors are cut into blocks of 32 columns, each with a scale that makes its values integers of 16 bits whose
+squares sum to less than 2³¹: by the inequality of Cauchy and Schwarz no sum of products of two of them leaves 32 bits. A
+block's integers are multiplied and summed exactly; the sums, times both scales, are added in float32. What is lost is
+the rounding to integers: 5e-5 of a result's size (bfloat16 loses 6e-3), where float32 itself loses 4e-7.
 
 Only processors with an instruction for it (`available`) are faster at this than at float32: AVX512-VNNI multiplies 32
 pairs in the time of 16 in float32. `vpdpwssd` stands here as assembly since LLVM replaces it on Intel's processors by
@@ -23,7 +23,7 @@ from llvmlite import ir
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from quants.kernels.jit import inlined, kernel
+from quants.kernels.jit import kernel
 from quants.kernels.lane_memory import address_of, load, store, transpose_tile
 from quants.kernels.lanes import (
     FLOAT,
@@ -33,21 +33,24 @@ from quants.kernels.lanes import (
     WORD,
     WORDS,
     absolute,
-    bits_float,
     every,
     f32x16,
     float_bits,
     larger,
     largest_lane,
     splat,
+    square_root,
     where,
 )
+
+from .shorts import multiply_add, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
 TOKENS, ROWS = 3, 64  # of a register tile: 12 integer and 12 float sums, four of weights and one of inputs fit 32
 VECTORS = ROWS // LANES
-LARGEST = np.float32(8190)  # 32 * 8190² < 2³¹
-TINY = np.float32(1e-30)  # blocks below it count as zeros: their scale would not be a normal number
+NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, and 46333² < 2³¹
+LARGEST = np.float32(32767)
+TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers
 BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inputs pass
 # 1.5 * 2²³: floats are one apart there, and the low half of their bits is the integer in two's complement
 MAGIC = np.float32(12582912)
@@ -184,13 +187,6 @@ def multiply(x, x_scales, w, w_scales, tokens, blocks, sums, out, column, column
                             out[i * stride + column + c] = sums[ROWS * i + c]
 
 
-@inlined
-def block_scale(top):  # type: ignore[no-untyped-def]
-    """Of the greatest magnitude's lanes: scales, and what values are multiplied with. NaN stays NaN."""
-    is_zero = top < TINY
-    return where(is_zero, f32(0), top / LARGEST), where(is_zero, f32(0), LARGEST / top)
-
-
 @kernel
 def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[no-untyped-def]
     """Rows start … stop of x, flat float32 rows of `width`, a multiple of BLOCK: int16 and their scales."""
@@ -198,35 +194,34 @@ def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[
         for b in range(blocks):
             at = r * width + BLOCK * b
             low, high = load(x, at), load(x, at + LANES)
-            # as integers, so that NaN is greater than all numbers
-            top = bits_float(larger(float_bits(absolute(low)), float_bits(absolute(high))))
-            greatest = largest_lane(where(top != top, f32(np.inf), top))
-            scale, inverse = block_scale(every(greatest))
-            scales[r * blocks + b] = greatest / LARGEST if greatest >= TINY else f32(0)
-            if greatest == f32(np.inf):
-                scales[r * blocks + b] = f32(np.nan)
+            norm = np.sqrt(sum_of_lanes(low * low + high * high))  # NaN where one of them is
+            top = largest_lane(larger(absolute(low), absolute(high)))
+            scale = f32(0) if norm < TINY else max(norm / NORM, top / LARGEST) if norm == norm else norm
+            inverse = f32(0) if norm < TINY else f32(1) / scale
+            scales[r * blocks + b] = scale
             store(packed, at, float_bits(low * inverse + MAGIC))
             store(packed, at + LANES, float_bits(high * inverse + MAGIC))
 
 
 @kernel
-def pack_weights(rows, count, width, first, blocks, across, offsets, packed, scales):  # type: ignore[no-untyped-def]
-    """`count` decoded rows, flat float32 of `width`, to a tile's rows from `first` on, both multiples of 16 but `count`.
-
-    across: room for 512 float32; offsets: for 16 int64.
-    """
+def pack_weights(rows, count, width, blocks, across, offsets, packed, scales):  # type: ignore[no-untyped-def]
+    """At most ROWS decoded rows, flat float32 of `width`, to a tile. across: room for 512 float32; offsets: 16 int64."""
+    zero = every(f32(0))
     for start in range(0, count, LANES):
         for i in range(LANES):
             offsets[i] = width * min(start + i, count - 1)
         for b in range(blocks):
             transpose_tile(rows, offsets, BLOCK * b, across, 0)
             transpose_tile(rows, offsets, BLOCK * b + LANES, across, LANES * LANES)
-            bits = float_bits(absolute(load(across, 0)))
-            for i in range(LANES, LANES * BLOCK, LANES):
-                bits = larger(float_bits(absolute(load(across, i))), bits)
-            scale, inverse = block_scale(bits_float(bits))
-            store(scales, ROWS * b + first + start, scale)
-            at = ROWS * PAIRS * b + first + start
+            squares, top = zero, zero
+            for i in range(0, LANES * BLOCK, LANES):
+                value = load(across, i)
+                squares, top = multiply_add(value, value, squares), larger(absolute(value), top)
+            norm = square_root(squares)
+            scale = larger(top / LARGEST, norm / NORM)  # the norm where it is NaN
+            scale, inverse = where(norm < TINY, zero, scale), where(norm < TINY, zero, f32(1) / scale)
+            store(scales, ROWS * b + start, scale)
+            at = ROWS * PAIRS * b + start
             for p in range(PAIRS):
                 low = float_bits(load(across, 2 * LANES * p) * inverse + MAGIC)
                 high = float_bits(load(across, LANES * (2 * p + 1)) * inverse + MAGIC)
