@@ -43,7 +43,7 @@ class Inputs:
 
 def matmul(
     x: Floats | Inputs, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
-    precision: Precision = "float32",
+    precision: Precision = "exact",
 ) -> Floats:  # fmt: skip
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
@@ -126,7 +126,7 @@ def _decoded(weight: Tensor, start: int, stop: int) -> Floats:
 
 
 def matmul_experts(
-    x: Floats, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "float32"
+    x: Floats, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "exact"
 ) -> Floats:
     """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
     out = weight.shape[1]
