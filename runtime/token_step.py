@@ -106,13 +106,21 @@ def _vectors(width: int) -> Vectors:
 def _stored(tensors: list[Tensor]) -> dict[str, NDArray[np.uint8]]:
     """The bytes of matrices, by name, side by side: one large array, which numpy puts on large pages."""
     matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
-    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in matrices]
-    memory, at, found = _aligned((sum(sizes),), np.uint8), 0, {}
-    for tensor, size in zip(matrices, sizes, strict=True):
-        rows = memory[at : at + tensor.nbytes].reshape(tensor.rows, -1)
-        rows[:] = tensor.raw()
-        found[tensor.name], at = rows, at + size
+    widths = [tensor.format.row_bytes(_whole(tensor)) for tensor in matrices]
+    ends = np.cumsum([-(-tensor.rows * width // ALIGNMENT) * ALIGNMENT for tensor, width in zip(matrices, widths, strict=True)])
+    memory, found = _aligned((int(ends[-1]),), np.uint8), {}
+    for tensor, width, end in zip(matrices, widths, ends, strict=True):
+        size = tensor.rows * width
+        start = end - -(-size // ALIGNMENT) * ALIGNMENT
+        rows = memory[start : start + size].reshape(tensor.rows, width)
+        rows[:, : tensor.row_bytes] = tensor.raw()
+        found[tensor.name] = rows
     return found
+
+
+def _whole(tensor: Tensor) -> int:
+    """The width of its rows in memory: whole blocks of inputs."""
+    return -(-tensor.width // dots.BLOCK) * dots.BLOCK
 
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
@@ -176,7 +184,7 @@ class TokenSteps:
             table = self.network.global_tensors.need("token_embd.weight")
             stored = self.weights[table.name]
             x = table.format.decode(np.stack([stored[token] for token in ids]))
-            self.x.floats[:count, :width] = x * np.float32(self.network.hyper.embedding_scale)
+            self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
             self.state[:] = count, cache.length
             self.counter[0] = 0
             waiting = [self.helpers.submit(self._run, thread) for thread in range(1, self.threads)]
@@ -246,7 +254,7 @@ class TokenSteps:
     ) -> None:
         stored = self.weights[weight.name]
         self.operations.add(dots.OF_FORMAT[weight.format.name], {
-            dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: weight.rows, dots.WIDTH: weight.width,
+            dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: weight.rows, dots.WIDTH: _whole(weight),
             dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,
             dots.OUT_WIDTH: out.shape[1], dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds,
             dots.STATE: self.state,
