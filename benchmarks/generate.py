@@ -84,7 +84,8 @@ def main() -> None:
             ours = max(ours, our_speed(model, options.tokens))
         passing = ours * sum(tensor.nbytes for tensor in opened.tensors.values()) / 1e9
         copying = copy_speed(options.threads) / 1e9
-        print(f"{path.name:28} {theirs:10.1f} {ours:10.1f} {ours / theirs:7.2f} {passing:7.1f} {copying:8.1f}", flush=True)
+        speeds = f"{theirs:10.1f} {ours:10.1f} {ours / theirs:7.2f} {passing:7.1f} {copying:8.1f}"
+        print(f"{path.name:28} {speeds}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def _sequential(forward: Pass, layer: Layer, x: Floats) -> Floats:
     block, scale = forward.block, np.float32(forward.hyper.residual_scale)
     if not _has(layer, "attn_output", "ssm_out", "shortconv.in_proj"):  # in some hybrids a layer has one of both parts
         return _added(x, feed_forward(forward, layer, forward.norm(layer, "attn_norm", x), x), scale)
-    mixed = token_mixer(forward, layer, forward.norm(layer, "attn_norm", x))
+    normed = forward.norm(layer, "attn_norm", x)
+    with forward.timed("attention" if "attn_output.weight" in layer else "recurrence and convolution"):
+        mixed = token_mixer(forward, layer, normed)
     if block.ffn_norm != "post_attention_norm":
         mixed = forward.norm_if_there(layer, "post_attention_norm", mixed)
     x = forward.norm_if_there(layer, "attn_output_norm", _added(x, mixed, scale))
@@ -47,7 +49,8 @@ def _parallel(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """Attention and feed-forward net beside each other; each may have a norm of its own."""
     first = forward.norm(layer, "attn_norm", x)
     second, third = (forward.norm(layer, n, x) if _has(layer, n) else first for n in ("attn_norm_2", "ffn_norm"))
-    mixed = _added(x, attention(forward, layer, second), np.float32(1))
+    with forward.timed("attention"):
+        mixed = _added(x, attention(forward, layer, second), np.float32(1))
     return _added(mixed, feed_forward(forward, layer, third, x), np.float32(1))
 
 

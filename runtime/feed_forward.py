@@ -43,7 +43,8 @@ def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Fl
 
 def experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Floats:
     """What routed and shared experts give together: float32 (tokens, width)."""
-    out = routed_experts(forward, layer, x, router_input)
+    with forward.timed("experts: routing and sums"):
+        out = routed_experts(forward, layer, x, router_input)
     if "ffn_up_shexp.weight" in layer:
         shared = dense(forward, layer, x, "_shexp")
         gate = layer.array("ffn_gate_inp_shexp.weight")
@@ -69,7 +70,9 @@ def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
     most = forward.numbers(layer).sparsity
     if most is not None:  # only what stands out passes
         gate = ops.relu(gate - (gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(most)))
-    return _down(forward, layer, suffix, ops.gated(hyper.activation, gate, up, hyper.activation_limit, threads))
+    with forward.timed("activations"):
+        hidden = ops.gated(hyper.activation, gate, up, hyper.activation_limit, threads)
+    return _down(forward, layer, suffix, hidden)
 
 
 def _down(forward: Pass, layer: Layer, suffix: str, hidden: Floats) -> Floats:

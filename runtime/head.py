@@ -7,6 +7,7 @@ tile of the vocabulary is multiplied, folded into each row's sum of exponentials
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from .kernels.threads import parallel, shares
 from .layer import Network, Pass
 from .matmul import decoded_tiles, matmul
 from .precision import Precision, as_multiplied
+from .profile import Profile
 
 Finish = Callable[[Floats, int], Floats]
 
@@ -32,7 +34,8 @@ class LazyLogits:
 
     x: float32 (positions, width) or (windows, positions, width), the output of the model's last norm. finish: what the
     model does to its logits (a bias, a scale, a cap): called with float32 (rows, k) and the number of the first of
-    these k columns, it may work in place and returns the result. threads, precision: of the product.
+    these k columns, it may work in place and returns the result. threads, precision: of the product; profile: told how
+    long losses take.
     """
 
     x: Floats
@@ -40,6 +43,7 @@ class LazyLogits:
     finish: Finish | None = None
     threads: int = 1
     precision: Precision = "float32"
+    profile: Profile | None = None
 
     def float32(self) -> Floats:
         """All of them: float32, the last axis of x replaced by the vocabulary."""
@@ -50,6 +54,10 @@ class LazyLogits:
 
     def losses(self, targets: Ids) -> Doubles:
         """-log(probability) of targets (…, k) at the first k positions of each window: float64 (…, k)."""
+        with self.profile.timed("vocabulary") if self.profile else nullcontext():
+            return self._losses(targets)
+
+    def _losses(self, targets: Ids) -> Doubles:
         rows = np.ascontiguousarray(self.x[..., : targets.shape[-1], :]).reshape(-1, self.x.shape[-1])
         wanted = np.ascontiguousarray(targets, np.int64).reshape(-1)
         exact = self.precision != "float32" or not integer_product.pays(len(rows), *self.weight.shape)
@@ -110,7 +118,7 @@ def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
     weight, finish = output_of(forward.network, threads)
     if forward.observe:
         forward.observe(weight.name, x, 0, 1)
-    return LazyLogits(x, weight, finish, threads, forward.precision)
+    return LazyLogits(x, weight, finish, threads, forward.precision, forward.profile)
 
 
 def output_of(network: Network, threads: int) -> tuple[Tensor, Finish]:

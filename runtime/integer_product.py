@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Tensor
-from quants.kernels.lane_memory import room_for_floats, room_for_words
+from quants.kernels.lane_memory import rooms
 
 from .arrays import Floats
 from .kernels import int16
@@ -51,7 +51,8 @@ def packed(x: Floats, threads: int) -> Packed:
         x = np.pad(x, ((0, 0), (0, -width % BLOCK)))
     blocks = x.shape[1] // BLOCK
     whole = -(-rows // TOKENS) * TOKENS
-    pairs, scales = room_for_words(whole * blocks), np.empty(whole * blocks, np.float32)
+    pairs, scales = rooms(whole * blocks, -(-whole * blocks // PAIRS))
+    pairs, scales = pairs.view(np.int32), scales[: whole * blocks]
     pairs[rows * blocks * PAIRS :], scales[rows * blocks :] = 0, 0
     flat, shorts = np.ascontiguousarray(x).reshape(-1), pairs.view(np.int16)
 
@@ -98,7 +99,7 @@ def columns(x: Packed, weight: Tensor, first: int, last: int) -> Iterator[tuple[
 
 def room_for_sums(rows: int) -> Floats:
     """What `int16.multiply` needs for so many inputs."""
-    return room_for_floats((rows + TOKENS) * ROWS // 16)
+    return rooms((rows + TOKENS) * ROWS // 16)[0]
 
 
 def _pieces(x: Packed, rows: int, threads: int) -> list[tuple[Span, Span]]:
@@ -115,8 +116,8 @@ def _pieces(x: Packed, rows: int, threads: int) -> list[tuple[Span, Span]]:
 def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int32], Floats]]:
     """(number of its first row, rows, pairs, scales) of tiles of ROWS rows; each is gone when the next is asked for."""
     blocks = -(-weight.width // BLOCK)
-    pairs, scales = room_for_words(blocks * ROWS), room_for_floats(blocks * ROWS // 16)
-    across, offsets = room_for_floats(BLOCK), np.empty(16, np.int64)
+    floats, scales, across = rooms(blocks * ROWS, blocks * ROWS // 16, BLOCK)
+    pairs, offsets = floats.view(np.int32), np.empty(16, np.int64)
     decode = weight.format.load_codec().decode  # not `decode_small`, which is made for few bytes
     step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)
     for start, stop in spans(last - first, step):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from .importance import Observe
 from .kv_cache import KVCache
 from .matmul import Inputs, matmul, matmul_experts
 from .precision import Precision
+from .profile import Profile
 from .rope import RopeScaling, rope_table
 
 DAMAGED = "`gguftools validate` lists blocks that are no numbers; keys that scale may be wrong, too"
@@ -93,7 +95,7 @@ class Pass:
 
     threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
     neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
-    last one gave, float32 (tokens, layers, width).
+    last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes.
     """
 
     network: Network
@@ -104,6 +106,7 @@ class Pass:
     precision: Precision = "float32"
     observe: Observe | None = None
     sparsity: Sparsity | None = None
+    profile: Profile | None = None
     layer_inputs: Floats | None = None
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
@@ -116,6 +119,10 @@ class Pass:
         self.block, self.keys, self.hyper = self.network.block, self.network.keys, self.network.hyper
         self.global_tensors = self.network.global_tensors
 
+    def timed(self, kind: str) -> AbstractContextManager[None]:
+        """Count what runs inside as this kind of work, where someone wants to know."""
+        return self.profile.timed(kind) if self.profile else nullcontext()
+
     def numbers(self, layer: Layer) -> LayerHyper:
         """The widths, windows and so on of one layer."""
         return self.hyper.layers[layer.index]
@@ -127,8 +134,9 @@ class Pass:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, 0, 1)
         if rows is not None:
             weight, bias = take(weight, rows), None if bias is None else bias[rows]
-        y = matmul(x, weight, threads=self.threads, precision=self.precision)
-        return y if bias is None else np.add(y, bias, out=y)
+        with self.timed("products"):
+            y = matmul(x, weight, threads=self.threads, precision=self.precision)
+            return y if bias is None else np.add(y, bias, out=y)
 
     def inputs(self, x: Floats) -> Inputs:
         """x (n, width), to be projected by several weights of a layer."""
@@ -139,8 +147,9 @@ class Pass:
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
             self.observe(weight.name, x, expert, weight.shape[0])
-        y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision)
-        return y if bias is None else np.add(y, bias[expert], out=y)
+        with self.timed("products"):
+            y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision)
+            return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:
         """The norm `name` over the last axis; x itself where the layer has no such norm. eps: 0 for the model's."""
@@ -149,9 +158,10 @@ class Pass:
             weight = layer.array(name)  # Falcon-H1's files have a norm without ".weight"
         if weight is None and self.block.norm != "layer_without_weights":
             return x
-        if self.block.norm == "rms":
-            return ops.rms_norm(x, weight, eps or self.hyper.eps, self.threads)
-        return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hyper.eps, self.threads)
+        with self.timed("norms"):
+            if self.block.norm == "rms":
+                return ops.rms_norm(x, weight, eps or self.hyper.eps, self.threads)
+            return ops.layer_norm(x, weight, layer.array(f"{name}.bias"), eps or self.hyper.eps, self.threads)
 
     def norm_if_there(self, layer: Layer, name: str, x: Floats) -> Floats:
         """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""

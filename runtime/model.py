@@ -27,6 +27,7 @@ from .kernels.blas import one_thread
 from .kv_cache import KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .precision import Precision
+from .profile import Profile
 from .rope import rope_scaling
 
 
@@ -69,6 +70,7 @@ class Model:
         )
         self.encoder_decoder = encoder_decoder.encoder_decoder(keys, grouped)
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        self.profile: Profile | None = None  # set where someone wants to know what takes how long
 
     @property
     def vocabulary_size(self) -> int:
@@ -93,7 +95,9 @@ class Model:
 
     def new_pass(self, texts: int, length: int, cache: KVCache | None = None) -> Pass:
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
-        return Pass(self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity)
+        return Pass(
+            self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile
+        )
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
         """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.

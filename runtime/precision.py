@@ -2,23 +2,37 @@
 
 "float32": at float32's accuracy, as far as figures of a model show: products of many rows are computed in 16-bit
 integers where the processor is faster at them (`kernels.int16`), all others in float32. "exact": all in float32.
-"reference": in float32, of inputs that are first rounded as llama.cpp does, for figures that are to be compared with its
-own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to
+"reference": in float32, of inputs that are first rounded as llama.cpp does, for figures that are to be compared with
+its own: what is multiplied with a quantized weight to 8 bits, with an F16 weight to float16 and with a BF16 weight to
 bfloat16, which alone can move a small model's perplexity by half a percent.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from quants import format_named
+from quants.arguments import wrong
 
 from .arrays import Floats
+from .kernels import int16
 from .kernels.eight_bits import through_q8_0, through_q8_k
 
 Precision = Literal["float32", "exact", "reference"]
+
+
+def precision_named(name: str) -> Precision:
+    """Raises OptionError for a name that is none."""
+    if name not in get_args(Precision):
+        raise wrong("precision", name, f"one of {', '.join(get_args(Precision))}")
+    return name  # type: ignore[return-value]
+
+
+def products(precision: Precision) -> str:
+    """What most of a text's products are computed in, in words."""
+    return "16-bit integers" if precision == "float32" and int16.available() else "float32"
 
 
 def as_multiplied(x: Floats, weight_format: str, precision: Precision) -> Floats:

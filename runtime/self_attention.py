@@ -32,9 +32,10 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
         elif step == "norm_without_weights" and own.qk_l2_norm:
             q, k = ops.rms_norm(q, None, hyper.eps, threads), ops.rms_norm(k, None, hyper.eps, threads)
         elif step == "rope" and own.rotates:
-            cos, sin = forward.rope(own)
-            apply_rope(q, cos, sin, hyper.rope, threads)
-            apply_rope(k, cos, sin, hyper.rope, threads)
+            with forward.timed("rotation"):
+                cos, sin = forward.rope(own)
+                apply_rope(q, cos, sin, hyper.rope, threads)
+                apply_rope(k, cos, sin, hyper.rope, threads)
     factors = temperature(forward, own.rotates)
     if factors is not None:
         q *= factors[:, None, None]

@@ -59,14 +59,14 @@ def serves(network: Network) -> bool:
 
 def _serves_layer(network: Network, layer: Layer) -> bool:
     own, tensors = network.hyper.layers[layer.index], layer.tensors
-    norms = ("attn_q_norm.weight", "attn_k_norm.weight")
+    head_norms = [tensors[name] for name in ("attn_q_norm.weight", "attn_k_norm.weight") if name in tensors]
     return (
         set(tensors) <= LAYER
         and {"attn_output.weight", "ffn_up.weight", "ffn_down.weight", "attn_norm.weight"} <= set(tensors)
         and ("attn_qkv.weight" in tensors or {"attn_q.weight", "attn_k.weight", "attn_v.weight"} <= set(tensors))
         and (network.hyper.parallel or f"{network.block.ffn_norm}.weight" in tensors)
         and ("ffn_gate.weight" in tensors) == network.block.gated
-        and all(network.block.norm == "rms" and tensors[name].shape == (own.key_width,) for name in norms if name in tensors)
+        and all(network.block.norm == "rms" and norm.shape == (own.key_width,) for norm in head_norms)
         and all(tensors[name].format.name in dots.OF_FORMAT for name in tensors if len(tensors[name].shape) == 2)
         and own.kv_source_layer is None and own.chunk is None and not own.qk_l2_norm and own.sparsity is None
         and own.key_width % 16 == 0 and own.value_width % 16 == 0
@@ -85,16 +85,17 @@ class Vectors:
     @property
     def room(self) -> int:
         """Columns of a row in memory."""
-        return self.floats.shape[1]
+        return int(self.floats.shape[1])
 
 
-def _aligned(shape: tuple[int, ...], dtype: type = np.float32) -> NDArray[np.generic]:
+def _aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
     """Zeros that begin at a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     memory[:] = 0
     start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
+    aligned: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return aligned
 
 
 def _vectors(width: int) -> Vectors:
@@ -107,14 +108,12 @@ def _stored(tensors: list[Tensor]) -> dict[str, NDArray[np.uint8]]:
     """The bytes of matrices, by name, side by side: one large array, which numpy puts on large pages."""
     matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
     widths = [tensor.format.row_bytes(_whole(tensor)) for tensor in matrices]
-    ends = np.cumsum([-(-tensor.rows * width // ALIGNMENT) * ALIGNMENT for tensor, width in zip(matrices, widths, strict=True)])
-    memory, found = _aligned((int(ends[-1]),), np.uint8), {}
-    for tensor, width, end in zip(matrices, widths, ends, strict=True):
-        size = tensor.rows * width
-        start = end - -(-size // ALIGNMENT) * ALIGNMENT
-        rows = memory[start : start + size].reshape(tensor.rows, width)
-        rows[:, : tensor.row_bytes] = tensor.raw()
-        found[tensor.name] = rows
+    sizes = [tensor.rows * width for tensor, width in zip(matrices, widths, strict=True)]
+    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
+    memory, found = _aligned((int(starts[-1]),), np.uint8), {}
+    for tensor, width, size, start in zip(matrices, widths, sizes, starts, strict=False):
+        found[tensor.name] = memory[start : start + size].reshape(tensor.rows, width)
+        found[tensor.name][:, : tensor.row_bytes] = tensor.raw()
     return found
 
 

@@ -21,6 +21,8 @@ def perplexity(
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
     no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
+    precision: Annotated[str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."] = "float32",
+    profile: Annotated[bool, "Show what kinds of work took how long."] = False,
     running: Annotated[bool, "Print the value after every window."] = False,
     json: bool = False,
 ) -> None:  # fmt: skip
@@ -46,15 +48,20 @@ def perplexity(
     with told as progress:
         result = measure(
             source, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
-            round_activations=round_activations, sparse=sparse, compare=not no_dense, progress=progress,
+            round_activations=round_activations, precision=precision, profile=profile,
+            sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
     if said(result, json):
         return
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(
-        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
+        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s with products in {result.products}"
         f" (+ {result.compile_seconds:.1f} s to compile kernels)"
     )
+    if result.profile:
+        for kind, seconds in sorted(result.profile.items(), key=lambda each: -each[1]):
+            share = 100 * seconds / sum(result.profile.values())
+            print(f"  {kind:28} {share:5.1f} %  {1e6 * seconds / result.tokens:9.1f} µs a token")
     if result.skipped is not None:
         print(f"{100 * result.skipped:.1f} % of the neurons skipped")
     if result.dense_perplexity is not None:

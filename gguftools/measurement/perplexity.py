@@ -26,7 +26,8 @@ class PerplexityReport(Report):
 
     tokens_per_second counts the windows' tokens; compile_seconds went before that into compiling kernels.
     skipped: the share of neurons that the file's predictor left out, None where it was not asked; dense_perplexity:
-    with all neurons, None where that was not measured.
+    with all neurons, None where that was not measured. precision: as asked for; products: what those of many rows were
+    computed in. profile: seconds of each kind of work, None where it was not asked.
     """
 
     file: str
@@ -39,26 +40,32 @@ class PerplexityReport(Report):
     compile_seconds: float
     skipped: float | None = None
     dense_perplexity: float | None = None
+    precision: str = "float32"
+    products: str = "float32"
+    profile: dict[str, float] | None = None
 
 
 def perplexity(
     source: PathLike | Model, text: PathLike, *,
     n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
-    round_activations: bool = False, precision: str = "float32", sparse: bool = False, compare: bool = True, progress: Progress | None = None,
+    round_activations: bool = False, precision: str = "float32", sparse: bool = False, compare: bool = True,
+    profile: bool = False, progress: Progress | None = None,
 ) -> PerplexityReport:  # fmt: skip
     """Perplexity of the model on the text in the file `text`, by llama.cpp's protocol.
 
     n_ctx: tokens of a window. chunks: measure the first so many windows only. stride: > 0 lets windows overlap.
-    threads: None for all processors. round_activations: round the inputs of products as llama.cpp does (to 8
-    bits for quantized weights) instead of keeping float32, for figures to set beside its own. sparse: compute only the
-    neurons that a PowerInfer file's predictor marks; compare: before that all of them, too.
+    threads: None for all processors. precision: "float32", "exact" (no product in integers) or "reference": the inputs
+    of products rounded as llama.cpp does (to 8 bits for quantized weights), for figures to set beside its own, which
+    round_activations asks for, too. sparse: compute only the neurons that a PowerInfer file's predictor marks; compare:
+    before that all of them, too. profile: time each kind of work.
     progress(windows done, of how many, perplexity so far).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
     from runtime.perplexity import Perplexity, windows
     from runtime.perplexity import perplexity as measure
-    from runtime.precision import Precision, precision_named
+    from runtime.precision import Precision, precision_named, products
+    from runtime.profile import Profile
 
     model = opened(source)
     tokens, bos = tokens_of(model, text)
@@ -68,8 +75,9 @@ def perplexity(
     if sparse:
         net.use_predictor()  # a file without one is found before anything is compiled
         net.sparsity = None
-    start, few = time.perf_counter(), tokens[: min(n_ctx, 16)]
-    net.lazy_logits(few, len(few) - 2).losses(np.asarray(few[:2], np.int64))  # compiles or loads every kernel
+    start, few = time.perf_counter(), tokens[: min(n_ctx, 128)]
+    half = len(few) // 2
+    net.lazy_logits(few, half).losses(np.asarray(few[: len(few) - half], np.int64))  # compiles or loads every kernel
     compile_seconds = time.perf_counter() - start
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
@@ -81,12 +89,16 @@ def perplexity(
 
     dense = evaluate().perplexity if sparse and compare else None
     sparsity = net.use_predictor() if sparse else None
+    net.profile = Profile() if profile else None
     start = time.perf_counter()
     result = evaluate()
     seconds = time.perf_counter() - start
+    if net.profile:
+        net.profile.seconds["all other work"] = seconds - sum(net.profile.seconds.values())
     return PerplexityReport(
         str(model.path), result.perplexity, result.standard_error, result.chunks, result.tokens, n_ctx,
         result.tokens / seconds, compile_seconds, None if sparsity is None else sparsity.skipped, dense,
+        chosen, products(chosen), net.profile.seconds if net.profile else None,
     )  # fmt: skip
 
 

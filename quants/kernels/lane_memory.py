@@ -26,7 +26,7 @@ VECTORS = {
 }  # fmt: skip
 
 
-def _address(
+def address_of(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
     """Address of element `offset` counted from the array's first, as a pointer to `pointee`."""
@@ -38,7 +38,7 @@ def load_at(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, pointee: Any
 ) -> ir.Value:
     """What is in the array from element `offset` on, read as `pointee`."""
-    loaded = builder.load(_address(context, builder, array, value, offset, pointee))
+    loaded = builder.load(address_of(context, builder, array, value, offset, pointee))
     loaded.align = 1
     return loaded
 
@@ -46,7 +46,7 @@ def load_at(
 def store_at(
     context: Any, builder: ir.IRBuilder, array: nt.Array, value: ir.Value, offset: ir.Value, stored: ir.Value
 ) -> None:
-    builder.store(stored, _address(context, builder, array, value, offset, stored.type)).align = 1
+    builder.store(stored, address_of(context, builder, array, value, offset, stored.type)).align = 1
 
 
 def element_bits(array: nt.Type, purpose: str) -> ir.VectorType:

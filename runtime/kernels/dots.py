@@ -257,7 +257,7 @@ WEIGHTS, ROW_BYTES, ROWS, WIDTH, FLOATS_AT, SHORTS_AT, NUMBERS_AT, OUT, OUT_WIDT
 
 @inlined
 def _each_row(row, thread, threads, x, padded, values, size, block):  # type: ignore[no-untyped-def]
-    """out[t, r] = row r of the weights · input t, for this thread's rows. block: of `values` weights in `size` bytes."""
+    """out[t, r] = row r of the weights · input t, for this thread's r. block: of `values` weights in `size` bytes."""
     op = array_at(row, FIELDS, np.int64)
     rows, width, out_width = op[ROWS], op[WIDTH], op[OUT_WIDTH]
     tokens = array_at(op[STATE], 1, np.int64)[0]

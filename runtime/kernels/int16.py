@@ -1,9 +1,9 @@
 """Matrix products in 16-bit integers: near-float32 results at about twice the speed of float32.
 
-Rows of both factors are cut into blocks of 32 columns, each with a scale that makes its values integers of 16 bits whose
-squares sum to less than 2³¹: by the inequality of Cauchy and Schwarz no sum of products of two of them leaves 32 bits. A
-block's integers are multiplied and summed exactly; the sums, times both scales, are added in float32. What is lost is
-the rounding to integers: 5e-5 of a result's size (bfloat16 loses 6e-3), where float32 itself loses 4e-7.
+Rows of both factors are cut into blocks of 32 columns, each with a scale that makes its values integers of 16 bits
+whose squares sum to less than 2³¹: by the inequality of Cauchy and Schwarz no sum of products of two of them leaves 32
+bits. A block's integers are multiplied and summed exactly; the sums, times both scales, are added in float32. What is
+lost is the rounding to integers: 5e-5 of a result's size (bfloat16 loses 6e-3), where float32 itself loses 4e-7.
 
 Only processors with an instruction for it (`available`) are faster at this than at float32: AVX512-VNNI multiplies 32
 pairs in the time of 16 in float32. `vpdpwssd` stands here as assembly since LLVM replaces it on Intel's processors by
@@ -15,6 +15,8 @@ float32 scales (blocks, ROWS).
 """
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import llvmlite.binding
 import numba.core.types as nt
@@ -24,7 +26,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from quants.kernels.jit import kernel
-from quants.kernels.lane_memory import address_of, load, store, transpose_tile
+from quants.kernels.lane_memory import address_of, load, load_at, store, transpose_tile
 from quants.kernels.lanes import (
     FLOAT,
     FLOATS,
@@ -56,7 +58,7 @@ BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inpu
 MAGIC = np.float32(12582912)
 
 f32 = np.float32
-sums_type = nt.UniTuple(f32x16, TOKENS * VECTORS)
+sums_type: Any = nt.UniTuple(f32x16, TOKENS * VECTORS)  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -75,7 +77,7 @@ llvmlite.binding.initialize_native_asmparser()
 def no_sums(typing):  # type: ignore[no-untyped-def]
     """Zeros for `add_block`."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zeros = [ir.Constant(FLOATS, [0.0] * LANES)] * (TOKENS * VECTORS)
         return context.make_tuple(builder, signature.return_type, zeros)
 
@@ -86,7 +88,7 @@ def no_sums(typing):  # type: ignore[no-untyped-def]
 def load_sums(typing, source, at, stride):  # type: ignore[no-untyped-def]
     """Sums as `store_sums` left them."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         found = []
         for pointer in _places(context, builder, signature.args[0], args[0], args[1], args[2]):
             found.append(builder.load(pointer))
@@ -100,7 +102,7 @@ def load_sums(typing, source, at, stride):  # type: ignore[no-untyped-def]
 def store_sums(typing, target, at, stride, sums):  # type: ignore[no-untyped-def]
     """Sums of each token to ROWS elements of a float32 array from at + stride * token on."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         places = _places(context, builder, signature.args[0], args[0], args[1], args[2])
         for pointer, value in zip(places, cgutils.unpack_tuple(builder, args[3]), strict=True):
             builder.store(value, pointer).align = 4
@@ -109,7 +111,7 @@ def store_sums(typing, target, at, stride, sums):  # type: ignore[no-untyped-def
     return nt.void(target, nt.intp, nt.intp, sums_type), codegen
 
 
-def _places(context, builder, array, value, at, stride):  # type: ignore[no-untyped-def]
+def _places(context: Any, builder: Any, array: Any, value: Any, at: Any, stride: Any) -> Iterator[Any]:
     for token in range(TOKENS):
         row = builder.add(at, builder.mul(stride, ir.Constant(INDEX, token)))
         for v in range(VECTORS):
@@ -117,27 +119,27 @@ def _places(context, builder, array, value, at, stride):  # type: ignore[no-unty
 
 
 @intrinsic
-def add_block(typing, sums, x, x_at, width, x_scales, scales_at, blocks, w, w_at, w_scales, w_scales_at):  # type: ignore[no-untyped-def]
+def add_block(  # type: ignore[no-untyped-def]
+    typing, sums, x, x_at, width, x_scales, scales_at, blocks, w, w_at, w_scales, w_scales_at
+):
     """sums + the products of a block of TOKENS inputs and one of ROWS weights.
 
     x (int32 pairs): token t's begin at x_at + width * t; x_scales: at scales_at + blocks * t; w, w_scales: at w_at and
     w_scales_at.
     """
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = dict(zip(("sums", "x", "x_at", "width", "xs", "xs_at", "blocks", "w", "w_at", "ws", "ws_at"),
                          zip(signature.args, args, strict=True), strict=True))  # fmt: skip
 
-        def vector(name, offset, kind):  # type: ignore[no-untyped-def]
+        def vector(name: str, offset: int, kind: Any) -> Any:
             at = builder.add(kinds[f"{name}_at"][1], ir.Constant(INDEX, offset))
-            loaded = builder.load(address_of(context, builder, *kinds[name], at, kind))
-            loaded.align = 4
-            return loaded
+            return load_at(context, builder, *kinds[name], at, kind)
 
-        def everywhere(name, stride, token, offset, kind, vector_kind):  # type: ignore[no-untyped-def]
+        def everywhere(name: str, stride: str, token: int, offset: int, kind: Any, lanes: Any) -> Any:
             at = builder.add(kinds[f"{name}_at"][1], builder.mul(kinds[stride][1], ir.Constant(INDEX, token)))
             at = builder.add(at, ir.Constant(INDEX, offset))
-            return splat(builder, builder.load(address_of(context, builder, *kinds[name], at, kind)), vector_kind)
+            return splat(builder, load_at(context, builder, *kinds[name], at, kind), lanes)
 
         dot = ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), "vpdpwssd $2, $1, $0", "=v,v,v,0")
         tokens = range(TOKENS)
@@ -146,7 +148,7 @@ def add_block(typing, sums, x, x_at, width, x_scales, scales_at, blocks, w, w_at
             weights = [vector("w", ROWS * p + LANES * v, WORDS) for v in range(VECTORS)]
             for t in tokens:
                 inputs = everywhere("x", "width", t, p, WORD, WORDS)
-                products[t] = [builder.call(dot, [w, inputs, so_far]) for w, so_far in zip(weights, products[t], strict=True)]
+                products[t] = [builder.call(dot, [weights[v], inputs, products[t][v]]) for v in range(VECTORS)]
         scales = [vector("ws", LANES * v, FLOATS) for v in range(VECTORS)]
         fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
         before, after = cgutils.unpack_tuple(builder, args[0]), []
@@ -205,7 +207,7 @@ def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[
 
 @kernel
 def pack_weights(rows, count, width, blocks, across, offsets, packed, scales):  # type: ignore[no-untyped-def]
-    """At most ROWS decoded rows, flat float32 of `width`, to a tile. across: room for 512 float32; offsets: 16 int64."""
+    """Decoded rows, flat float32 of `width`, to a tile. across, offsets: room for 512 float32 and 16 int64."""
     zero = every(f32(0))
     for start in range(0, count, LANES):
         for i in range(LANES):

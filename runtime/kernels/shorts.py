@@ -1,37 +1,27 @@
 """Thirty-two 16-bit integers as one numba value, for products of quantized weights with inputs.
 
-`i16x32` beside `quants.kernels.lanes`' types. Products of pairs are summed to i32x16: `vpdpwssd` where the processor has
-it (as assembly: LLVM takes it apart on Intel's), else what LLVM makes of it (`vpmaddwd`, `smlal`).
+`i16x32` beside `quants.kernels.lanes`' types. Products of pairs are summed to i32x16, of which LLVM makes `vpmaddwd` or
+`smlal`.
 """
 
 from typing import Any
 
-import llvmlite.binding
 import numba.core.types as nt
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from quants.kernels.lane_memory import address_of
+from quants.kernels.lane_memory import address_of, load_at
 from quants.kernels.lanes import BYTE, FLOAT, FLOATS, INDEX, LANES, SHORT, WORD, WORDS, LaneType, f32x16, i32x16, splat
 
 WIDE = 2 * LANES
 VECTOR = ir.VectorType(SHORT, WIDE)
 i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
 
-llvmlite.binding.initialize_native_asmparser()
-
-
 def has(context: Any, *features: str) -> bool:
     """The processor compiled for is an x86 with all these features."""
     triple, _, known = context.codegen().magic_tuple()
     return triple.startswith("x86_64") and {f"+{feature}" for feature in features} <= set(known.split(","))
-
-
-def _load(context: Any, builder: ir.IRBuilder, array: Any, value: ir.Value, at: ir.Value, kind: Any) -> ir.Value:
-    loaded = builder.load(address_of(context, builder, array, value, at, kind))
-    loaded.align = 1
-    return loaded
 
 
 def _from_memory(read: Any, result: Any) -> Any:
@@ -40,7 +30,7 @@ def _from_memory(read: Any, result: Any) -> Any:
     @intrinsic
     def made(typing: Any, array: Any, at: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-            return read(context, builder, lambda kind: _load(context, builder, signature.args[0], *args, kind))
+            return read(context, builder, lambda kind: load_at(context, builder, array, args[0], args[1], kind))
 
         return result(array, nt.intp), codegen
 
@@ -66,7 +56,10 @@ def _halves_of(context: Any, builder: ir.IRBuilder, bits: ir.Value, count: int) 
     if has(context, "f16c"):
         return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
     words = ir.VectorType(WORD, count)
-    each = lambda number: ir.Constant(words, [number] * count)  # noqa: E731
+
+    def each(number: int) -> ir.Value:
+        return ir.Constant(words, [number] * count)
+
     wide = builder.zext(bits, words)
     size = builder.shl(builder.and_(wide, each(0x7FFF)), each(13))
     # an exponent of 5 bits read as one of 8: 112 too low
@@ -84,7 +77,8 @@ load_signed = _from_memory(  # 32 signed bytes
 load_nibbles = _from_memory(_nibbles, i16x32)  # of 16 bytes the low halves, then the high ones
 load_half = _from_memory(_half, nt.float32)  # a float16
 load_halves = _from_memory(  # 16 float16
-    lambda context, builder, load: _halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16)  # fmt: skip
+    lambda context, builder, load: _halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
+)
 load_bfloats = _from_memory(  # 16 bfloat16
     lambda context, builder, load: builder.bitcast(
         builder.shl(builder.zext(load(ir.VectorType(SHORT, LANES)), WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS
@@ -134,7 +128,7 @@ def looked_up(typing: Any, table: Any, index: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
         bytes_ = ir.VectorType(BYTE, WIDE)
         zero = ir.Constant(INDEX, 0)
-        entries = _load(context, builder, signature.args[0], args[0], zero, ir.VectorType(BYTE, LANES))
+        entries = load_at(context, builder, table, args[0], zero, ir.VectorType(BYTE, LANES))
         twice = ir.Constant(ir.VectorType(WORD, WIDE), [i % LANES for i in range(WIDE)])
         entries = builder.shuffle_vector(entries, entries, twice)
         index = builder.trunc(args[1], bytes_)
@@ -226,7 +220,7 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
     """Have the cache line of element `at` on its way, which may lie past the array's end."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        address = address_of(context, builder, signature.args[0], *args, BYTE)
+        address = address_of(context, builder, array, args[0], args[1], BYTE)
         kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         builder.call(function, [address, *(ir.Constant(WORD, n) for n in (0, 3, 1))])

@@ -38,7 +38,7 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
     def compiled() -> Any:
         made = CFunc(function, _signature, locals={}, options={"nopython": True, "error_model": "numpy", "_nrt": False})
         made.enable_caching()
-        cached = getattr(made._cache, "_cache_file", None)  # as in `quants.kernels.jit.kernel`
+        cached = getattr(made._cache, "_cache_file", None)  # type: ignore[attr-defined]  # as in `quants.kernels.jit.kernel`
         if cached is not None:
             cached._source_stamp = (cached._source_stamp, _kernels_changed())
         made.compile()
