@@ -1,8 +1,9 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
-Many rows are multiplied in 16-bit integers where the processor is faster at them (`integer_product`). In float32, with
-few rows of input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work,
-and BLAS is faster on wide tiles: all threads decode one tile together and then share the rows of the input.
+Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers where
+the processor is faster at them (`integer_product`). In float32, with few rows of input each thread decodes and
+multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all threads
+decode one tile together and then share the rows of the input.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from quants import Tensor
 
-from . import integer_product
+from . import few_inputs, integer_product
 from .arrays import Floats
 from .kernels import blas
 from .kernels.threads import parallel, shares, spans
@@ -40,6 +41,10 @@ class Inputs:
     def packed(self) -> integer_product.Packed:
         return integer_product.packed(self.x, self.threads)
 
+    @cached_property
+    def few(self) -> few_inputs.Vectors:
+        return few_inputs.as_vectors(self.x)
+
 
 def matmul(
     x: Floats | Inputs, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
@@ -52,6 +57,9 @@ def matmul(
     first, last, _ = (rows or slice(None)).indices(weight.rows)
     inputs = x if isinstance(x, Inputs) else Inputs(x, threads)
     product = np.empty((len(inputs.x), last - first), np.float32) if out is None else out
+    if precision == "float32" and few_inputs.pays(len(inputs.x), last - first, weight):
+        few_inputs.multiply(inputs.few, weight, first, last, product, threads)
+        return product
     if precision == "float32" and integer_product.pays(len(inputs.x), last - first, weight.width):
         integer_product.multiply(inputs.packed, weight, first, last, product, threads)
         return product

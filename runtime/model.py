@@ -18,9 +18,10 @@ from quants import Tensor
 from quants.arguments import thread_count
 from quants.errors import ModelError
 
-from . import altup, decoder, encoder_decoder, token_step
+from . import altup, decoder, encoder_decoder
 from .arrays import Floats, Ids
 from .embedding import embed
+from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head
 from .importance import Observe
 from .kernels.blas import one_thread
@@ -29,6 +30,7 @@ from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .precision import Precision
 from .profile import Profile
 from .rope import rope_scaling
+from .token_step import TokenSteps, serves
 
 
 class Model:
@@ -147,7 +149,8 @@ class Model:
                 again = cache.tokens
                 cache.reset()
                 return self.forward(again, cache, seen + first)
-        if cache is not None and len(texts) == 1 and self._steps_serve(texts.size):
+        plain = self.precision == "float32" and self.observe is None and self.sparsity is None
+        if cache is not None and len(texts) == 1 and texts.size <= MOST_TOKENS and plain and self._steps:
             array = self._steps(texts[0], cache)[first:]
             if not np.isfinite(array.max()):
                 raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
@@ -158,15 +161,11 @@ class Model:
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
 
-    def _steps_serve(self, tokens: int) -> bool:
-        return (
-            tokens <= token_step.MOST_TOKENS and self.precision == "float32" and self.observe is None
-            and self.sparsity is None and self.encoder_decoder is None and token_step.serves(self.network)
-        )  # fmt: skip
-
     @cached_property
-    def _steps(self) -> token_step.TokenSteps:
-        return token_step.TokenSteps(self.network, self.threads)
+    def _steps(self) -> TokenSteps | None:
+        """How a few tokens run, where the model is plain enough for it."""
+        plain = self.encoder_decoder is None and serves(self.network)
+        return TokenSteps(self.network, self.threads) if plain else None
 
     def lazy_logits(self, tokens: ArrayLike, first: int = 0) -> LazyLogits:
         """As `forward` without a cache, but the logits are computed as far as they are asked for.

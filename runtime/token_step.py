@@ -20,6 +20,7 @@ from archs.hyper import LayerHyper
 from quants import Tensor
 
 from .arrays import Floats
+from .few_inputs import ALIGNMENT, MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
 from .head import output_of
 from .kernels import dots, team
 from .kernels import token_parts as parts
@@ -27,8 +28,6 @@ from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
 
-MOST_TOKENS = 8
-ALIGNMENT = 64
 LAYER = frozenset({
     "attn_norm.weight", "attn_norm.bias", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias",
     "attn_v.weight", "attn_v.bias", "attn_qkv.weight", "attn_qkv.bias", "attn_output.weight", "attn_output.bias",
@@ -73,53 +72,17 @@ def _serves_layer(network: Network, layer: Layer) -> bool:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """A row for each token: float32, and where they are multiplied with quantized weights, the same as integers."""
-
-    floats: Floats
-    width: int
-    shorts: NDArray[np.int16]
-    numbers: Floats
-
-    @property
-    def room(self) -> int:
-        """Columns of a row in memory."""
-        return int(self.floats.shape[1])
-
-
-def _aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Zeros that begin at a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    memory[:] = 0
-    start = -memory.ctypes.data % ALIGNMENT
-    aligned: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
-    return aligned
-
-
-def _vectors(width: int) -> Vectors:
-    room = -(-width // dots.SUPER) * dots.SUPER
-    numbers = _aligned((MOST_TOKENS, room // dots.SUPER * dots.NUMBERS))
-    return Vectors(_aligned((MOST_TOKENS, room)), width, _aligned((MOST_TOKENS, room), np.int16), numbers)
-
-
 def _stored(tensors: list[Tensor]) -> dict[str, NDArray[np.uint8]]:
     """The bytes of matrices, by name, side by side: one large array, which numpy puts on large pages."""
     matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
-    widths = [tensor.format.row_bytes(_whole(tensor)) for tensor in matrices]
+    widths = [tensor.format.row_bytes(whole_blocks(tensor)) for tensor in matrices]
     sizes = [tensor.rows * width for tensor, width in zip(matrices, widths, strict=True)]
     starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
-    memory, found = _aligned((int(starts[-1]),), np.uint8), {}
+    memory, found = aligned((int(starts[-1]),), np.uint8), {}
     for tensor, width, size, start in zip(matrices, widths, sizes, starts, strict=False):
         found[tensor.name] = memory[start : start + size].reshape(tensor.rows, width)
         found[tensor.name][:, : tensor.row_bytes] = tensor.raw()
     return found
-
-
-def _whole(tensor: Tensor) -> int:
-    """The width of its rows in memory: whole blocks of inputs."""
-    return -(-tensor.width // dots.BLOCK) * dots.BLOCK
 
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
@@ -140,17 +103,8 @@ class Operations:
 
     def add(self, operation: Callable[[], int], fields: dict[int, Any], wait: bool = True) -> None:
         """An operation, after which threads wait for one another. In fields arrays become addresses."""
-        row = np.zeros(team.FIELDS, np.int64)
-        row[:2] = operation(), wait
-        for at, value in fields.items():
-            if isinstance(value, np.ndarray):
-                self.kept.append(value)
-                row[at] = value.ctypes.data
-            elif isinstance(value, float):
-                row[at : at + 1].view(np.float64)[0] = value
-            else:
-                row[at] = value
-        self.rows.append(row)
+        self.kept += [value for value in fields.values() if isinstance(value, np.ndarray)]
+        self.rows.append(team.operation_row(operation(), fields, wait))
 
 
 class TokenSteps:
@@ -163,11 +117,11 @@ class TokenSteps:
         self.weights = _stored([*network.global_tensors.tensors.values(), *(
             tensor for layer in network.layers for tensor in layer.tensors.values()
         )])  # fmt: skip
-        self.x = _vectors(network.hyper.width)
+        self.x = vectors(network.hyper.width)
         for layer in network.layers:
             (self._parallel if network.hyper.parallel else self._sequential)(layer)
         self.output, self.finish = output_of(network, threads)
-        self.logits = _aligned((MOST_TOKENS, self.output.rows))
+        self.logits = aligned((MOST_TOKENS, self.output.rows))
         self._product(self._normed(network.global_tensors, "output_norm", self.x), self.output, None, self.logits)
         self.rows = np.stack(self.operations.rows)
         self.cache: tuple[KVCache, int] | None = None  # whose addresses are in the rows, and its version
@@ -238,7 +192,7 @@ class TokenSteps:
         self._add_product(layer, "ffn_down", self._hidden(layer, third), "")
 
     def _normed(self, layer: Layer, name: str, x: Vectors) -> Vectors:
-        out = _vectors(x.width)
+        out = vectors(x.width)
         rms = self.network.block.norm == "rms"
         bias = layer.array(f"{name}.bias")
         self.operations.add(parts.rms_norm if rms else parts.layer_norm, {
@@ -252,16 +206,12 @@ class TokenSteps:
         self, x: Vectors, weight: Tensor, bias: Floats | None, out: Floats, adds: bool = False, wait: bool = True
     ) -> None:
         stored = self.weights[weight.name]
-        self.operations.add(dots.OF_FORMAT[weight.format.name], {
-            dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: weight.rows, dots.WIDTH: _whole(weight),
-            dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,
-            dots.OUT_WIDTH: out.shape[1], dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds,
-            dots.STATE: self.state,
-        }, wait)  # fmt: skip
+        fields = product_fields(x, weight, stored, bias, out, adds, self.state)
+        self.operations.add(dots.OF_FORMAT[weight.format.name], fields, wait)
 
     def _projected(self, layer: Layer, name: str, x: Vectors, wait: bool = True) -> Vectors:
         weight = layer.need(f"{name}.weight")
-        out = _vectors(weight.rows)
+        out = vectors(weight.rows)
         self._product(x, weight, layer.array(f"{name}.bias"), out.floats, wait=wait)
         return out
 
@@ -303,7 +253,7 @@ class TokenSteps:
                     rotate = parts.rotate_halves if hyper.rope == "halves" else parts.rotate_adjacent
                     self.operations.rotates.append((len(self.operations.rows), own))
                     self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)
-        out = _vectors(own.heads * own.value_width)
+        out = vectors(own.heads * own.value_width)
         self.operations.attends.append((len(self.operations.rows), layer.index))
         self.operations.add(parts.attend, {
             parts.STATE: self.state, parts.X: q, parts.X_WIDTH: q.strides[0] // 4, parts.Y: k,

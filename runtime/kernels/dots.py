@@ -10,7 +10,7 @@ An input is stored as float32 (width,), int16 (width,) and, for every 256 column
 
 import numpy as np
 
-from quants.kernels.jit import inlined
+from quants.kernels.jit import inlined, kernel
 from quants.kernels.lane_memory import load, store
 from quants.kernels.lanes import (
     LANES,
@@ -84,6 +84,12 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
             numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = first, second
             store(shorts, at, float_bits(low * inverse + MAGIC))
             store(shorts, at + LANES, float_bits(high * inverse + MAGIC))
+
+
+@kernel
+def pack_all(x, shorts, numbers):  # type: ignore[no-untyped-def]
+    """The same of a whole array."""
+    pack(x, 0, x.size, shorts, numbers, 0)
 
 
 # Blocks: f(raw, at, x, x_at, n, n_at, a, b) adds the products of one block to the lanes of a and b.

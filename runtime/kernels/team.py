@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numba.core.types as nt
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils
 from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
+from numpy.typing import NDArray
 
 from quants.kernels.jit import kernel
 from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
-SPINS = 1 << 14  # looks at the others before the processor is offered to other programs
+SPINS = 1 << 9  # looks at the others before the processor is offered to other programs
 
 _signature = normalize_signature("void(int64, int64, int64)")
 
@@ -45,6 +47,18 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
         return made
 
     return lambda: int(compiled().address)
+
+
+def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> NDArray[np.int64]:
+    """An operation: in fields arrays stand for their addresses, and are float64 where they are floats."""
+    row = np.zeros(FIELDS, np.int64)
+    row[:2] = function, wait
+    for at, value in fields.items():
+        if isinstance(value, float):
+            row[at : at + 1].view(np.float64)[0] = value
+        else:
+            row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
+    return row
 
 
 @functools.cache

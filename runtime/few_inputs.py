@@ -1,0 +1,90 @@
+"""Products of one to eight inputs with stored weights, read straight from their blocks (see `kernels.dots`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Tensor
+
+from .arrays import Floats
+from .kernels import dots, team
+from .kernels.threads import parallel, shares
+
+MOST_TOKENS = 8
+LEAST_WEIGHTS = 1 << 16  # below, a product in float32 is as fast
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A row for each token: float32, and where they are multiplied with quantized weights, the same as integers."""
+
+    floats: Floats
+    width: int
+    shorts: NDArray[np.int16]
+    numbers: Floats
+
+    @property
+    def room(self) -> int:
+        """Columns of a row in memory."""
+        return int(self.floats.shape[1])
+
+
+def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+    """Zeros that begin at a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    memory[:] = 0
+    start = -memory.ctypes.data % ALIGNMENT
+    aligned: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return aligned
+
+
+def vectors(width: int, tokens: int = MOST_TOKENS) -> Vectors:
+    room = -(-width // dots.SUPER) * dots.SUPER
+    numbers = aligned((tokens, room // dots.SUPER * dots.NUMBERS))
+    return Vectors(aligned((tokens, room)), width, aligned((tokens, room), np.int16), numbers)
+
+
+def whole_blocks(tensor: Tensor) -> int:
+    """The width of its rows in memory: whole blocks of inputs."""
+    return -(-tensor.width // dots.BLOCK) * dots.BLOCK
+
+
+def product_fields(
+    x: Vectors, weight: Tensor, stored: NDArray[np.uint8], bias: Floats | None, out: Floats, adds: bool, state: Any
+) -> dict[int, Any]:
+    """Fields of an operation of `dots`. stored: rows of the weight, (rows, bytes); state: int64, first the tokens."""
+    return {
+        dots.WEIGHTS: stored, dots.ROW_BYTES: stored.shape[1], dots.ROWS: len(stored), dots.WIDTH: whole_blocks(weight),
+        dots.FLOATS_AT: x.floats, dots.SHORTS_AT: x.shorts, dots.NUMBERS_AT: x.numbers, dots.OUT: out,
+        dots.OUT_WIDTH: out.strides[0] // 4, dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds, dots.STATE: state,
+    }  # fmt: skip
+
+
+def pays(inputs: int, rows: int, weight: Tensor) -> bool:
+    """Whether a product of so many inputs with rows of a weight is faster so than by decoding it."""
+    is_whole = weight.width == whole_blocks(weight)
+    return inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS and is_whole and weight.format.name in dots.OF_FORMAT
+
+
+def as_vectors(x: Floats) -> Vectors:
+    """x (n, width), n at most MOST_TOKENS, with its integers."""
+    made = vectors(x.shape[1], len(x))
+    made.floats[:, : x.shape[1]] = x
+    dots.pack_all(made.floats.reshape(-1), made.shorts.reshape(-1), made.numbers.reshape(-1))
+    return made
+
+
+def multiply(x: Vectors, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:
+    """out[:, i] = x times row first + i of the weight, up to row last - 1. out: float32 (n, last - first)."""
+    state, function = np.array([len(x.floats)], np.int64), dots.OF_FORMAT[weight.format.name]()
+
+    def share(start: int, stop: int) -> None:
+        stored = np.ascontiguousarray(weight.raw(first + start, first + stop))
+        row = team.operation_row(function, product_fields(x, weight, stored, None, out[:, start:stop], False, state))
+        team.run(row, 1, state, 0, 1)
+
+    parallel(share, shares(last - first, LEAST_WEIGHTS // weight.width + 1, threads), threads)
