@@ -78,12 +78,13 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
             top = larger(float_bits(absolute(low)), float_bits(absolute(high)))  # NaN is the greatest
             greatest = largest_lane(bits_float(top))
             inverse = every(LARGEST / greatest if greatest > TINY else ZERO)
-            first, second = sum_of_lanes(low), sum_of_lanes(high)
-            numbers[to + k] = greatest / LARGEST if not greatest <= TINY else ZERO
-            numbers[to + 8 + k] = first + second
+            low, high = low * inverse + MAGIC, high * inverse + MAGIC
+            store(shorts, at, float_bits(low))
+            store(shorts, at + LANES, float_bits(high))
+            scale = greatest / LARGEST if not greatest <= TINY else ZERO
+            first, second = scale * sum_of_lanes(low - MAGIC), scale * sum_of_lanes(high - MAGIC)
+            numbers[to + k], numbers[to + 8 + k] = scale, first + second
             numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = first, second
-            store(shorts, at, float_bits(low * inverse + MAGIC))
-            store(shorts, at + LANES, float_bits(high * inverse + MAGIC))
 
 
 @kernel
