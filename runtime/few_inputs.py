@@ -66,8 +66,8 @@ def product_fields(
 
 def pays(inputs: int, rows: int, weight: Tensor) -> bool:
     """Whether a product of so many inputs with rows of a weight is faster so than by decoding it."""
-    is_whole = weight.width == whole_blocks(weight)
-    return inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS and is_whole and weight.format.name in dots.OF_FORMAT
+    known = weight.format.name in dots.OF_FORMAT and weight.width == whole_blocks(weight)
+    return known and inputs <= MOST_TOKENS and rows * weight.width >= LEAST_WEIGHTS
 
 
 def as_vectors(x: Floats) -> Vectors:

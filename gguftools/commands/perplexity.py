@@ -55,7 +55,8 @@ def perplexity(
         return
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(
-        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s with products in {result.products}"
+        f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"
+        f" with products in {result.products}"
         f" (+ {result.compile_seconds:.1f} s to compile kernels)"
     )
     if result.profile:

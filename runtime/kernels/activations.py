@@ -1,7 +1,11 @@
 """Activation functions over flat float32 arrays, in place: the first one."""
 
+from functools import partial
+
 import numpy as np
 from numba import njit
+
+from quants.kernels.jit import inlined
 
 from .exponential import HALF, ONE, erfc, sigmoid, tanh
 
@@ -12,12 +16,12 @@ CUBIC = f32(0.044715)
 QUICK = f32(1.702)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, forceinline=True)  # without a call, loops become vector code
+@partial(inlined, fastmath={"contract"})
 def gelu_of(x):  # type: ignore[no-untyped-def]
     return HALF * x * erfc(-x * ROOT_HALF)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@partial(inlined, fastmath={"contract"})
 def gelu_tanh_of(x):  # type: ignore[no-untyped-def]
     """0.5 * (1 + tanh(u)) is sigmoid(2 * u)."""
     return x * sigmoid(TWO_ROOT_2_BY_PI * (x + CUBIC * x * x * x))

@@ -4,14 +4,16 @@ A call of the C library's `expf` inside a loop keeps LLVM from vectorising it. H
 half of ln 2, and e^r is its series up to r^7; what is left out is below float32's rounding. Relative error: 1.2e-7.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load
 from quants.kernels.lanes import LANES, larger, largest_lane
 
@@ -45,7 +47,7 @@ def nearest(typing: Any, x: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@partial(inlined, fastmath={"contract"})
 def exp(x):  # type: ignore[no-untyped-def]
     """e^x of a float32; outside -87.3 … 88 the value at the end, so that sums and quotients need no special case."""
     x = LOWEST if x < LOWEST else x  # written so that NaN stays NaN
@@ -60,12 +62,12 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p * np.int32((np.int32(n) + 127) << 23).view(f32)  # 2^n: n is an integer in -126 … 127
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@partial(inlined, fastmath={"contract"})
 def sigmoid(x):  # type: ignore[no-untyped-def]
     return ONE / (ONE + exp(-x))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@partial(inlined, fastmath={"contract"})
 def tanh(x):  # type: ignore[no-untyped-def]
     far = ONE - TWO / (ONE + exp(x + x))
     y = x * x
@@ -75,7 +77,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
     return x + x * (y * p) if y < T_END else far
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@partial(inlined, fastmath={"contract"})
 def erfc(x):  # type: ignore[no-untyped-def]
     """1 - erf(x): t * e^(-x^2 + P(t)) with t = 1 / (1 + |x|/2), and the mirror image for negative x."""
     z = -x if x < ZERO else x
@@ -87,7 +89,7 @@ def erfc(x):  # type: ignore[no-untyped-def]
     return TWO - tail if x < ZERO else tail
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def largest(row):  # type: ignore[no-untyped-def]
     """The largest of some float32 (1-D, C order, not empty); whether a NaN counts is undefined."""
     top, whole = row[0], row.size - row.size % (2 * LANES)
@@ -101,7 +103,7 @@ def largest(row):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@partial(inlined, fastmath={"reassoc"})
 def short_sum_of_exp(row, top):  # type: ignore[no-untyped-def]
     total = ZERO
     for i in range(row.size):
@@ -109,7 +111,7 @@ def short_sum_of_exp(row, top):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def sum_of_exp(row, top):  # type: ignore[no-untyped-def]
     """Sum of e^(row - top): float32 over SHORT values, of which a vector keeps many sums, then float64."""
     total = 0.0

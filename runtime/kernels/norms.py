@@ -1,12 +1,16 @@
 """Norms over the rows of a float32 matrix; sums in float64."""
 
+from functools import partial
+
 import numpy as np
 from numba import njit
+
+from quants.kernels.jit import inlined
 
 f32 = np.float32
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@partial(inlined, fastmath={"reassoc"})
 def mean_of(row):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(row.size):
@@ -14,7 +18,7 @@ def mean_of(row):  # type: ignore[no-untyped-def]
     return total / np.float64(row.size)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@partial(inlined, fastmath={"reassoc"})
 def variance(row, mean):  # type: ignore[no-untyped-def]
     """The mean square of row - mean."""
     total = 0.0

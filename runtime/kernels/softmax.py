@@ -1,7 +1,11 @@
 """Softmax of attention scores, and log-probabilities of the tokens that a model should have predicted."""
 
+from functools import partial
+
 import numpy as np
 from numba import njit
+
+from quants.kernels.jit import inlined
 
 from .activations import each_softcap
 from .exponential import SHORT, ZERO, exp, largest, sum_of_exp
@@ -37,7 +41,7 @@ def attention_weights(scores, first, last, cap, sinks, scale):  # type: ignore[n
         scale[r] = f32(1.0 / total)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@partial(inlined, fastmath={"reassoc"})
 def short_exp_and_sum(row, top):  # type: ignore[no-untyped-def]
     total = ZERO
     for i in range(row.size):
@@ -46,7 +50,7 @@ def short_exp_and_sum(row, top):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def exp_and_sum(row, top):  # type: ignore[no-untyped-def]
     """row = e^(row - top); their sum as in `sum_of_exp`."""
     total = 0.0
@@ -80,7 +84,7 @@ def fold_tile(logits, targets, first, state):  # type: ignore[no-untyped-def]
             state[r, 2] = np.float64(logits[r, column])
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@partial(inlined, fastmath={"reassoc"})
 def weighted_gap(base, other, top, shift):  # type: ignore[no-untyped-def]
     """Sum of e^(base - top) * (d + e^-d - 1) with d = base - other - shift, float64."""
     total = 0.0
