@@ -44,11 +44,10 @@ def serves(network: Network) -> bool:
     """Whether all that the network computes is among the operations."""
     block, hyper = network.block, network.hyper
     own = hyper.layers[0] if hyper.layers else None
-    activations = parts.GATED if block.gated else parts.ACTIVATIONS
     return bool(
         own
         and block.causal and not block.hidden_states and block.norm in ("rms", "layer") and not hyper.alibi
-        and block.query_scale is None and block.output_norm == "output_norm" and hyper.activation in activations
+        and block.query_scale is None and block.output_norm == "output_norm" and hyper.activation in parts.ACTIVATIONS
         and set(block.qkv_steps) <= {"clamp", "norm", "rope"} and not hyper.clamp
         and (network.scaling is None or network.scaling.kind in ("none", "linear", "yarn"))
         and set(network.global_tensors.tensors) <= AROUND
@@ -269,9 +268,10 @@ class TokenSteps:
         gated, activation = self.network.block.gated, self.network.hyper.activation
         out = self._projected(layer, "ffn_gate" if gated else "ffn_up", x, wait=not gated)
         up = self._projected(layer, "ffn_up", x) if gated else out
-        self.operations.add((parts.GATED if gated else parts.ACTIVATIONS)[activation], {
-            parts.STATE: self.state, parts.Y: up.floats, parts.Y_WIDTH: up.room, parts.WIDTH: up.width, **_output(out),
-        })  # fmt: skip
+        fields = {parts.STATE: self.state, parts.WIDTH: out.width, **_output(out)}
+        if gated:
+            fields |= {parts.Y: up.floats, parts.Y_WIDTH: up.room}
+        self.operations.add(parts.ACTIVATIONS[activation], fields)
         return out
 
 

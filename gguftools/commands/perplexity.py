@@ -21,7 +21,9 @@ def perplexity(
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     sparse: Annotated[bool, "Compute only the neurons that a PowerInfer file's predictor marks; compare."] = False,
     no_dense: Annotated[bool, "With --sparse: leave out the comparison."] = False,
-    precision: Annotated[str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."] = "float32",
+    precision: Annotated[
+        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+    ] = "float32",
     profile: Annotated[bool, "Show what kinds of work took how long."] = False,
     running: Annotated[bool, "Print the value after every window."] = False,
     json: bool = False,

@@ -208,63 +208,36 @@ def attend(row, thread, threads):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _gated(row, thread, threads, function):  # type: ignore[no-untyped-def]
-    """OUT = function(OUT) * Y, and as integers; shared by pieces of 256 columns."""
-    op, _, tokens, _ = _fields(row)
-    pieces = op[OUT_WIDTH] // SUPER
-    first, last = SUPER * (pieces * thread // threads), SUPER * (pieces * (thread + 1) // threads)
-    for t in range(tokens):
-        out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
-        y = array_at(op[Y] + 4 * t * op[Y_WIDTH], op[WIDTH], np.float32)
-        last_used = min(last, op[WIDTH])
-        if first < last_used:
-            function(out[first:last_used], y[first:last_used])
-        _packed(op, out, t, first, last)
-
-
-@inlined
 def _activated(row, thread, threads, function):  # type: ignore[no-untyped-def]
-    """The same without a gate."""
+    """OUT = function(OUT), times Y where there is one, and as integers; shared by pieces of 256 columns."""
     op, _, tokens, _ = _fields(row)
     pieces = op[OUT_WIDTH] // SUPER
     first, last = SUPER * (pieces * thread // threads), SUPER * (pieces * (thread + 1) // threads)
+    used = min(last, op[WIDTH])
     for t in range(tokens):
         out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
-        last_used = min(last, op[WIDTH])
-        if first < last_used:
-            function(out[first:last_used])
+        if first < used:
+            function(out[first:used])
+        if op[Y]:
+            y = array_at(op[Y] + 4 * t * op[Y_WIDTH], op[WIDTH], np.float32)
+            for i in range(first, used):
+                out[i] *= y[i]
         _packed(op, out, t, first, last)
 
 
 @operation
-def gate_silu(row, thread, threads):  # type: ignore[no-untyped-def]
-    _gated(row, thread, threads, activations.gated_silu)
-
-
-@operation
-def gate_gelu(row, thread, threads):  # type: ignore[no-untyped-def]
-    _gated(row, thread, threads, activations.gated_gelu)
-
-
-@operation
-def gate_gelu_tanh(row, thread, threads):  # type: ignore[no-untyped-def]
-    _gated(row, thread, threads, activations.gated_gelu_tanh)
-
-
-@operation
-def each_silu(row, thread, threads):  # type: ignore[no-untyped-def]
+def silu(row, thread, threads):  # type: ignore[no-untyped-def]
     _activated(row, thread, threads, activations.each_silu)
 
 
 @operation
-def each_gelu(row, thread, threads):  # type: ignore[no-untyped-def]
+def gelu(row, thread, threads):  # type: ignore[no-untyped-def]
     _activated(row, thread, threads, activations.each_gelu)
 
 
 @operation
-def each_gelu_tanh(row, thread, threads):  # type: ignore[no-untyped-def]
+def gelu_tanh(row, thread, threads):  # type: ignore[no-untyped-def]
     _activated(row, thread, threads, activations.each_gelu_tanh)
 
 
-GATED = {"silu": gate_silu, "gelu": gate_gelu, "gelu_tanh": gate_gelu_tanh}
-ACTIVATIONS = {"silu": each_silu, "gelu": each_gelu, "gelu_tanh": each_gelu_tanh}
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}
