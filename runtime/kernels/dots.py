@@ -15,7 +15,6 @@ from quants.kernels.lane_memory import load, store
 from quants.kernels.lanes import (
     LANES,
     absolute,
-    bits_float,
     every,
     float_bits,
     lane_numbers,
@@ -75,16 +74,16 @@ def pack(x, x_at, columns, shorts, numbers, numbers_at):  # type: ignore[no-unty
         for k in range(8):
             at = x_at + start + BLOCK * k
             low, high = load(x, at), load(x, at + LANES)
-            top = larger(float_bits(absolute(low)), float_bits(absolute(high)))  # NaN is the greatest
-            greatest = largest_lane(bits_float(top))
+            greatest = largest_lane(larger(absolute(low), absolute(high)))
             inverse = every(LARGEST / greatest if greatest > TINY else ZERO)
             low, high = low * inverse + MAGIC, high * inverse + MAGIC
             store(shorts, at, float_bits(low))
             store(shorts, at + LANES, float_bits(high))
-            scale = greatest / LARGEST if not greatest <= TINY else ZERO
-            first, second = scale * sum_of_lanes(low - MAGIC), scale * sum_of_lanes(high - MAGIC)
-            numbers[to + k], numbers[to + 8 + k] = scale, first + second
-            numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = first, second
+            first, second = sum_of_lanes(low - MAGIC), sum_of_lanes(high - MAGIC)
+            lost = (first + second) * ZERO  # NaN where one of them is not finite, which `greatest` need not show
+            scale = (greatest / LARGEST if greatest > TINY else ZERO) + lost
+            numbers[to + k], numbers[to + 8 + k] = scale, scale * (first + second)
+            numbers[to + 16 + 2 * k], numbers[to + 17 + 2 * k] = scale * first, scale * second
 
 
 @kernel
