@@ -1,27 +1,16 @@
 """Products straight from stored blocks, against decoded weights in float64."""
 
-import threading
-
 import numpy as np
 import pytest
 
 from quants import encode, format_named
-from quants.kernels.jit import kernel
 from runtime.kernels import dots, team
-from runtime.kernels.team import FIELDS, array_at
+from runtime.kernels import token_parts as parts
+from runtime.kernels.team import FIELDS
 
 RNG = np.random.default_rng(8)
 SUPER, NUMBERS = dots.SUPER, dots.NUMBERS
 EXACT = {"F32", "F16", "BF16"}  # inputs are not made integers
-
-
-@kernel
-def pack_row(x, shorts, numbers):
-    """`dots.pack` for one row. x: float32 (columns,)."""
-    dots.pack(
-        array_at(x.ctypes.data, x.size, np.float32), 0, x.size, array_at(shorts.ctypes.data, shorts.size, np.int16),
-        array_at(numbers.ctypes.data, numbers.size, np.float32), 0,
-    )  # fmt: skip
 
 
 class Rows:
@@ -33,39 +22,34 @@ class Rows:
         self.floats = np.pad(x, ((0, 0), (0, room - width)))
         self.shorts = np.zeros((tokens, room), np.int16)
         self.numbers = np.zeros((tokens, room // SUPER * NUMBERS), np.float32)
-        for each in zip(self.floats, self.shorts, self.numbers, strict=True):
-            pack_row(*each)
+        run(parts.pack_rows(), {
+            parts.STATE: np.array([tokens, 0]), parts.OUT: self.floats, parts.OUT_WIDTH: room,
+            parts.SHORTS: self.shorts, parts.NUMBERS_AT: self.numbers,
+        }, 2)  # fmt: skip
 
 
-def run(rows, threads):
-    """Operations, rows of int64, by so many threads."""
-    counter = np.zeros(1, np.int64)
-    others = [
-        threading.Thread(target=team.run, args=(rows.reshape(-1), len(rows), counter, thread, threads))
-        for thread in range(1, threads)
-    ]
-    for other in others:
-        other.start()
-    team.run(rows.reshape(-1), len(rows), counter, 0, threads)
-    for other in others:
-        other.join()
+def run(address, fields, threads):
+    """An operation by so many threads, one after the other, as nothing says when each has its turn."""
+    row = np.zeros(FIELDS, np.int64)
+    row[0] = address
+    for at, value in fields.items():
+        row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
+    for thread in reversed(range(threads)):
+        team.run(row, 1, np.zeros(1, np.int64), thread, threads)
 
 
 def product(name, raw, x, threads=1, bias=None, adds=None, out_width=None):
     """The operation of a format: float32 (tokens, out_width), filled with 7 where it writes nothing."""
-    inputs, state = Rows(x), np.array([len(x), 0])
+    packed = Rows(x)
     out = np.full((len(x) + 1, out_width or len(raw)), 7, np.float32)
     if adds is not None:
         out[: len(x), : len(raw)] = adds
-    operation = np.zeros((1, FIELDS), np.int64)
-    for field, value in {
-        0: dots.OF_FORMAT[name](), dots.WEIGHTS: raw.ctypes.data, dots.ROW_BYTES: raw.shape[1], dots.ROWS: len(raw),
-        dots.WIDTH: x.shape[1], dots.FLOATS_AT: inputs.floats.ctypes.data, dots.SHORTS_AT: inputs.shorts.ctypes.data,
-        dots.NUMBERS_AT: inputs.numbers.ctypes.data, dots.OUT: out.ctypes.data, dots.OUT_WIDTH: out.shape[1],
-        dots.BIAS: 0 if bias is None else bias.ctypes.data, dots.ADDS: adds is not None, dots.STATE: state.ctypes.data,
-    }.items():  # fmt: skip
-        operation[0, field] = value
-    run(operation, threads)
+    run(dots.OF_FORMAT[name](), {
+        dots.WEIGHTS: raw, dots.ROW_BYTES: raw.shape[1], dots.ROWS: len(raw), dots.WIDTH: x.shape[1],
+        dots.FLOATS_AT: packed.floats, dots.SHORTS_AT: packed.shorts, dots.NUMBERS_AT: packed.numbers, dots.OUT: out,
+        dots.OUT_WIDTH: out.shape[1], dots.BIAS: 0 if bias is None else bias, dots.ADDS: adds is not None,
+        dots.STATE: np.array([len(x), 0]),
+    }, threads)  # fmt: skip
     assert (out[len(x) :] == 7).all()
     return out[: len(x)]
 
