@@ -151,15 +151,15 @@ class Model:
                 return self.forward(again, cache, seen + first)
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
         if cache is not None and len(texts) == 1 and texts.size <= MOST_TOKENS and plain and self._steps:
-            array = self._steps(texts[0], cache)[first:]
+            array = self._steps(texts[0], cache)
             if not np.isfinite(array.max()):
                 raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
-            return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+            return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
         result = self._evaluate(texts, cache, first)
         array = result.float32() if isinstance(result, LazyLogits) else result
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
-        return array.reshape(*ids.shape[:-1], texts.shape[1] - first, -1)
+        return array.reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
 
     @cached_property
     def _steps(self) -> TokenSteps | None:
