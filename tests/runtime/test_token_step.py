@@ -1,0 +1,266 @@
+"""A few tokens as one list of operations, beside the same text at once in float32."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from quants import Tensor, encode, format_named, from_array
+from quants.errors import ModelError
+from runtime import token_step
+from runtime.model import Model
+
+WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
+KEYS = {
+    "embedding_length": WIDTH, "block_count": 2, "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5, "context_length": 512,
+}  # fmt: skip
+NORMS = {"attn_norm.weight": (WIDTH,), "ffn_norm.weight": (WIDTH,)}
+ATTENTION = {
+    "attn_q.weight": (HEADS * HEAD_WIDTH, WIDTH), "attn_k.weight": (KV_HEADS * HEAD_WIDTH, WIDTH),
+    "attn_v.weight": (KV_HEADS * HEAD_WIDTH, WIDTH), "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH),
+}  # fmt: skip
+FUSED = {
+    "attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_WIDTH, WIDTH), "attn_output.weight": (WIDTH, HEADS * HEAD_WIDTH)
+}  # fmt: skip
+FEED_FORWARD = {"ffn_up.weight": (INNER, WIDTH), "ffn_down.weight": (WIDTH, INNER)}
+GATED = FEED_FORWARD | {"ffn_gate.weight": (INNER, WIDTH)}
+LLAMA = NORMS | ATTENTION | GATED
+AROUND = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
+HEAD_NORMS = {"attn_q_norm.weight": (HEAD_WIDTH,), "attn_k_norm.weight": (HEAD_WIDTH,)}
+POST_NORMS = {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)}
+
+
+def with_biases(shapes):
+    return shapes | {name.replace("weight", "bias"): shape[:1] for name, shape in shapes.items()}
+
+
+# name: architecture, tensors of a layer, tensors around the layers, keys
+FAMILIES = {
+    "llama": ("llama", LLAMA, {"output.weight": (VOCABULARY, WIDTH)}, {}),
+    "frequency factors": ("llama", LLAMA, {"rope_freqs.weight": (HEAD_WIDTH // 2,)}, {}),
+    "yarn": ("llama", LLAMA, {}, {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}),
+    "biases": ("qwen2", LLAMA | {f"attn_{p}.bias": ATTENTION[f"attn_{p}.weight"][:1] for p in "qkv"}, {}, {}),
+    "norms of heads": ("qwen3", LLAMA | HEAD_NORMS, {}, {
+        "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH}),
+    "windows and caps": ("gemma2", LLAMA | POST_NORMS, {}, {
+        "attention.sliding_window": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+        "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH}),
+    "scales": ("granite", LLAMA, {}, {
+        "embedding_scale": 1.7, "residual_scale": 0.6, "logit_scale": 0.3, "attention.scale": 0.4}),
+    "layer norms": ("starcoder2", with_biases(NORMS | ATTENTION | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {}),
+    "fused": ("gptneox", with_biases(NORMS | FUSED | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {
+        "use_parallel_residual": False, "rope.dimension_count": 8}),
+    "parallel": ("gptneox", with_biases(NORMS | FUSED | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {
+        "use_parallel_residual": True}),
+    "one norm": ("command-r", {k: v for k, v in LLAMA.items() if k != "ffn_norm.weight"}, {}, {"logit_scale": 0.0625}),
+}  # fmt: skip
+BIASED_OUTPUT = {"output.weight": (VOCABULARY, WIDTH), "output.bias": (VOCABULARY,)}
+TOKENS = np.random.default_rng(2).integers(0, VOCABULARY, 72)
+
+
+def stored(name, values, form):
+    if len(values.shape) == 1 or form == "F32":
+        return from_array(name, values)
+    raw = encode(form, values)
+    return Tensor(name, values.shape, format_named(form), lambda start, stop: raw[start:stop])
+
+
+def file_of(family, form="F32", damaged=None, more=None):
+    """Keys and tensors. damaged: a tensor with a NaN in it."""
+    architecture, layer, around, keys = FAMILIES[family]
+    rng, tensors = np.random.default_rng(3), {}
+    shapes = AROUND | around | {f"blk.{i}.{name}": s for i in range(2) for name, s in layer.items()} | (more or {})
+    for name, shape in shapes.items():
+        values = (rng.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) > 1 else 4)).astype(np.float32)
+        if len(shape) == 1 and name.endswith("weight"):
+            values = np.abs(values) + 0.5
+        if name == damaged:
+            values[-1, -1] = np.nan
+        tensors[name] = stored(name, values, form)
+    keys = {"general.architecture": architecture} | {f"{architecture}.{k}": v for k, v in (KEYS | keys).items()}
+    return keys, tensors
+
+
+def model_of(family, form="F32", threads=1, precision="float32", **more):
+    return Model(*file_of(family, form, **more), threads=threads, precision=precision)
+
+
+def in_steps(model, tokens, sizes, cache=None):
+    """Logits of the tokens, handed over so many at a time; the last size again and again."""
+    cache = model.new_cache() if cache is None else cache
+    found, at, sizes = [], cache.length, list(sizes)
+    while at < len(tokens):
+        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+        found.append(model.forward(tokens[at : at + size], cache))
+        at += len(found[-1])
+        assert cache.length == at
+    return np.concatenate(found)
+
+
+def assert_close(found, wanted, tolerance=1e-5):
+    assert found.shape == wanted.shape
+    assert np.abs(found - wanted).max() < tolerance * wanted.std()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How many tokens each step took."""
+    seen, run = [], token_step.TokenSteps.__call__
+
+    def count(self, ids, cache):
+        seen.append(len(ids))
+        return run(self, ids, cache)
+
+    monkeypatch.setattr(token_step.TokenSteps, "__call__", count)
+    return seen
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_token_by_token_is_the_text_at_once(family, threads, calls):
+    """Past the room that a cache begins with, so that its arrays move."""
+    whole = model_of(family, precision="exact").forward(TOKENS)
+    assert_close(in_steps(model_of(family, threads=threads), TOKENS, [1]), whole)
+    assert calls == [1] * len(TOKENS)
+
+
+@pytest.mark.parametrize("sizes", [[8], [3, 5, 2, 7, 1], [40, 8, 2, 9, 6], [66, 1], [1, 65, 4]])
+@pytest.mark.parametrize("family", ["norms of heads", "windows and caps", "fused"])
+def test_some_tokens_at_a_time_and_texts_in_between(family, sizes, calls):
+    whole = model_of(family, precision="exact").forward(TOKENS)
+    assert_close(in_steps(model_of(family, threads=2), TOKENS, sizes), whole)
+    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > token_step.MOST_TOKENS)
+
+
+@pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "IQ4_NL"])
+def test_stored_formats(form, calls):
+    model = model_of("biases", form, 2)
+    whole = model_of("biases", form, precision="exact").forward(TOKENS[:20])
+    rounds = format_named(form).is_quantized  # to integers of 16 bits what is multiplied with integers
+    assert_close(in_steps(model, TOKENS[:20], [1, 1, 8, 1]), whole, 1e-3 if rounds else 1e-5)
+    assert calls
+
+
+def test_an_output_with_a_bias(calls):
+    model = model_of("llama", more=BIASED_OUTPUT)
+    assert_close(in_steps(model, TOKENS[:9], [1]), Model(model.metadata, model.tensors).forward(TOKENS[:9]))
+    assert calls
+
+
+def test_the_first_of_what_is_wanted(calls):
+    model = model_of("llama")
+    wanted = in_steps(model, TOKENS[:6], [6])
+    for first in range(7):
+        cache = model.new_cache()
+        found = model.forward(TOKENS[:6], cache, first)
+        np.testing.assert_array_equal(found, wanted[first:])
+        assert found.shape == (6 - first, VOCABULARY)
+        assert cache.length == 6
+    assert model.forward(TOKENS[None, :6], model.new_cache()).shape == (1, 6, VOCABULARY)
+
+
+def test_caches_in_turn_and_anew():
+    """A model serves several texts; a cache that is reset begins again in its memory."""
+    model = model_of("windows and caps", threads=2)
+    wanted = in_steps(model, TOKENS, [1])
+    other = in_steps(model, TOKENS[::-1], [1])
+    one, two = model.new_cache(), model.new_cache()
+    for i, (token, reverse) in enumerate(zip(TOKENS, TOKENS[::-1], strict=True)):
+        np.testing.assert_array_equal(model.forward([token], one)[0], wanted[i])
+        np.testing.assert_array_equal(model.forward([reverse], two)[0], other[i])
+    one.reset()
+    np.testing.assert_array_equal(in_steps(model, TOKENS[::-1], [1], one), other)
+    one.reset()
+    np.testing.assert_allclose(in_steps(model, TOKENS, [60, 1], one)[60:], wanted[60:], atol=1e-4 * wanted.std())
+
+
+def test_threads_give_the_same_bits():
+    alone, *others = (in_steps(model_of("biases", "Q8_0", threads), TOKENS[:12], [1, 4]) for threads in (1, 2, 3))
+    for other in others:
+        np.testing.assert_array_equal(other, alone)
+
+
+def test_models_beside_each_other_do_not_interfere():
+    settings = [
+        ("llama", "Q8_0", 1, "float32"), ("llama", "Q8_0", 2, "reference"), ("windows and caps", "F16", 3, "float32"),
+        ("llama", "Q8_0", 2, "exact"),
+    ]  # fmt: skip
+    models = [model_of(*each) for each in settings]
+    alone = [in_steps(model_of(*each), TOKENS[:20], [1]) for each in settings]
+    assert np.abs(alone[1] - alone[0]).max() > 1e-3 * alone[0].std()  # what is rounded shows
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            for found, wanted in zip(pool.map(lambda m: in_steps(m, TOKENS[:20], [1]), models), alone, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+
+
+def test_one_model_in_several_threads_at_once():
+    model = model_of("norms of heads", "Q8_0", 2)
+    texts = [np.roll(TOKENS[:30], shift) for shift in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: in_steps(model, text, [1]), texts))
+    for text, each in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(each, in_steps(model, text, [1]))
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("llama", {"precision": "exact"}),
+        ("llama", {"precision": "reference"}),
+        ("llama", {"more": {f"blk.{i}.attn_sinks.weight": (HEADS,) for i in range(2)}}),
+        ("one norm", {"more": {f"blk.{i}.attn_q_norm.weight": (HEADS, HEAD_WIDTH) for i in range(2)}}),
+    ],
+)
+def test_others_take_the_usual_way(family, change, calls):
+    model = model_of(family, **change)
+    whole = Model(model.metadata, model.tensors, precision=model.precision).forward(TOKENS[:9])
+    assert_close(in_steps(model, TOKENS[:9], [1]), whole, 1e-3)
+    assert not calls
+
+
+def test_a_format_that_no_operation_reads(calls, monkeypatch):
+    monkeypatch.delitem(token_step.dots.OF_FORMAT, "Q8_0")
+    model = model_of("llama", "Q8_0")
+    assert_close(in_steps(model, TOKENS[:9], [1]), model.forward(TOKENS[:9]))
+    assert not calls
+
+
+def test_who_is_watched_takes_the_usual_way(calls):
+    seen = []
+    model = Model(*file_of("llama"), observe=lambda name, *rest: seen.append(name))
+    in_steps(model, TOKENS[:2], [1])
+    assert len(seen) == 2 * 15
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["token_embd.weight", "output.weight", "blk.0.attn_k.weight", "blk.1.attn_v.weight", "blk.1.ffn_down.weight"],
+)
+@pytest.mark.parametrize("form", ["F32", "F16"])
+def test_damaged_weights_are_found(damaged, form, calls):
+    model = model_of("llama", form, damaged=damaged)
+    tokens = [VOCABULARY - 1, 3]
+    with pytest.raises(ModelError, match="not finite"):
+        in_steps(model, tokens, [1])
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn_up.weight", "blk.1.attn_q.weight", "output.weight"])
+def test_damaged_scales_are_found(name, calls):
+    keys, tensors = file_of("llama", "Q8_0")
+    raw = tensors[name].raw().copy()
+    raw[5, 34:36] = 0, 0x7E  # a NaN in float16
+    tensors[name] = Tensor(name, tensors[name].shape, format_named("Q8_0"), lambda start, stop: raw[start:stop])
+    with pytest.raises(ModelError, match="not finite"):
+        in_steps(Model(keys, tensors), [1, 2, 3], [1])
+    assert calls
+
+
+def test_ids_outside_the_vocabulary():
+    model = model_of("llama")
+    with pytest.raises(ModelError, match="outside the vocabulary"):
+        model.forward([VOCABULARY], model.new_cache())
