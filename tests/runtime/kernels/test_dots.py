@@ -143,5 +143,5 @@ def test_inputs_as_integers():
     values = packed.floats.reshape(4, -1, 32)
     assert (np.abs(back - values) <= np.maximum(np.abs(values).max(2, keepdims=True) / 32767 * 0.501, 1e-30)).all()
     assert not blocks[2].any()
-    np.testing.assert_allclose(sums.reshape(4, -1), values.sum(2), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(halves.reshape(4, -1), packed.floats.reshape(4, -1, 16).sum(2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sums.reshape(4, -1), back.sum(2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(halves.reshape(4, -1), back.reshape(4, -1, 16).sum(2), rtol=1e-4, atol=1e-5)
