@@ -4,7 +4,8 @@
 
 Needs llama-cpp-python (extra `verify`) for the reference's column. Both evaluate the same windows of 512 tokens, score
 their second half and use the same number of threads; loading and compiling are not counted. Rounds take turns, the
-best of each counts.
+best of each counts. The last columns set the multiplications of our products beside what the processor reaches with
+sgemm and with 16-bit integers, as many threads each with factors of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from __future__ import annotations
 import argparse
 import ctypes
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+import gguftools
 from gguftools.measurement.perplexity import perplexity
+from quants import from_array
+from runtime import integer_product
+from runtime.kernels import int16
+from runtime.kernels.blas import one_thread
 from runtime.perplexity import perplexity as score
 
 N_CTX, BATCH = 512, 4
@@ -64,6 +72,36 @@ class Reference:
         return np.ctypeslib.as_array(logits, (count, self.vocabulary)).reshape(len(ids), -1, self.vocabulary)
 
 
+def products_of(path: Path) -> float:
+    """Multiplications and additions of products with weights, a token of a window of which half is scored."""
+    tensors = gguftools.open(path).tensors
+    output = tensors.get("output.weight") or tensors["token_embd.weight"]
+    layers = sum(tensor.size for name, tensor in tensors.items() if name.startswith("blk.") and len(tensor.shape) == 2)
+    return 2 * layers + output.size
+
+
+def at_once(work: Callable[[], object], threads: int) -> float:
+    """Seconds of `work` by so many threads, the best of five."""
+    seconds = []
+    with ThreadPoolExecutor(threads) as pool, one_thread():
+        for _ in range(5):
+            start = time.perf_counter()
+            list(pool.map(lambda _: work(), range(threads)))
+            seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def peaks(threads: int, n: int = 1536) -> tuple[float, float]:
+    """Operations a second of sgemm and of products in 16-bit integers, 0 where the processor has none."""
+    x, w = (np.random.default_rng(0).standard_normal((n, n)).astype(np.float32) for _ in range(2))
+    ops = threads * 2 * n**3
+    floats = ops / at_once(lambda: np.matmul(x, w.T), threads)
+    if not int16.available():
+        return floats, 0.0
+    packed, weight = integer_product.packed(x, 1), from_array("w", w)
+    return floats, ops / at_once(lambda: integer_product.multiply(packed, weight, 0, n, np.empty_like(x), 1), threads)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
@@ -74,7 +112,12 @@ def main() -> None:
     parser.add_argument("--no-repack", action="store_true", help="the reference's repacked weights crash on some CPUs")
     options = parser.parse_args()
     text = options.file.read_bytes()
-    print(f"{'file':28} {'perplexity':>21} {'tokens/s':>21} {'ratio':>7} {'compiling':>10}")
+    floats, integers = peaks(options.threads)
+    print(f"sgemm {floats / 1e9:.0f} GFLOP/s, 16-bit integers {integers / 1e9:.0f}, {options.threads} threads")
+    print(
+        f"{'file':28} {'perplexity':>21} {'tokens/s':>21} {'ratio':>7} {'compiling':>10} {'GFLOP/s':>8} {'of sgemm':>9}"
+        f" {'of int16':>9}"
+    )
     for path in options.models:
         reference = Reference(path, options.threads, not options.no_repack)
         tokens = reference.tokenize(text)
@@ -88,10 +131,12 @@ def main() -> None:
             their_speed = max(their_speed, theirs.tokens / (time.perf_counter() - start))
             ours = perplexity(path, options.file, n_ctx=N_CTX, chunks=options.chunks, threads=options.threads)
             our_speed, compiling = max(our_speed, ours.tokens_per_second), max(compiling, ours.compile_seconds)
+        speed = our_speed * products_of(path)
         print(
             f"{path.name:28} {theirs.perplexity:10.4f} {ours.perplexity:10.4f} {their_speed:10.0f} {our_speed:10.0f} "
-            f"{our_speed / their_speed:7.2f} {compiling:8.1f} s"
-        )
+            f"{our_speed / their_speed:7.2f} {compiling:8.1f} s {speed / 1e9:8.0f} {speed / floats:9.2f}"
+            f" {speed / integers if integers else 0:9.2f}", flush=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
