@@ -8,7 +8,7 @@ Weights are read into memory when the first token comes, as they are stored.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -139,10 +139,17 @@ class TokenSteps:
             self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
             self.state[:] = count, cache.length
             self.counter[0] = 0
-            waiting = [self.helpers.submit(self._run, thread) for thread in range(1, self.threads)]
-            self._run(0)
-            for helper in waiting:
-                helper.result()
+            waiting: list[Future[None]] = []
+            try:
+                for thread in range(1, self.threads):
+                    waiting.append(self.helpers.submit(self._run, thread))
+                self._run(0)
+            except BaseException:  # an interruption: the others must not wait for this thread for ever
+                self.counter[0] = 1 << 62
+                raise
+            finally:
+                for helper in waiting:
+                    helper.exception()
             cache.advance(range(len(self.network.layers)), count)
             return self.finish(self.logits[:count].copy(), 0)
 
