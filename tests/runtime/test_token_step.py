@@ -264,3 +264,23 @@ def test_ids_outside_the_vocabulary():
     model = model_of("llama")
     with pytest.raises(ModelError, match="outside the vocabulary"):
         model.forward([VOCABULARY], model.new_cache())
+
+
+def test_an_interruption_lets_the_other_threads_go(monkeypatch):
+    """Who waits for the interrupted thread must not wait for ever, and the next step is right again."""
+    model, run = model_of("llama", threads=3), token_step.TokenSteps._run
+    cache = model.new_cache()
+    before = model.forward(TOKENS[:1], cache)
+
+    def interrupted(self, thread):
+        if thread == 0:
+            raise KeyboardInterrupt
+        run(self, thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(token_step.TokenSteps, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.forward(TOKENS[1:2], cache)
+    assert cache.length == 1
+    wanted = in_steps(model_of("llama"), TOKENS[:2], [1])
+    np.testing.assert_array_equal(np.concatenate([before, model.forward(TOKENS[1:2], cache)]), wanted)
