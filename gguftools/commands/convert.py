@@ -33,7 +33,7 @@ def convert(
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import bytes_progress, print_report, resumable_note
+    from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
     from ..measurement.checking import check_output, require_checkable
@@ -49,6 +49,7 @@ def convert(
             overwrite=overwrite, **extra,
         )  # fmt: skip
     if check_logits:
+        note_slow_products(threads)
         report = replace(report, check=check_output(report.outputs[0], model, check_logits))
     print_report(report, json, resume)
     if report.check is not None and not report.check.passed:

@@ -16,10 +16,11 @@ def demo(
     output: Annotated[Path, "a folder."] = Path("demo"),
     overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note, print_table, said, size
+    from ..console.ui import note, note_slow_products, print_table, said, size
     from ..demo import demo as run
     from ..demo import example
 
+    note_slow_products(None)
     rows = run(model or example("austen-4m"), file or example("persuasion.txt"), output, step=note, overwrite=overwrite)
     if said(rows, json):
         return

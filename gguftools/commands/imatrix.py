@@ -16,7 +16,7 @@ def imatrix(
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
     overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note, print_json, print_matrix, window_progress
+    from ..console.ui import note, note_slow_products, print_json, print_matrix, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
@@ -24,6 +24,7 @@ def imatrix(
     source = opened_gguf(model)
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
+    note_slow_products(threads)
     with window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
             source, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,

@@ -29,7 +29,7 @@ def perplexity(
     json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.terminal import put
-    from ..console.ui import StepProgress, note, said, window_progress
+    from ..console.ui import StepProgress, note, note_slow_products, said, window_progress
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
     from ..model import opened_gguf
@@ -37,6 +37,7 @@ def perplexity(
     source = opened_gguf(model)
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
+    note_slow_products(threads)
     passes = 2 if sparse and not no_dense else 1
 
     def print_window(done: int, total: int, value: float) -> None:

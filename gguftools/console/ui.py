@@ -7,6 +7,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from quants.errors import GgufToolsError
@@ -93,6 +94,16 @@ def note(text: str) -> None:
     """A remark that is neither result nor error."""
     if not terminal.quiet or text.startswith("warning"):
         terminal.put(sys.stderr, (visible(text), "yellow" if text.startswith("warning") else ""))
+
+
+@cache
+def note_slow_products(threads: int | None) -> None:
+    """Say once what in the environment holds the products of so many threads back."""
+    from quants.arguments import thread_count
+    from runtime.kernels.blas import hindrance
+
+    if found := hindrance(thread_count(threads)):
+        note(f"note: {found}")
 
 
 def print_json(result: Any) -> None:

@@ -4,6 +4,7 @@ Our own threads each multiply their own tiles, so BLAS must not split a product 
 the whole process (an unknown BLAS, or one on OpenMP), products stay as they are and `controllable()` says so.
 """
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +16,57 @@ _inside = 0
 _before: list[int] = []
 
 
+# What OpenBLAS's kernels use at most, by their names in lower case; those that are not here use all there is.
+KERNELS = {
+    "SSE": "generic katmai coppermine northwood prescott banias core2 dunnington penryn nehalem athlon opteron "
+    "opteron_sse3 barcelona bobcat atom nano",
+    "AVX": "sandybridge bulldozer piledriver steamroller",
+    "AVX2": "haswell zen excavator",
+}
+LEVELS = (*KERNELS, "AVX-512")
+LEVEL_OF = {kernel: level for level, kernels in KERNELS.items() for kernel in kernels.split()}
+FEATURES = {"AVX-512": "avx512f", "AVX2": "avx2", "AVX": "avx"}  # LLVM's names
+
+
 @cache
-def libraries() -> tuple[Any, ...]:
-    """threadpoolctl's controllers of the BLAS libraries in this process that can be told."""
+def _loaded() -> tuple[Any, ...]:
+    """threadpoolctl's controllers of the BLAS libraries in this process."""
     from threadpoolctl import ThreadpoolController
 
-    loaded = ThreadpoolController().select(user_api="blas").lib_controllers
-    return tuple(library for library in loaded if getattr(library, "threading_layer", "") != "openmp")
+    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+@cache
+def libraries() -> tuple[Any, ...]:
+    """Those that can be told."""
+    return tuple(library for library in _loaded() if getattr(library, "threading_layer", "") != "openmp")
+
+
+def hindrance(threads: int) -> str | None:
+    """What holds the products of a measurement by so many threads back, and what to do about it; None if nothing does.
+
+    A limit of threads counts only where we leave them to BLAS: elsewhere our own threads share the work, and
+    OPENBLAS_NUM_THREADS changes nothing.
+    """
+    import llvmlite.binding
+
+    features = llvmlite.binding.get_host_cpu_features()
+    able = next((level for level, feature in FEATURES.items() if features.get(feature)), "SSE")
+    for library in _loaded():
+        kernel = getattr(library, "architecture", None) or ""
+        used = LEVEL_OF.get(kernel.lower(), able)
+        if library.internal_api == "openblas" and LEVELS.index(used) < LEVELS.index(able):
+            slow = f"OpenBLAS multiplies matrices with {used} (for {kernel}), though the processor has {able}"
+            chosen = os.environ.get("OPENBLAS_CORETYPE")
+            return f"{slow}: {f'unset OPENBLAS_CORETYPE={chosen}' if chosen else 'a newer numpy may know it'}"
+    if controllable():
+        return None
+    for library in _loaded():
+        names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ]
+        if library.num_threads < threads and names:
+            limits = " and ".join(f"{name}={os.environ[name]}" for name in names)
+            return f"BLAS multiplies matrices with {library.num_threads} of {threads} threads: unset {limits}"
+    return None
 
 
 def controllable() -> bool:
