@@ -9,8 +9,14 @@ from runtime.kernels import token_parts as parts
 from runtime.kernels.team import FIELDS
 
 RNG = np.random.default_rng(8)
+START = RNG.bit_generator.state
 SUPER, NUMBERS = dots.SUPER, dots.NUMBERS
 EXACT = {"F32", "F16", "BF16"}  # inputs are not made integers
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_in_any_order():
+    RNG.bit_generator.state = START
 
 
 class Rows:
@@ -65,9 +71,7 @@ def assert_close(name, found, x, weights, more=0):
     """Each product within its inputs' rounding, 32767 steps to the largest of 32, and float32's."""
     exact = x.astype(np.float64) @ weights.T + more
     size = np.sqrt((weights**2).sum(1) * (x.astype(np.float64) ** 2).sum(1)[:, None]) + 1e-30
-    off = np.abs(found - exact) / size
-    assert off.max() < (2e-6 if name in EXACT else 4e-5)
-    assert np.sqrt((off**2).mean()) < (2e-7 if name in EXACT else 1e-5)
+    assert (np.abs(found - exact) / size).max() < (2e-7 if name in EXACT else 5e-5)
 
 
 def inputs(tokens, width):
@@ -141,7 +145,7 @@ def test_inputs_as_integers():
     own, sums, halves = scales[:, :, :8], scales[:, :, 8:16], scales[:, :, 16:]
     back = blocks * own.reshape(4, -1, 1).astype(np.float64)
     values = packed.floats.reshape(4, -1, 32)
-    assert (np.abs(back - values) <= np.maximum(np.abs(values).max(2, keepdims=True) / 32767 * 0.501, 1e-30)).all()
+    assert (np.abs(back - values) <= np.maximum(np.abs(values).max(2, keepdims=True) / 32767 * 0.51, 1e-30)).all()
     assert not blocks[2].any()
     np.testing.assert_allclose(sums.reshape(4, -1), back.sum(2), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(halves.reshape(4, -1), back.reshape(4, -1, 16).sum(2), rtol=1e-4, atol=1e-5)
