@@ -1,6 +1,6 @@
 """Assembly that LLVM makes of our operations for another processor than the one they are compiled on.
 
-    python -m tests.runtime.kernels.cross TRIPLE CPU MODULE.OPERATION …
+    python -m tests.runtime.kernels.cross_compile TRIPLE CPU MODULE.OPERATION …
 
 As JSON: name → its assembly. Everything that asks which processor is compiled for is told that it is that one, so that
 nothing of the processor at hand gets into LLVM's language; numba then translates that for the processor at hand, which
@@ -26,7 +26,8 @@ SIGNATURE = normalize_signature("void(int64, int64, int64)")
 
 def assembly(function: Callable[..., Any], triple: str, cpu: str) -> str:
     made = CFunc(function, SIGNATURE, locals={}, options={"nopython": True, "error_model": "numpy", "_nrt": False})
-    language = made._compile_uncached().library.get_llvm_str()
+    made.compile()
+    language = made.inspect_llvm()
     assert "llvm.x86" not in language
     assert " asm " not in language
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
