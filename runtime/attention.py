@@ -3,8 +3,6 @@
 Scores exist for one block a thread only, so memory does not grow with the square of the text.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

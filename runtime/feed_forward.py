@@ -6,8 +6,6 @@ others gate, up and down are taken for zero. Neurons that no token marks are not
 choice is kept.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ The logits of one window over a large vocabulary take hundreds of MB, of which p
 tile of the vocabulary is multiplied, folded into each row's sum of exponentials, and forgotten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What layers keep of the tokens seen so far: keys and values in growing float32 arrays, or states of fixed size."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .arrays import Floats, Ids

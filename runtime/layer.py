@@ -1,7 +1,5 @@
 """What every part of a model is handed: a layer's tensors, the model's numbers, and the pass it takes part in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ multiplies tiles of its own. With many, decoding is little of the work, and BLAS
 decode one tile together and then share the rows of the input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 

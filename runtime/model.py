@@ -1,7 +1,5 @@
 """Metadata + tensors → a model that runs: `forward(tokens, cache)` gives logits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

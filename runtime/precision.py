@@ -7,8 +7,6 @@ its own: what is multiplied with a quantized weight to 8 bits, with an F16 weigh
 bfloat16, which alone can move a small model's perplexity by half a percent.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Self-attention of a layer, with everything that families do to queries, keys and values before and after it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from archs.hyper import LayerHyper

@@ -98,7 +98,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     compiled = njit(nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True, _nrt=False)(function)
     cached = getattr(compiled._cache, "_cache_file", None)  # numba offers no public way
     if cached is not None:
-        cached._source_stamp = (cached._source_stamp, _kernels_changed())
+        cached._source_stamp = (cached._source_stamp, parts_changed(Path(function.__code__.co_filename).parent))
         cached._load_index = functools.partial(_index_of_this_version, cached._load_index)
     return compiled
 
@@ -122,6 +122,7 @@ def is_cached(compiled: Any) -> bool:
 
 
 @functools.cache
-def _kernels_changed() -> float:
-    """When a file of this folder, or of a format, was last changed."""
-    return max(file.stat().st_mtime for file in Path(__file__).parents[1].glob("*/*.py"))
+def parts_changed(folder: Path) -> float:
+    """When a file of this folder, or of a format, or of the folder of a kernel was last changed."""
+    files = [*Path(__file__).parents[1].glob("*/*.py"), *folder.glob("*.py")]
+    return max(file.stat().st_mtime for file in files)

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
-from quants.kernels.jit import kernel
+from quants.kernels.jit import kernel, parts_changed
 from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
@@ -42,7 +42,7 @@ def operation(function: Callable[..., Any]) -> Callable[[], int]:
         made.enable_caching()
         cached = getattr(made._cache, "_cache_file", None)  # type: ignore[attr-defined]  # as in `quants.kernels.jit.kernel`
         if cached is not None:
-            cached._source_stamp = (cached._source_stamp, _kernels_changed())
+            cached._source_stamp = (cached._source_stamp, parts_changed(Path(__file__).parent))
         made.compile()
         return made
 
@@ -59,13 +59,6 @@ def operation_row(function: int, fields: dict[int, Any], wait: bool = False) -> 
         else:
             row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
     return row
-
-
-@functools.cache
-def _kernels_changed() -> float:
-    here = Path(__file__).parent
-    files = [*here.glob("*.py"), *(here.parents[1] / "quants" / "kernels").glob("*.py")]
-    return max(file.stat().st_mtime for file in files)
 
 
 @intrinsic
