@@ -131,27 +131,30 @@ class TokenSteps:
     def __call__(self, ids: NDArray[np.int64], cache: KVCache) -> Floats:
         """Logits of at most MOST_TOKENS tokens after those in the cache, to which they are added: (n, vocabulary)."""
         with self.lock:
-            count, width = len(ids), self.x.width
-            self._find_room(cache, cache.length + count)
-            table = self.network.global_tensors.need("token_embd.weight")
-            stored = self.weights[table.name]
-            x = table.format.decode(np.stack([stored[token] for token in ids]))
-            self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
-            self.state[:] = count, cache.length
             self.counter[0] = 0
             waiting: list[Future[None]] = []
             try:
-                for thread in range(1, self.threads):
+                for thread in range(1, self.threads):  # they wake while the step is prepared, and wait for this thread
                     waiting.append(self.helpers.submit(self._run, thread))
+                self._prepare(ids, cache)
                 self._run(0)
-            except BaseException:  # an interruption: the others must not wait for this thread for ever
-                self.counter[0] = 1 << 62
+            except BaseException:  # an interruption: the others must not wait for ever, nor do anything
+                self.state[0], self.counter[0] = 0, 1 << 62
                 raise
             finally:
                 for helper in waiting:
                     helper.exception()
-            cache.advance(range(len(self.network.layers)), count)
-            return self.finish(self.logits[:count].copy(), 0)
+            cache.advance(range(len(self.network.layers)), len(ids))
+            return self.finish(self.logits[: len(ids)].copy(), 0)
+
+    def _prepare(self, ids: NDArray[np.int64], cache: KVCache) -> None:
+        """Where tokens go, and their embeddings."""
+        count, width = len(ids), self.x.width
+        self._find_room(cache, cache.length + count)
+        table = self.network.global_tensors.need("token_embd.weight")
+        x = table.format.decode(self.weights[table.name][ids])
+        self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
+        self.state[:] = count, cache.length
 
     def _run(self, thread: int) -> None:
         team.run(self.rows.reshape(-1), len(self.rows), self.counter, thread, self.threads)

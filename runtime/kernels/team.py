@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 from numpy.typing import NDArray
 
-from quants.kernels.jit import kernel, parts_changed
+from quants.kernels.jit import inlined, kernel, parts_changed
 from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
@@ -128,17 +128,27 @@ def _let_others_run(typing: Any) -> Any:
     return nt.int32(), codegen
 
 
+@inlined
+def _wait(counter, until):  # type: ignore[no-untyped-def]
+    _arrive(counter)
+    spins = 0
+    while _arrived(counter) < until:
+        spins += 1
+        if spins % SPINS == 0:
+            _let_others_run()
+
+
 @kernel
 def run(rows, count, counter, thread, threads):  # type: ignore[no-untyped-def]
-    """Run `count` operations as thread number `thread` of so many. counter: int64 (1,), zero before they begin."""
-    waited = 0
+    """Run `count` operations as thread number `thread` of so many. counter: int64 (1,), zero before the first comes.
+
+    Threads wait for all others before the first operation, too: rows may be written until the last one calls.
+    """
+    waited = threads
+    if threads > 1:
+        _wait(counter, waited)
     for i in range(count):
         _call(rows, FIELDS * i, thread, threads)
         if threads > 1 and rows[FIELDS * i + 1]:
-            _arrive(counter)
             waited += threads
-            spins = 0
-            while _arrived(counter) < waited:
-                spins += 1
-                if spins % SPINS == 0:
-                    _let_others_run()
+            _wait(counter, waited)
