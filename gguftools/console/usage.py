@@ -126,7 +126,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     ],
     "diff": [("vocab", "all_tensors", "vocabularies are compared, not tensors")],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
-    "perplexity": [("running", "json", "the JSON has the value after every window")],
+    "perplexity": [
+        ("running", "json", "the JSON has the value after every window"),
+        ("round_activations", "precision", "the first is the second's `reference`"),
+    ],
     "quantize": [
         ("list_recipes", "*json", "recipes are listed and nothing is quantized"),
         ("leave_output_tensor", "output_tensor_type", "output.weight stays as it is or gets another format"),
