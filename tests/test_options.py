@@ -36,7 +36,8 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
-    "--precision": ("", "float16", "Exact"), "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
+    "--precision": ("", "float16", "Exact"),
+    "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
     "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
     "--against": ("", "absent"), "--lora": ("", "absent", "CK"), "--predictor": ("", "absent", "CK"),
