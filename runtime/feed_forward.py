@@ -54,13 +54,18 @@ def experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats) -> Flo
 
 def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
     """down(activation(gate x) * up x): float32 (tokens, width). suffix: "_shexp" for a shared expert."""
+    return _down(forward, layer, suffix, _hidden(forward, layer, x, suffix))
+
+
+def _hidden(forward: Pass, layer: Layer, x: Floats, suffix: str) -> Floats:
+    """What the down projection gets; all else is gone before it begins."""
     hyper, threads = forward.hyper, forward.threads
     inputs = forward.inputs(x)
     up = forward.project(layer, f"ffn_up{suffix}", inputs)
     if hyper.activation == "xielu":
-        return forward.project(layer, f"ffn_down{suffix}", ops.xielu(up, *hyper.xielu[layer.index]))
+        return ops.xielu(up, *hyper.xielu[layer.index])
     if not forward.block.gated:
-        return _down(forward, layer, suffix, ops.activated(hyper.activation, up, threads))
+        return ops.activated(hyper.activation, up, threads)
     if f"ffn_gate{suffix}.weight" in layer:
         gate = forward.project(layer, f"ffn_gate{suffix}", inputs)
     else:  # one fused projection, the gate first
@@ -69,8 +74,7 @@ def dense(forward: Pass, layer: Layer, x: Floats, suffix: str = "") -> Floats:
     if most is not None:  # only what stands out passes
         gate = ops.relu(gate - (gate.mean(axis=1, keepdims=True) + gate.std(axis=1, keepdims=True) * np.float32(most)))
     with forward.timed("activations"):
-        hidden = ops.gated(hyper.activation, gate, up, hyper.activation_limit, threads)
-    return _down(forward, layer, suffix, hidden)
+        return ops.gated(hyper.activation, gate, up, hyper.activation_limit, threads)
 
 
 def _down(forward: Pass, layer: Layer, suffix: str, hidden: Floats) -> Floats:

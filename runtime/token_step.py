@@ -4,7 +4,7 @@ Token by token a model is limited by how fast its weights are read; Python betwe
 longer than they do. Models whose layers are attention and a dense feed-forward net are written down as operations
 once; others (experts, state spaces, latents, …) go through `decoder` as texts do.
 
-Weights are read into memory when the first token comes, as they are stored.
+Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from archs.hyper import LayerHyper
 from quants import Tensor
 
 from .arrays import Floats
-from .few_inputs import ALIGNMENT, MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
+from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
 from .head import output_of
 from .kernels import dots, team
 from .kernels import token_parts as parts
@@ -71,17 +71,10 @@ def _serves_layer(network: Network, layer: Layer) -> bool:
     )  # fmt: skip
 
 
-def _stored(tensors: list[Tensor]) -> dict[str, NDArray[np.uint8]]:
-    """The bytes of matrices, by name, side by side: one large array, which numpy puts on large pages."""
-    matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
-    widths = [tensor.format.row_bytes(whole_blocks(tensor)) for tensor in matrices]
-    sizes = [tensor.rows * width for tensor, width in zip(matrices, widths, strict=True)]
-    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
-    memory, found = aligned((int(starts[-1]),), np.uint8), {}
-    for tensor, width, size, start in zip(matrices, widths, sizes, starts, strict=False):
-        found[tensor.name] = memory[start : start + size].reshape(tensor.rows, width)
-        found[tensor.name][:, : tensor.row_bytes] = tensor.raw()
-    return found
+def _stored(weight: Tensor) -> NDArray[np.uint8]:
+    """The bytes of its rows: a view of the file where that is mapped, filled up to whole blocks of inputs."""
+    raw, room = weight.raw(), weight.format.row_bytes(whole_blocks(weight))
+    return np.ascontiguousarray(raw if room == raw.shape[1] else np.pad(raw, ((0, 0), (0, room - raw.shape[1]))))
 
 
 Room = tuple[float, bool, int]  # which rotation table: see `LayerHyper`
@@ -113,9 +106,9 @@ class TokenSteps:
         self.network, self.threads, self.lock = network, threads, Lock()
         self.state, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
         self.operations = Operations()
-        self.weights = _stored([*network.global_tensors.tensors.values(), *(
-            tensor for layer in network.layers for tensor in layer.tensors.values()
-        )])  # fmt: skip
+        layers = (network.global_tensors, *network.layers)
+        matrices = [tensor for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
+        self.weights = {tensor.name: _stored(tensor) for tensor in matrices}
         self.x = vectors(network.hyper.width)
         for layer in network.layers:
             (self._parallel if network.hyper.parallel else self._sequential)(layer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quants import Tensor
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 
@@ -16,6 +17,7 @@ from ..writing.report import Report
 
 log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of several windows together: weights are decoded once for all of them
+VALUES_AT_ONCE = 1 << 23  # of the widest layer's: 32 MB, of which there are a few
 
 Progress = Callable[[int, int, float], None]
 
@@ -82,7 +84,8 @@ def perplexity(
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
-        batch = max(1, TOKENS_AT_ONCE // n_ctx)
+        widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
+        batch = max(1, min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest) // n_ctx)
         return measure(
             tokens, net.lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress
         )
@@ -100,6 +103,10 @@ def perplexity(
         result.tokens / seconds, compile_seconds, None if sparsity is None else sparsity.skipped, dense,
         chosen, products(chosen), net.profile.seconds if net.profile else None,
     )  # fmt: skip
+
+
+def _is_of_layer(tensor: Tensor) -> bool:
+    return len(tensor.shape) > 1 and "blk." in tensor.name
 
 
 def context_warning(model: PathLike | Model, n_ctx: int) -> str | None:
