@@ -35,8 +35,7 @@ class Vectors:
 def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
     """Zeros that begin at a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    memory[:] = 0
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     aligned: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
     return aligned

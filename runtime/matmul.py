@@ -55,10 +55,11 @@ def matmul(
     first, last, _ = (rows or slice(None)).indices(weight.rows)
     inputs = x if isinstance(x, Inputs) else Inputs(x, threads)
     product = np.empty((len(inputs.x), last - first), np.float32) if out is None else out
-    if precision == "float32" and few_inputs.pays(len(inputs.x), last - first, weight):
+    compiled = precision == "float32" and product.flags.c_contiguous  # our kernels write whole rows
+    if compiled and few_inputs.pays(len(inputs.x), last - first, weight):
         few_inputs.multiply(inputs.few, weight, first, last, product, threads)
         return product
-    if precision == "float32" and integer_product.pays(len(inputs.x), last - first, weight.width):
+    if compiled and integer_product.pays(len(inputs.x), last - first, weight.width):
         integer_product.multiply(inputs.packed, weight, first, last, product, threads)
         return product
     values = as_multiplied(inputs.x, weight.format.name, precision)

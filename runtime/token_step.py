@@ -85,7 +85,7 @@ class Operations:
     """A list of operations as it is written.
 
     kept: arrays whose addresses are in it. attends, rotates: which rows look at the cache of which layer, and at which
-    table of angles. biases: float32 zeros as long as any norm.
+    table of angles.
     """
 
     rows: list[NDArray[np.int64]] = field(default_factory=list)
@@ -156,7 +156,7 @@ class TokenSteps:
         """Let the operations know where keys and values are, and the angles of so many positions."""
         for layer, own in enumerate(self.network.hyper.layers):
             cache.reserve(layer, tokens, (own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
-        if self.cache == (cache, cache.version) :
+        if self.cache == (cache, cache.version):
             return
         room = cache.room
         if self.scratch.size < self.threads * room:

@@ -118,3 +118,12 @@ def test_blas_threads_are_given_back():
         assert counts() == [1] * len(before)
     assert counts() == [2] * len(before)
     blas.limit(before)
+
+
+@pytest.mark.parametrize("rows", [3, 64])
+def test_a_place_for_the_result_that_is_not_contiguous(rows):
+    """Whichever way the product is computed, it is what the caller looks at."""
+    x, w, room = normal(rows, 256), normal(512, 256), np.zeros((rows, 1024), np.float32)
+    matmul(x, from_array("w", w), out=room[:, ::2], precision="float32")
+    np.testing.assert_allclose(room[:, ::2], x @ w.T, atol=1e-3)
+    assert not room[:, 1::2].any()
