@@ -5,30 +5,23 @@ Scores exist for one block a thread only, so memory does not grow with the squar
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from quants.kernels.lane_memory import rooms
+from quants.kernels.lanes import LANES
+
+from . import ops
 from .arrays import Floats, Ids
-from .kernels.softmax import attention_weights
-from .kernels.threads import parallel, spans
+from .kernels import attention
+from .kernels.attention import COLUMNS, ROWS
+from .kernels.threads import parallel, share_out, spans
 
-BLOCK = 1 << 20  # scores of a block: 4 MB
-MOST_QUERIES = 128  # of one head in a block: a causal block computes the scores of keys after its first query too
+ROOM = 1 << 18  # scores of a block: 1 MB stays in a core's second cache
+BLOCKS_A_THREAD = 4  # at least, where that leaves each as many multiplications as
+WORTHWHILE = 1 << 21
 MIN_OPS_PER_THREAD = 1 << 18  # multiplications
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Queries start … stop - 1 and the keys begin … end - 1 that any of them sees; each sees its first … last - 1."""
-
-    start: int
-    stop: int
-    begin: int
-    end: int
-    first: Ids
-    last: Ids
 
 
 def attend(
@@ -46,49 +39,73 @@ def attend(
     other, which do not see each other; positions and bias are those of one text. chunk: of so many positions each; keys
     of a query's own chunk alone are seen.
     """
-    heads, kv_heads = q.shape[1], k.shape[1]
-    n, m = len(q) // sequences, len(k) // sequences
-    group = heads // kv_heads
+    heads, kv_heads, n, m = q.shape[1], k.shape[1], len(q) // sequences, len(k) // sequences
+    group, products = heads // kv_heads, math.prod(q.shape) * m
     sink = np.full(heads, -np.inf, np.float32) if sinks is None else np.asarray(sinks, np.float32)
     slopes = None if alibi is None else np.asarray(alibi, np.float32)
     at = np.asarray(q_positions, np.int64)
-    cap, factor = np.float32(softcap or 0), np.float32(scale)
-    queries = max(1, min(MOST_QUERIES, BLOCK // (group * max(1, m))))
-    blocks = [_block(start, stop, at[start:stop], m, window, causal, chunk) for start, stop in spans(n, queries)]
+    first, last = _seen(at, m, window, causal, chunk)
+    few = n * group < ROWS  # too few to lay the keys out for them
+    values = _filled(v, COLUMNS) if few else _by_head(v, sequences, threads)
+    packed = None if few else _packed(k, sequences, threads)
+    apart = values.shape[2] * (kv_heads if few else 1)  # a key's values from the next key's
     out = np.empty((len(q), heads, v.shape[2]), np.float32)
 
-    def attend_block(sequence: int, g: int, block: _Block) -> None:
-        rows = slice(sequence * n + block.start, sequence * n + block.stop)
-        keys = slice(sequence * m + block.begin, sequence * m + block.end)
-        mine = slice(g * group, (g + 1) * group)
-        scores = (q[rows, mine] * factor).reshape(-1, q.shape[2]) @ k[keys, g].T
-        each = scores.reshape(block.stop - block.start, group, -1)
+    def attend_block(sequence: int, g: int, start: int, stop: int, room: Floats) -> None:
+        seen, mine = (first[start:stop], last[start:stop]), slice(g * group, (g + 1) * group)
+        base = int(seen[0].min()) // COLUMNS * COLUMNS
+        keys = -(-max(0, int(seen[1].max()) - base) // COLUMNS) * COLUMNS
+        asked = (q[sequence * n + start : sequence * n + stop, mine] * np.float32(scale)).reshape(-1, q.shape[2])
+        rows = len(asked)
+        shape = -(-rows // ROWS) * ROWS, keys + LANES  # rows 2**n apart would share cache lines
+        scores = room[: math.prod(shape)].reshape(shape)
+        if packed is None:
+            text = k[sequence * m + base : min(sequence * m + base + keys, (sequence + 1) * m), g]
+            scores[:rows, : len(text)] = asked @ text.T
+        else:
+            queries = np.zeros((len(scores), packed.shape[2]), np.float32)
+            queries[:rows, : q.shape[2]] = asked
+            attention.scores(
+                queries.reshape(-1), rows, group, queries.shape[1], *seen, packed[sequence * kv_heads + g].reshape(-1), base,
+                scores.reshape(-1), scores.shape[1],
+            )  # fmt: skip
+        each = scores[:rows].reshape(stop - start, group, -1)[:, :, : m - base]
         if bias is not None:
-            each += bias[mine, block.start : block.stop, block.begin : block.end].transpose(1, 0, 2)
+            each += bias[mine, start:stop, base : base + each.shape[2]].transpose(1, 0, 2)
         if slopes is not None:
-            distance = np.abs(np.arange(block.begin, block.end) - at[block.start : block.stop, None])
+            distance = np.abs(np.arange(base, base + each.shape[2]) - at[start:stop, None])
             each -= slopes[mine, None] * distance[:, None].astype(np.float32)
-        share = np.empty((len(scores), 1), np.float32)
-        attention_weights(scores, block.first, block.last, cap, sink[mine], share.reshape(-1))
-        mixed = scores @ v[keys, g]
-        np.multiply(mixed, share, out=mixed)
-        out[rows, mine] = mixed.reshape(block.stop - block.start, group, -1)
+        if softcap:
+            ops.softcap(scores, softcap)
+        mixed, shares = rooms(-(-len(scores) * values.shape[2] // LANES), -(-rows // LANES))
+        attention.mix(
+            scores.reshape(-1), scores.shape[1], base, rows, group, *seen, sink[mine], values.reshape(-1),
+            sequence * m * kv_heads * values.shape[2] + g * values.shape[2] * (1 if few else m), apart, mixed, shares,
+            out.reshape(-1), ((sequence * n + start) * heads + g * group) * v.shape[2], heads * v.shape[2], v.shape[2],
+        )  # fmt: skip
 
-    # long blocks first, so that no thread begins one when the others are done
-    parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, key=lambda b: b.begin - b.end)))
+    least = min(BLOCKS_A_THREAD * threads, products // WORTHWHILE) // (sequences * kv_heads)
+    blocks = spans(n, -(-n // max(1, least, -(-n * group * m // ROOM))))
+    # those that see much first, so that no thread begins one when the others are done
+    parts = list(itertools.product(range(sequences), range(kv_heads), sorted(blocks, reverse=True)))
+    size = (blocks[0][1] * group + ROWS) * (m + COLUMNS + LANES)
+    free: list[Floats] = []  # rooms that no thread is in
 
     def attend_parts(begin: int, end: int) -> None:
-        for sequence, g, block in parts[begin:end]:
-            attend_block(sequence, g, block)
+        try:
+            room = free.pop()
+        except IndexError:
+            room = rooms(-(-size // LANES))[0]
+        for sequence, g, (start, stop) in parts[begin:end]:
+            attend_block(sequence, g, start, stop, room)
+        free.append(room)
 
-    parallel(attend_parts, spans(len(parts), len(parts) if math.prod(q.shape) * m < MIN_OPS_PER_THREAD else 1), threads)
+    parallel(attend_parts, spans(len(parts), len(parts) if products < MIN_OPS_PER_THREAD else 1), threads)
     return out.reshape(len(q), -1)
 
 
-def _block(
-    start: int, stop: int, at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None
-) -> _Block:
-    """at: positions of the queries start … stop - 1."""
+def _seen(at: Ids, keys: int, window: int | None, causal: bool, chunk: int | None) -> tuple[Ids, Ids]:
+    """The first key that each query at these positions sees, and the one behind the last."""
     first = np.zeros_like(at) if window is None else np.clip(at - window + 1, 0, keys)
     if chunk is not None:
         first = np.maximum(first, at // chunk * chunk)
@@ -96,5 +113,43 @@ def _block(
         last = np.clip(at + 1, 0, keys)
     else:
         last = np.full_like(at, keys) if window is None else np.clip(at + window, 0, keys)
-    begin, end = int(first.min()), int(last.max())
-    return _Block(start, stop, begin, max(begin, end), first - begin, np.maximum(last, first) - begin)
+    return first, np.maximum(last, first)
+
+
+def _filled(x: Floats, multiple: int) -> Floats:
+    """x (n, heads, width) with zeros behind each head, to a multiple of so many."""
+    short = -x.shape[2] % multiple
+    return np.pad(x, ((0, 0), (0, 0), (0, short))) if short else np.ascontiguousarray(x)
+
+
+def _by_head(v: Floats, sequences: int, threads: int) -> Floats:
+    """Values of each text and head together, filled up with zeros: (sequences * heads, keys, width)."""
+    m, heads, width = len(v) // sequences, *v.shape[1:]
+    filled = -(-width // COLUMNS) * COLUMNS
+    laid = rooms(sequences * heads * m * filled // LANES)[0].reshape(sequences * heads, m, filled)
+
+    def lay(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            laid[i, :, :width] = v[i // heads * m : (i // heads + 1) * m, i % heads]
+            laid[i, :, width:] = 0
+
+    share_out(lay, len(laid), 1 + MIN_OPS_PER_THREAD // (m * filled), threads)
+    return laid
+
+
+def _packed(k: Floats, sequences: int, threads: int) -> Floats:
+    """Keys of each text and head as `attention.pack_keys` lays them out: (sequences * heads, keys, width)."""
+    k = _filled(k, LANES)
+    m, heads, width = len(k) // sequences, *k.shape[1:]
+    keys = -(-m // COLUMNS) * COLUMNS
+    packed = rooms(sequences * heads * keys * width // LANES)[0].reshape(sequences * heads, keys, width)
+    flat = k.reshape(-1)
+
+    def pack(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            first = (i // heads * m * heads + i % heads) * width
+            own = packed[i].reshape(-1)
+            attention.pack_keys(flat[first:], heads * width, m, width, np.empty(LANES, np.int64), own)
+
+    share_out(pack, len(packed), 1 + MIN_OPS_PER_THREAD // (m * width), threads)
+    return packed

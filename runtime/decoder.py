@@ -16,41 +16,48 @@ from .self_attention import attention
 from .state_space import mamba, mamba2, short_convolution
 
 
-def decode(forward: Pass, x: Floats) -> Floats:
-    """x (tokens, width) through all layers: float32 (tokens, width). Raises ModelError where it stops being finite."""
-    through = _parallel if forward.hyper.parallel else _sequential
-    for layer in forward.network.layers:
-        x = forward.finite(layer.prefix, through(forward, layer, x))
+def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
+    """x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
+
+    Raises ModelError where it stops being finite.
+    """
+    through, layers = _parallel if forward.hyper.parallel else _sequential, forward.network.layers
+    for layer in layers:
+        x = forward.finite(layer.prefix, through(forward, layer, x, first if layer is layers[-1] else 0))
     return x
 
 
-def _sequential(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     block, scale = forward.block, np.float32(forward.hyper.residual_scale)
     if not _has(layer, "attn_output", "ssm_out", "shortconv.in_proj"):  # in some hybrids a layer has one of both parts
+        x = forward.from_position(first, x)
         return _added(x, feed_forward(forward, layer, forward.norm(layer, "attn_norm", x), x), scale)
     normed = forward.norm(layer, "attn_norm", x)
     with forward.timed("attention" if "attn_output.weight" in layer else "recurrence and convolution"):
         mixed = token_mixer(forward, layer, normed)
     if block.ffn_norm != "post_attention_norm":
         mixed = forward.norm_if_there(layer, "post_attention_norm", mixed)
-    x = forward.norm_if_there(layer, "attn_output_norm", _added(x, mixed, scale))
+    per_layer_input = "inp_gate.weight" in layer
+    x = _added(x, mixed, scale)
+    x = forward.norm_if_there(layer, "attn_output_norm", x if per_layer_input else forward.from_position(first, x))
     if not _has(layer, "ffn_up", "ffn_up_exps", "ffn_gate_inp"):
         return x
     fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x)
     fed = forward.norm_if_there(layer, "post_ffw_norm", fed)
     x = forward.norm_if_there(layer, "layer_output_norm", _added(x, fed, scale))
-    if "inp_gate.weight" in layer:
-        x = x + layer_input(forward, layer, x)
+    if per_layer_input:
+        x = forward.from_position(first, x + layer_input(forward, layer, x))
     factor = layer.array("layer_output_scale.weight")
     return x if factor is None else np.multiply(x, factor, out=x)
 
 
-def _parallel(forward: Pass, layer: Layer, x: Floats) -> Floats:
+def _parallel(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     """Attention and feed-forward net beside each other; each may have a norm of its own."""
-    first = forward.norm(layer, "attn_norm", x)
-    second, third = (forward.norm(layer, n, x) if _has(layer, n) else first for n in ("attn_norm_2", "ffn_norm"))
+    normed = forward.norm(layer, "attn_norm", x)
+    second, third = (forward.norm(layer, n, x) if _has(layer, n) else normed for n in ("attn_norm_2", "ffn_norm"))
     with forward.timed("attention"):
         mixed = _added(x, attention(forward, layer, second), np.float32(1))
+    mixed, third, x = (forward.from_position(first, part) for part in (mixed, third, x))
     return _added(mixed, feed_forward(forward, layer, third, x), np.float32(1))
 
 

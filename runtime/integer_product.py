@@ -51,9 +51,11 @@ def packed(x: Floats, threads: int) -> Packed:
         x = np.pad(x, ((0, 0), (0, -width % BLOCK)))
     blocks = x.shape[1] // BLOCK
     whole = -(-rows // TOKENS) * TOKENS
-    pairs, scales = rooms(whole * blocks, -(-whole * blocks // PAIRS))
+    pairs, scales = rooms(whole * blocks * PAIRS // 16, -(-whole * blocks // 16))
     pairs, scales = pairs.view(np.int32), scales[: whole * blocks]
-    pairs[rows * blocks * PAIRS :], scales[rows * blocks :] = 0, 0
+    if whole > rows:  # what fills up the last group
+        last = slice((whole - TOKENS) * blocks, None)
+        pairs.reshape(-1, PAIRS)[last], scales[last] = 0, 0
     flat, shorts = np.ascontiguousarray(x).reshape(-1), pairs.view(np.int16)
 
     def pack(start: int, stop: int) -> None:
@@ -116,7 +118,7 @@ def _pieces(x: Packed, rows: int, threads: int) -> list[tuple[Span, Span]]:
 def tiles(weight: Tensor, first: int, last: int) -> Iterator[tuple[int, int, NDArray[np.int32], Floats]]:
     """(number of its first row, rows, pairs, scales) of tiles of ROWS rows; each is gone when the next is asked for."""
     blocks = -(-weight.width // BLOCK)
-    floats, scales, across = rooms(blocks * ROWS, blocks * ROWS // 16, BLOCK)
+    floats, scales, across = rooms(blocks * ROWS * PAIRS // 16, ROWS // 16, BLOCK)
     pairs, offsets = floats.view(np.int32), np.empty(16, np.int64)
     decode = weight.format.load_codec().decode  # not `decode_small`, which is made for few bytes
     step = max(ROWS, PIECE // max(1, weight.width) // ROWS * ROWS)

@@ -165,6 +165,10 @@ class Pass:
         """`norm`, but x itself also where the model's norms have no weights and may be meant to be there."""
         return self.norm(layer, name, x) if f"{name}.weight" in layer else x
 
+    def from_position(self, first: int, x: Floats) -> Floats:
+        """Rows of x (tokens, width) from position `first` of each text on."""
+        return np.ascontiguousarray(x.reshape(self.texts, self.length, -1)[:, first:]).reshape(-1, x.shape[-1])
+
     def finite(self, where: str, x: Floats) -> Floats:
         """x, which a layer or the embedding gave. Raises ModelError where it is not finite."""
         if not np.isfinite(x).all():

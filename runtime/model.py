@@ -182,11 +182,14 @@ class Model:
         with one_thread():  # products that our threads don't share give the same bits whoever else measures
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:
-                x = encoder_decoder.decode(forward, self.encoder_decoder, x)
-            else:
-                x = altup.decode(forward, x) if "altup_proj.weight" in self.tensors else decoder.decode(forward, x)
-            wanted = x.reshape(len(texts), texts.shape[1], -1)[:, first:]
-            return head(forward, np.ascontiguousarray(wanted).reshape(-1, x.shape[-1]))
+                x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
+            elif "altup_proj.weight" in self.tensors:
+                x = forward.from_position(first, altup.decode(forward, x))
+            elif self.observe is None:
+                x = decoder.decode(forward, x, first)
+            else:  # who looks at the inputs of products looks at those of all positions
+                x = forward.from_position(first, decoder.decode(forward, x))
+            return head(forward, x)
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:

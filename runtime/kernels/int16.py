@@ -14,19 +14,17 @@ Weights: tiles of ROWS rows, for each block 16 pairs of columns, each pair of al
 float32 scales (blocks, ROWS).
 """
 
-import functools
-from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding
 import numba.core.types as nt
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, config
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from quants.kernels.jit import kernel
-from quants.kernels.lane_memory import address_of, load, load_at, store, transpose_tile
+from quants.kernels.jit import inlined, kernel
+from quants.kernels.lane_memory import load, load_at, store, store_at, transpose_tile
 from quants.kernels.lanes import (
     FLOAT,
     FLOATS,
@@ -45,11 +43,12 @@ from quants.kernels.lanes import (
     where,
 )
 
-from .shorts import multiply_add, sum_of_lanes
+from .shorts import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
-TOKENS, ROWS = 3, 64  # of a register tile: 12 integer and 12 float sums, four of weights and one of inputs fit 32
+TOKENS, ROWS = 6, 64  # of a register tile: 12 integer and 12 float sums, four of weights and one of inputs fit 32
 VECTORS = ROWS // LANES
+UNROLLED = 4
 NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, and 46333² < 2³¹
 LARGEST = np.float32(32767)
 TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers
@@ -58,151 +57,115 @@ BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inpu
 MAGIC = np.float32(12582912)
 
 f32 = np.float32
-sums_type: Any = nt.UniTuple(f32x16, TOKENS * VECTORS)  # type: ignore[attr-defined]
 
 
-@functools.cache
 def available() -> bool:
     """Whether the processor multiplies 16-bit integers faster than float32."""
-    features = config.CPU_FEATURES
-    if features is None:
-        features = llvmlite.binding.get_host_cpu_features().flatten()
-    return {"+avx512f", "+avx512bw", "+avx512vnni"} <= set(features.split(","))
+    return {"+avx512f", "+avx512bw", "+avx512vnni"} <= cpu_features()
 
 
 llvmlite.binding.initialize_native_asmparser()
 
 
 @intrinsic
-def no_sums(typing):  # type: ignore[no-untyped-def]
-    """Zeros for `add_block`."""
+def add_block(typing, sums, sums_at, x, x_at, x_scales, scales_at, w, w_at):  # type: ignore[no-untyped-def]
+    """Add the products of a block of TOKENS inputs and one of ROWS weights to sums, float32, at sums_at + ROWS * t.
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zeros = [ir.Constant(FLOATS, [0.0] * LANES)] * (TOKENS * VECTORS)
-        return context.make_tuple(builder, signature.return_type, zeros)
-
-    return sums_type(), codegen
-
-
-@intrinsic
-def load_sums(typing, source, at, stride):  # type: ignore[no-untyped-def]
-    """Sums as `store_sums` left them."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = []
-        for pointer in _places(context, builder, signature.args[0], args[0], args[1], args[2]):
-            found.append(builder.load(pointer))
-            found[-1].align = 4
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return sums_type(source, nt.intp, nt.intp), codegen
-
-
-@intrinsic
-def store_sums(typing, target, at, stride, sums):  # type: ignore[no-untyped-def]
-    """Sums of each token to ROWS elements of a float32 array from at + stride * token on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        places = _places(context, builder, signature.args[0], args[0], args[1], args[2])
-        for pointer, value in zip(places, cgutils.unpack_tuple(builder, args[3]), strict=True):
-            builder.store(value, pointer).align = 4
-        return context.get_dummy_value()
-
-    return nt.void(target, nt.intp, nt.intp, sums_type), codegen
-
-
-def _places(context: Any, builder: Any, array: Any, value: Any, at: Any, stride: Any) -> Iterator[Any]:
-    for token in range(TOKENS):
-        row = builder.add(at, builder.mul(stride, ir.Constant(INDEX, token)))
-        for v in range(VECTORS):
-            yield address_of(context, builder, array, value, builder.add(row, ir.Constant(INDEX, LANES * v)), FLOATS)
-
-
-@intrinsic
-def add_block(  # type: ignore[no-untyped-def]
-    typing, sums, x, x_at, width, x_scales, scales_at, blocks, w, w_at, w_scales, w_scales_at
-):
-    """sums + the products of a block of TOKENS inputs and one of ROWS weights.
-
-    x (int32 pairs): token t's begin at x_at + width * t; x_scales: at scales_at + blocks * t; w, w_scales: at w_at and
-    w_scales_at.
+    x (int32 pairs), x_scales, w: the blocks begin at x_at, scales_at, w_at.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = dict(zip(("sums", "x", "x_at", "width", "xs", "xs_at", "blocks", "w", "w_at", "ws", "ws_at"),
-                         zip(signature.args, args, strict=True), strict=True))  # fmt: skip
+        arrays = dict(zip(("sums", "x", "scales", "w"), zip(signature.args[::2], args[::2], args[1::2], strict=True),
+                          strict=True))  # fmt: skip
+        tokens, vectors = range(TOKENS), range(VECTORS)
 
-        def vector(name: str, offset: int, kind: Any) -> Any:
-            at = builder.add(kinds[f"{name}_at"][1], ir.Constant(INDEX, offset))
-            return load_at(context, builder, *kinds[name], at, kind)
-
-        def everywhere(name: str, stride: str, token: int, offset: int, kind: Any, lanes: Any) -> Any:
-            at = builder.add(kinds[f"{name}_at"][1], builder.mul(kinds[stride][1], ir.Constant(INDEX, token)))
+        def place(name: str, offset: int, more: Any = None) -> tuple[Any, Any, Any]:
+            kind, value, at = arrays[name]
             at = builder.add(at, ir.Constant(INDEX, offset))
-            return splat(builder, load_at(context, builder, *kinds[name], at, kind), lanes)
+            return kind, value, at if more is None else builder.add(at, more)
+
+        def everywhere(where: tuple[Any, Any, Any], kind: Any, lanes: Any) -> Any:
+            return splat(builder, load_at(context, builder, *where, kind), lanes)
 
         dot = ir.InlineAsm(ir.FunctionType(WORDS, [WORDS] * 3), "vpdpwssd $2, $1, $0", "=v,v,v,0")
-        tokens = range(TOKENS)
-        products = [[ir.Constant(WORDS, [0] * LANES)] * VECTORS for _ in tokens]
-        for p in range(PAIRS):
-            weights = [vector("w", ROWS * p + LANES * v, WORDS) for v in range(VECTORS)]
-            for t in tokens:
-                inputs = everywhere("x", "width", t, p, WORD, WORDS)
-                products[t] = [builder.call(dot, [weights[v], inputs, products[t][v]]) for v in range(VECTORS)]
-        scales = [vector("ws", LANES * v, FLOATS) for v in range(VECTORS)]
+        zero = ir.Constant(WORDS, [0] * LANES)
+        products = [[cgutils.alloca_once_value(builder, zero) for _ in vectors] for _ in tokens]
+        with cgutils.for_range(builder, ir.Constant(INDEX, PAIRS // UNROLLED)) as loop:
+            for u in range(UNROLLED):
+                p = builder.add(builder.mul(loop.index, ir.Constant(INDEX, UNROLLED)), ir.Constant(INDEX, u))
+                row = builder.mul(p, ir.Constant(INDEX, ROWS))
+                weights = [load_at(context, builder, *place("w", LANES * v, row), WORDS) for v in vectors]
+                for t in tokens:
+                    pair = everywhere(place("x", PAIRS * t, p), WORD, WORDS)
+                    for v in vectors:
+                        total = builder.call(dot, [weights[v], pair, builder.load(products[t][v])])
+                        builder.store(total, products[t][v])
         fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS] * 3), "llvm.fma.v16f32")
-        before, after = cgutils.unpack_tuple(builder, args[0]), []
         for t in tokens:
-            own = everywhere("xs", "blocks", t, 0, FLOAT, FLOATS)
-            for v in range(VECTORS):
-                scaled = builder.fmul(builder.sitofp(products[t][v], FLOATS), own)
-                after.append(builder.call(fma, [scaled, scales[v], before[VECTORS * t + v]]))
-        return context.make_tuple(builder, sums_type, after)
+            scale = everywhere(place("scales", t), FLOAT, FLOATS)
+            for v in vectors:
+                at = place("sums", ROWS * t + LANES * v)
+                product = builder.sitofp(builder.load(products[t][v]), FLOATS)
+                total = builder.call(fma, [product, scale, load_at(context, builder, *at, FLOATS)])
+                store_at(context, builder, *at, total)
+        return context.get_dummy_value()
 
-    index = nt.intp
-    return sums_type(sums, x, index, index, x_scales, index, index, w, index, w_scales, index), codegen
+    return nt.void(sums, nt.intp, x, nt.intp, x_scales, nt.intp, w, nt.intp), codegen
 
 
 @kernel
 def multiply(x, x_scales, w, w_scales, tokens, blocks, sums, out, column, columns, stride):  # type: ignore[no-untyped-def]
     """out[t * stride + column + i] = input t times row i of a tile, for its first `columns` rows.
 
-    x: pairs as int32. sums: room for ROWS float32 of each token, the last tile's of TOKENS whole.
+    x: pairs as int32. sums: room for ROWS float32 of each token, the last group's of TOKENS whole.
     """
-    width = PAIRS * blocks
+    zero = every(f32(0))
     for first in range(0, blocks, BLOCKS_AT_ONCE):
         last = min(first + BLOCKS_AT_ONCE, blocks)
         for t in range(0, tokens, TOKENS):
-            so_far = no_sums() if first == 0 else load_sums(sums, ROWS * t, ROWS)
+            at = 0 if blocks <= BLOCKS_AT_ONCE else ROWS * t  # the same place for all groups stays in the first cache
+            if first == 0:
+                for i in range(at, at + ROWS * TOKENS, LANES):
+                    store(sums, i, zero)
             for b in range(first, last):
-                so_far = add_block(
-                    so_far, x, t * width + PAIRS * b, width, x_scales, t * blocks + b, blocks,
-                    w, ROWS * PAIRS * b, w_scales, ROWS * b,
-                )  # fmt: skip
-            if last == blocks and columns == ROWS and t + TOKENS <= tokens:
-                store_sums(out, t * stride + column, stride, so_far)
-            else:
-                store_sums(sums, ROWS * t, ROWS, so_far)
-                if last == blocks:
-                    for i in range(t, min(t + TOKENS, tokens)):
+                if b == blocks - 2:
+                    for i in range(t, t + TOKENS):
+                        for c in range(0, ROWS, LANES):
+                            prefetch_to_write(out, i * stride + column + c)
+                group = t * blocks + TOKENS * b
+                add_block(sums, at, x, PAIRS * group, x_scales, group, w, ROWS * PAIRS * b)
+            if last == blocks:
+                for i in range(t, min(t + TOKENS, tokens)):
+                    for c in range(0, ROWS, LANES):
+                        store(sums, at + c, load(sums, at + c) * load(w_scales, c))
+                    if columns == ROWS:
+                        for c in range(0, ROWS, LANES):
+                            store(out, i * stride + column + c, load(sums, at + c))
+                    else:
                         for c in range(columns):
-                            out[i * stride + column + c] = sums[ROWS * i + c]
+                            out[i * stride + column + c] = sums[at + c]
+                    at += ROWS
 
 
 @kernel
 def pack_inputs(x, width, blocks, packed, scales, start, stop):  # type: ignore[no-untyped-def]
-    """Rows start … stop of x, flat float32 rows of `width`, a multiple of BLOCK: int16 and their scales."""
+    """Rows start … stop of x, flat float32 rows of `width` = blocks * BLOCK: int16 and their scales."""
     for r in range(start, stop):
+        group, token = r // TOKENS, r % TOKENS
         for b in range(blocks):
             at = r * width + BLOCK * b
-            low, high = load(x, at), load(x, at + LANES)
-            norm = np.sqrt(sum_of_lanes(low * low + high * high))  # NaN where one of them is
-            top = largest_lane(larger(absolute(low), absolute(high)))
-            scale = f32(0) if norm < TINY else max(norm / NORM, top / LARGEST) if norm == norm else norm
+            squares, top = every(f32(0)), every(f32(0))
+            for i in range(at, at + BLOCK, LANES):
+                value = load(x, i)
+                squares, top = multiply_add(value, value, squares), larger(absolute(value), top)
+            norm = np.sqrt(sum_of_lanes(squares))  # NaN where one of them is
+            scale = max(norm / NORM, largest_lane(top) / LARGEST) if norm == norm else norm
+            scale = f32(0) if norm < TINY else scale
             inverse = f32(0) if norm < TINY else f32(1) / scale
-            scales[r * blocks + b] = scale
-            store(packed, at, float_bits(low * inverse + MAGIC))
-            store(packed, at + LANES, float_bits(high * inverse + MAGIC))
+            to = (group * blocks + b) * TOKENS + token
+            scales[to] = scale
+            for i in range(0, BLOCK, LANES):
+                store(packed, to * BLOCK + i, float_bits(load(x, at + i) * inverse + MAGIC))
 
 
 @kernel
@@ -212,19 +175,30 @@ def pack_weights(rows, count, width, blocks, across, offsets, packed, scales):  
     for start in range(0, count, LANES):
         for i in range(LANES):
             offsets[i] = width * min(start + i, count - 1)
+        scale, not_finite = zero, zero
         for b in range(blocks):
-            transpose_tile(rows, offsets, BLOCK * b, across, 0)
-            transpose_tile(rows, offsets, BLOCK * b + LANES, across, LANES * LANES)
+            transpose_block(rows, offsets, b, across)
             squares, top = zero, zero
             for i in range(0, LANES * BLOCK, LANES):
                 value = load(across, i)
                 squares, top = multiply_add(value, value, squares), larger(absolute(value), top)
             norm = square_root(squares)
-            scale = larger(top / LARGEST, norm / NORM)  # the norm where it is NaN
-            scale, inverse = where(norm < TINY, zero, scale), where(norm < TINY, zero, f32(1) / scale)
-            store(scales, ROWS * b + start, scale)
+            scale = larger(scale, larger(top / LARGEST, norm / NORM))
+            not_finite = not_finite + (norm - norm)
+        small = scale < TINY / NORM
+        inverse = where(small, zero, f32(1) / scale)
+        store(scales, start, where(small, zero, scale) + not_finite)
+        for b in range(blocks):
+            transpose_block(rows, offsets, b, across)
             at = ROWS * PAIRS * b + start
             for p in range(PAIRS):
                 low = float_bits(load(across, 2 * LANES * p) * inverse + MAGIC)
                 high = float_bits(load(across, LANES * (2 * p + 1)) * inverse + MAGIC)
                 store(packed, at + ROWS * p, (low & 0xFFFF) | (high << 16))
+
+
+@inlined
+def transpose_block(rows, offsets, b, across):  # type: ignore[no-untyped-def]
+    """A block of sixteen rows: a column's values side by side."""
+    for i in range(0, BLOCK, LANES):
+        transpose_tile(rows, offsets, BLOCK * b + i, across, LANES * i)

@@ -4,11 +4,13 @@
 `smlal`.
 """
 
+import functools
 from typing import Any
 
+import llvmlite.binding
 import numba.core.types as nt
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from quants.kernels.lane_memory import address_of, load_at
@@ -17,6 +19,13 @@ from quants.kernels.lanes import BYTE, FLOAT, FLOATS, INDEX, LANES, SHORT, WORD,
 WIDE = 2 * LANES
 VECTOR = ir.VectorType(SHORT, WIDE)
 i16x32 = LaneType("i16x32", VECTOR, nt.Integer)
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """What the processor that kernels are compiled for has, as LLVM names it, each with its +."""
+    found = config.CPU_FEATURES
+    return frozenset((llvmlite.binding.get_host_cpu_features().flatten() if found is None else found).split(","))
+
 
 def has(context: Any, *features: str) -> bool:
     """The processor compiled for is an x86 with all these features."""
@@ -215,15 +224,21 @@ def sum_of_lanes(typing: Any, a: Any) -> Any:
     return nt.float32(f32x16), codegen
 
 
-@intrinsic
-def prefetch(typing: Any, array: Any, at: Any) -> Any:
-    """Have the cache line of element `at` on its way, which may lie past the array's end."""
+def _prefetch(to_write: int) -> Any:
+    @intrinsic
+    def prefetch(typing: Any, array: Any, at: Any) -> Any:
+        """Have the cache line of element `at` on its way, which may lie past the array's end."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        address = address_of(context, builder, array, args[0], args[1], BYTE)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [address, *(ir.Constant(WORD, n) for n in (0, 3, 1))])
-        return context.get_dummy_value()
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+            address = address_of(context, builder, array, args[0], args[1], BYTE)
+            kind = ir.FunctionType(ir.VoidType(), [address.type, WORD, WORD, WORD])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+            builder.call(function, [address, *(ir.Constant(WORD, n) for n in (to_write, 3, 1))])
+            return context.get_dummy_value()
 
-    return nt.void(array, nt.intp), codegen
+        return nt.void(array, nt.intp), codegen
+
+    return prefetch
+
+
+prefetch, prefetch_to_write = _prefetch(0), _prefetch(1)

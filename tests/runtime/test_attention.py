@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from runtime import attention
 from runtime.attention import attend
 from runtime.kv_cache import KVCache
 
@@ -47,6 +48,9 @@ def some(n, m, heads, kv_heads, d=16, dv=None):
         ((1, 77, 8, 8), {}),
         ((5, 40, 4, 1, 16, 24), {}),
         ((300, 300, 4, 2), {}),
+        ((150, 333, 6, 2, 80, 48), {}),
+        ((40, 700, 4, 4, 64, 64), {"window": 130}),
+        ((13, 13, 1, 1, 3, 5), {}),
         ((300, 300, 4, 2), {"window": 40}),
         ((9, 300, 4, 2), {"window": 40}),
         ((20, 20, 4, 2), {"softcap": 5.0}),
@@ -80,6 +84,29 @@ def test_heads_cut_from_a_fused_product():
     q, k, v = fused[:, :4], fused[:, 4:8], fused[:, 8:]
     want = exact(q, k, v, np.arange(20), 0.25)
     np.testing.assert_allclose(attend(q, k, v, q_positions=np.arange(20), scale=0.25), want, atol=5e-6)
+
+
+def test_blocks_and_threads_change_nothing_but_rounding(monkeypatch):
+    """Texts so long that a block has few queries; any number of threads gives the same bits."""
+    q, k, v = some(500, 500, 6, 2, 32)
+    whole = attend(q, k, v, q_positions=np.arange(250), scale=0.25, sequences=2)
+    monkeypatch.setattr(attention, "ROOM", 1 << 12)
+    monkeypatch.setattr(attention, "MIN_OPS_PER_THREAD", 0)
+    found = [
+        attend(q, k, v, q_positions=np.arange(250), scale=0.25, sequences=2, threads=threads) for threads in (1, 2, 3)
+    ]
+    np.testing.assert_allclose(found[0], whole, atol=2e-6)
+    for each in found[1:]:
+        np.testing.assert_array_equal(each, found[0])
+
+
+@pytest.mark.parametrize("queries", [1, 30])
+def test_what_is_not_a_number_is_seen_by_those_who_look_at_it(queries):
+    q, k, v = some(queries, 40, 4, 2)
+    k[35], v[38] = np.nan, np.nan
+    positions = np.arange(40 - queries, 40)
+    found = np.isfinite(attend(q, k, v, q_positions=positions, scale=0.25)).all(axis=1)
+    assert not found[positions >= 35].any()  # some before them, too, for whom it weighs 0
 
 
 def test_huge_scores_do_not_overflow():

@@ -31,19 +31,20 @@ def integers_of(x, threads=1):
     """x as packed: integers (rows, blocks, 32) in int64 and scales (rows, blocks), rows of padding too."""
     found = packed(x, threads)
     assert len(found.pairs) == len(found.scales) * PAIRS
-    integers = found.pairs.view(np.int16).astype(np.int64)
-    return integers.reshape(-1, found.blocks, BLOCK), found.scales.reshape(-1, found.blocks)
+    integers = found.pairs.view(np.int16).astype(np.int64).reshape(-1, found.blocks, TOKENS, BLOCK)
+    scales = found.scales.reshape(-1, found.blocks, TOKENS)
+    return integers.swapaxes(1, 2).reshape(-1, found.blocks, BLOCK), scales.swapaxes(1, 2).reshape(-1, found.blocks)
 
 
 def weights_of(weight, first, last):
-    """The same of rows first … last - 1 of a weight, from its tiles."""
+    """The same of rows first … last - 1 of a weight, from its tiles; scales (rows,)."""
     integers, scales, at = [], [], first
     for row, count, pairs, scale in tiles(weight, first, last):
         assert row == at
         tile = pairs.reshape(-1, PAIRS, ROWS)[:, :, :count]  # (blocks, pairs, rows)
         low, high = (tile << 16) >> 16, tile >> 16
         integers.append(np.stack([low, high], -1).transpose(2, 0, 1, 3).reshape(count, -1, BLOCK).astype(np.int64))
-        scales.append(scale.reshape(-1, ROWS)[:, :count].T.copy())
+        scales.append(scale[:count].copy())
         at += count
     assert at == last
     return np.concatenate(integers), np.concatenate(scales)
@@ -56,7 +57,7 @@ def product(x, weight, first=0, last=None, threads=1):
     sums = np.einsum("tbi,rbi->trb", a[: len(x)], b)
     assert np.abs(sums).max() < 2**31
     with np.errstate(invalid="ignore", over="ignore"):
-        made = np.einsum("trb,tb,rb->tr", sums.astype(np.float32), a_scales[: len(x)], b_scales)
+        made = np.einsum("trb,tb,r->tr", sums.astype(np.float32), a_scales[: len(x)], b_scales)
     if not int16.available():
         return made
     found = np.full((len(x), last - first), 7, np.float32)
