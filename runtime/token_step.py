@@ -8,7 +8,7 @@ Weights are kept in memory from the first token on, as they are stored: mapped, 
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -105,6 +105,7 @@ class TokenSteps:
     def __init__(self, network: Network, threads: int) -> None:
         self.network, self.threads, self.lock = network, threads, Lock()
         self.state, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
+        self.states = np.full(team.APART * threads, team.GONE)
         self.operations = Operations()
         layers = (network.global_tensors, *network.layers)
         matrices = [tensor for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
@@ -125,18 +126,16 @@ class TokenSteps:
         """Logits of at most MOST_TOKENS tokens after those in the cache, to which they are added: (n, vocabulary)."""
         with self.lock:
             self.counter[0] = 0
-            waiting: list[Future[None]] = []
+            operations = self.rows.reshape(-1), len(self.rows), self.counter
             try:
                 for thread in range(1, self.threads):  # they wake while the step is prepared, and wait for this thread
-                    waiting.append(self.helpers.submit(self._run, thread))
+                    self._call(thread, operations)
                 self._prepare(ids, cache)
-                self._run(0)
+                team.run(*operations, self.threads, self.states)
             except BaseException:  # an interruption: the others must not wait for ever, nor do anything
                 self.state[0], self.counter[0] = 0, 1 << 62
+                team.run(*operations, self.threads, self.states)
                 raise
-            finally:
-                for helper in waiting:
-                    helper.exception()
             cache.advance(range(len(self.network.layers)), len(ids))
             return self.finish(self.logits[: len(ids)].copy(), 0)
 
@@ -149,8 +148,16 @@ class TokenSteps:
         self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
         self.state[:] = count, cache.length
 
-    def _run(self, thread: int) -> None:
-        team.run(self.rows.reshape(-1), len(self.rows), self.counter, thread, self.threads)
+    def _call(self, thread: int, operations: tuple[Any, ...]) -> None:
+        """Have a thread run the operations: one that lingers from the step before, or a new one."""
+        if team.call(self.states, thread):
+            return
+        self.states[team.APART * thread] = team.CALLED
+        try:
+            self.helpers.submit(team.serve, *operations, thread, self.threads, self.states)
+        except BaseException:
+            self.states[team.APART * thread] = team.GONE
+            raise
 
     def _find_room(self, cache: KVCache, tokens: int) -> None:
         """Let the operations know where keys and values are, and the angles of so many positions."""

@@ -26,6 +26,9 @@ from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
 SPINS = 1 << 9  # looks at the others before the processor is offered to other programs
+LINGER = 1 << 14  # looks for another run before a helper goes: about a millisecond
+APART = 16  # int64s between the states of two threads, which so don't share a cache line
+GONE, WAITING, CALLED = 0, 1, 2  # states of a helper
 
 _signature = normalize_signature("void(int64, int64, int64)")
 
@@ -104,17 +107,29 @@ def _arrive(typing: Any, counter: Any) -> Any:
 
 
 @intrinsic
-def _arrived(typing: Any, counter: Any) -> Any:
-    """counter[0], before anything that this thread reads later; the processor is told that it is waited for."""
+def _look(typing: Any, array: Any, at: Any) -> Any:
+    """array[at], before anything that this thread reads later; the processor is told that it is waited for."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        data = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
         if context.codegen().magic_tuple()[0].startswith("x86_64"):
             pause = ir.FunctionType(ir.VoidType(), [])
             builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
         return builder.load_atomic(data, "seq_cst", 8)
 
-    return nt.int64(counter), codegen
+    return nt.int64(array, nt.int64), codegen
+
+
+@intrinsic
+def _exchange(typing: Any, array: Any, at: Any, before: Any, after: Any) -> Any:
+    """Put `after` into array[at] if `before` is there; whether it was."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        done = builder.cmpxchg(builder.gep(data, [args[1]]), args[2], args[3], "seq_cst")
+        return builder.extract_value(done, 1)
+
+    return nt.boolean(array, nt.int64, nt.int64, nt.int64), codegen
 
 
 @intrinsic
@@ -132,18 +147,14 @@ def _let_others_run(typing: Any) -> Any:
 def _wait(counter, until):  # type: ignore[no-untyped-def]
     _arrive(counter)
     spins = 0
-    while _arrived(counter) < until:
+    while _look(counter, 0) < until:
         spins += 1
         if spins % SPINS == 0:
             _let_others_run()
 
 
-@kernel
-def run(rows, count, counter, thread, threads):  # type: ignore[no-untyped-def]
-    """Run `count` operations as thread number `thread` of so many. counter: int64 (1,), zero before the first comes.
-
-    Threads wait for all others before the first operation, too: rows may be written until the last one calls.
-    """
+@inlined
+def _run(rows, count, counter, thread, threads):  # type: ignore[no-untyped-def]
     waited = threads
     if threads > 1:
         _wait(counter, waited)
@@ -152,3 +163,41 @@ def run(rows, count, counter, thread, threads):  # type: ignore[no-untyped-def]
         if threads > 1 and rows[FIELDS * i + 1]:
             waited += threads
             _wait(counter, waited)
+
+
+@kernel
+def run(rows, count, counter, threads, states):  # type: ignore[no-untyped-def]
+    """Run `count` operations as thread 0 of so many, and wait until the others have done so, too.
+
+    counter: int64 (1,), zero before the first comes. Threads wait for all others before the first operation: rows may
+    be written until this is called.
+    """
+    _run(rows, count, counter, 0, threads)
+    for thread in range(1, threads):
+        spins = 0
+        while _look(states, APART * thread) == CALLED:
+            spins += 1
+            if spins % SPINS == 0:
+                _let_others_run()
+
+
+@kernel
+def serve(rows, count, counter, thread, threads, states):  # type: ignore[no-untyped-def]
+    """Run the same as another thread, whenever it is called, until nobody calls for a while. states[…] is CALLED."""
+    here = True
+    while here:
+        _run(rows, count, counter, thread, threads)
+        _exchange(states, APART * thread, CALLED, WAITING)
+        spins = 0
+        while here and _look(states, APART * thread) != CALLED:
+            spins += 1
+            if spins % SPINS == 0:
+                _let_others_run()
+            if spins >= LINGER:
+                here = not _exchange(states, APART * thread, WAITING, GONE)
+
+
+@kernel
+def call(states, thread):  # type: ignore[no-untyped-def]
+    """Whether the thread lingers, and is called now; one that does not must be started."""
+    return _exchange(states, APART * thread, WAITING, CALLED)

@@ -1,5 +1,6 @@
 """A few tokens as one list of operations, beside the same text at once in float32."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -266,19 +267,27 @@ def test_ids_outside_the_vocabulary():
         model.forward([VOCABULARY], model.new_cache())
 
 
-def test_an_interruption_lets_the_other_threads_go(monkeypatch):
+@pytest.mark.parametrize("at", ["prepare", "start"])
+def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
     """Who waits for the interrupted thread must not wait for ever, and the next step is right again."""
-    model, run = model_of("llama", threads=3), token_step.TokenSteps._run
+    model = model_of("llama", threads=3)
     cache = model.new_cache()
     before = model.forward(TOKENS[:1], cache)
 
-    def interrupted(self, thread):
-        if thread == 0:
-            raise KeyboardInterrupt
-        run(self, thread)
+    def interrupted(*anything):
+        raise KeyboardInterrupt
+
+    submit = ThreadPoolExecutor.submit
+
+    def submit_the_first(pool, run, *arguments):
+        return submit(pool, run, *arguments) if arguments[3] == 1 else interrupted()
 
     with monkeypatch.context() as patched:
-        patched.setattr(token_step.TokenSteps, "_run", interrupted)
+        if at == "prepare":
+            patched.setattr(token_step.TokenSteps, "_prepare", interrupted)
+        else:  # of the second helper, when the first is at work
+            time.sleep(0.1)  # both have gone
+            patched.setattr(ThreadPoolExecutor, "submit", submit_the_first)
         with pytest.raises(KeyboardInterrupt):
             model.forward(TOKENS[1:2], cache)
     assert cache.length == 1

@@ -1,6 +1,7 @@
 """Lists of operations by several threads in step."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,24 +29,30 @@ def count_own(row, thread, threads):
     array_at(op[BEFORE], threads, np.int64)[thread] += 1
 
 
+class Team:
+    """Threads that run lists of operations again and again."""
+
+    def __init__(self, threads):
+        self.threads, self.states, self.started = threads, np.zeros(team.APART * threads, np.int64), 0
+        self.counter = np.zeros(1, np.int64)
+
+    def run(self, rows):
+        self.counter[0] = 0
+        operations = rows.reshape(-1), len(rows), self.counter
+        for thread in range(1, self.threads):
+            if not team.call(self.states, thread):
+                assert self.states[team.APART * thread] == team.GONE
+                self.states[team.APART * thread] = team.CALLED
+                self.started += 1
+                arguments = (*operations, thread, self.threads, self.states)
+                threading.Thread(target=team.serve, args=arguments, daemon=True).start()
+        team.run(*operations, self.threads, self.states)
+        assert team.CALLED not in self.states
+        return self.counter[0]
+
+
 def run(rows, threads):
-    counter, failed = np.zeros(1, np.int64), []
-
-    def one(thread):
-        try:
-            team.run(rows.reshape(-1), len(rows), counter, thread, threads)
-        except BaseException as error:
-            failed.append(error)
-
-    others = [threading.Thread(target=one, args=(thread,)) for thread in range(1, threads)]
-    for other in others:
-        other.start()
-    one(0)
-    for other in others:
-        other.join(60)
-        assert not other.is_alive()
-    assert not failed
-    return counter[0]
+    return Team(threads).run(rows)
 
 
 def mixed(threads, count, size):
@@ -101,3 +108,41 @@ def test_teams_beside_each_other():
 
 def test_an_operation_is_compiled_once():
     assert mix() == mix() != 0
+
+
+def gone(helpers):
+    end = time.monotonic() + 60
+    while team.WAITING in helpers.states:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_helpers_stay_for_the_next_run_and_go_when_none_comes(threads):
+    counts, helpers = np.zeros(threads, np.int64), Team(threads)
+    rows = team.operation_row(count_own(), {BEFORE: counts})[None]
+    for _ in range(2000):
+        helpers.run(rows)
+    assert helpers.started < 2000 * (threads - 1)
+    np.testing.assert_array_equal(counts, 2000)
+    gone(helpers)
+    started = helpers.started
+    helpers.run(rows)
+    assert helpers.started == started + threads - 1
+    np.testing.assert_array_equal(counts, 2001)
+
+
+def test_runs_at_the_moment_when_helpers_go():
+    """Pauses about as long as they linger: a run is neither lost nor done twice."""
+    counts, helpers = np.zeros(2, np.int64), Team(2)
+    rows = team.operation_row(count_own(), {BEFORE: counts})[None]
+    helpers.run(rows)
+    begin = time.perf_counter()
+    gone(helpers)
+    lingers = min(0.005, time.perf_counter() - begin)
+    for i in range(1000):
+        end = time.perf_counter() + lingers * (i % 50) / 40
+        while time.perf_counter() < end:
+            pass
+        helpers.run(rows)
+        np.testing.assert_array_equal(counts, i + 2)
