@@ -57,18 +57,18 @@ def attend(
         keys = -(-max(0, int(seen[1].max()) - base) // COLUMNS) * COLUMNS
         asked = (q[sequence * n + start : sequence * n + stop, mine] * np.float32(scale)).reshape(-1, q.shape[2])
         rows = len(asked)
-        shape = -(-rows // ROWS) * ROWS, keys + LANES  # rows 2**n apart would share cache lines
-        scores = room[: math.prod(shape)].reshape(shape)
+        stride, filled = keys + LANES, -(-rows // ROWS) * ROWS  # rows 2**n apart would share cache lines
+        scores = room[: filled * stride].reshape(filled, stride)
         if packed is None:
             text = k[sequence * m + base : min(sequence * m + base + keys, (sequence + 1) * m), g]
             scores[:rows, : len(text)] = asked @ text.T
         else:
-            queries = np.zeros((len(scores), packed.shape[2]), np.float32)
+            queries = np.zeros((filled, packed.shape[2]), np.float32)
             queries[:rows, : q.shape[2]] = asked
+            own = packed[sequence * kv_heads + g].reshape(-1)
             attention.scores(
-                queries.reshape(-1), rows, group, queries.shape[1], *seen, packed[sequence * kv_heads + g].reshape(-1), base,
-                scores.reshape(-1), scores.shape[1],
-            )  # fmt: skip
+                queries.reshape(-1), rows, group, packed.shape[2], *seen, own, base, scores.reshape(-1), stride
+            )
         each = scores[:rows].reshape(stop - start, group, -1)[:, :, : m - base]
         if bias is not None:
             each += bias[mine, start:stop, base : base + each.shape[2]].transpose(1, 0, 2)
@@ -77,9 +77,9 @@ def attend(
             each -= slopes[mine, None] * distance[:, None].astype(np.float32)
         if softcap:
             ops.softcap(scores, softcap)
-        mixed, shares = rooms(-(-len(scores) * values.shape[2] // LANES), -(-rows // LANES))
+        mixed, shares = rooms(-(-filled * values.shape[2] // LANES), -(-rows // LANES))
         attention.mix(
-            scores.reshape(-1), scores.shape[1], base, rows, group, *seen, sink[mine], values.reshape(-1),
+            scores.reshape(-1), stride, base, rows, group, *seen, sink[mine], values.reshape(-1),
             sequence * m * kv_heads * values.shape[2] + g * values.shape[2] * (1 if few else m), apart, mixed, shares,
             out.reshape(-1), ((sequence * n + start) * heads + g * group) * v.shape[2], heads * v.shape[2], v.shape[2],
         )  # fmt: skip

@@ -148,13 +148,14 @@ class TokenSteps:
         self.x.floats[:count, :width] = x[:, :width] * np.float32(self.network.hyper.embedding_scale)
         self.state[:] = count, cache.length
 
-    def _call(self, thread: int, operations: tuple[Any, ...]) -> None:
+    def _call(self, thread: int, operations: tuple[NDArray[np.int64], int, NDArray[np.int64]]) -> None:
         """Have a thread run the operations: one that lingers from the step before, or a new one."""
         if team.call(self.states, thread):
             return
         self.states[team.APART * thread] = team.CALLED
         try:
-            self.helpers.submit(team.serve, *operations, thread, self.threads, self.states)
+            rows, count, counter = operations
+            self.helpers.submit(team.serve, rows, count, counter, thread, self.threads, self.states)
         except BaseException:
             self.states[team.APART * thread] = team.GONE
             raise

@@ -1,4 +1,4 @@
-"""Attention of a block of queries, in float32: products of matrices that stay in a core's caches, and a softmax between.
+"""Attention of a block of queries, in float32: two products of matrices in a core's caches, and a softmax between.
 
 BLAS takes long to begin a product this small, and computes scores of keys that no query sees. Here a tile of ROWS rows
 and COLUMNS columns is summed in registers, over as much of the other factor as is seen and no more.

@@ -1,17 +1,18 @@
 """Matrix products in 16-bit integers: near-float32 results at about twice the speed of float32.
 
-Rows of both factors are cut into blocks of 32 columns, each with a scale that makes its values integers of 16 bits
-whose squares sum to less than 2³¹: by the inequality of Cauchy and Schwarz no sum of products of two of them leaves 32
-bits. A block's integers are multiplied and summed exactly; the sums, times both scales, are added in float32. What is
-lost is the rounding to integers: 5e-5 of a result's size (bfloat16 loses 6e-3), where float32 itself loses 4e-7.
+Inputs are cut into blocks of 32 columns, each with a scale that makes its values integers of 16 bits whose squares sum
+to less than 2³¹; a row of weights has one scale, by which that holds for each of its blocks. By the inequality of
+Cauchy and Schwarz no sum of products of two such blocks leaves 32 bits. A block's integers are multiplied and summed
+exactly; the sums, times the input's scale, are added in float32. What is lost is the rounding to integers: 5e-5 of a
+result's size (bfloat16 loses 6e-3), where float32 itself loses 4e-7.
 
 Only processors with an instruction for it (`available`) are faster at this than at float32: AVX512-VNNI multiplies 32
 pairs in the time of 16 in float32. `vpdpwssd` stands here as assembly since LLVM replaces it on Intel's processors by
 two instructions that take twice as long.
 
-Inputs: int16 (n, 32 * blocks) with float32 scales (n, blocks), n a multiple of TOKENS, rows beyond the input zero.
-Weights: tiles of ROWS rows, for each block 16 pairs of columns, each pair of all ROWS rows side by side as int32; and
-float32 scales (blocks, ROWS).
+Inputs: for each TOKENS rows (those beyond the input zero) and each block the rows' int16, one after the other; float32
+scales in the same order. Weights: tiles of ROWS rows, for each block 16 pairs of columns, each pair of all ROWS rows
+side by side as int32; and ROWS float32 scales.
 """
 
 from typing import Any
@@ -34,7 +35,6 @@ from quants.kernels.lanes import (
     WORDS,
     absolute,
     every,
-    f32x16,
     float_bits,
     larger,
     largest_lane,
@@ -46,9 +46,9 @@ from quants.kernels.lanes import (
 from .shorts import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
-TOKENS, ROWS = 6, 64  # of a register tile: 12 integer and 12 float sums, four of weights and one of inputs fit 32
+TOKENS, ROWS = 6, 64  # of a register tile: 24 sums, four vectors of weights and one of inputs fit 32
 VECTORS = ROWS // LANES
-UNROLLED = 4
+UNROLLED = 4  # pairs of columns
 NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, and 46333² < 2³¹
 LARGEST = np.float32(32767)
 TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers

@@ -1,4 +1,4 @@
-"""Softmax of attention scores, and log-probabilities of the tokens that a model should have predicted."""
+"""Sums of softmax, and log-probabilities of the tokens that a model should have predicted."""
 
 from functools import partial
 
@@ -7,38 +7,9 @@ from numba import njit
 
 from quants.kernels.jit import inlined
 
-from .activations import each_softcap
 from .exponential import SHORT, ZERO, exp, largest, sum_of_exp
 
 f32 = np.float32
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def attention_weights(scores, first, last, cap, sinks, scale):  # type: ignore[no-untyped-def]
-    """scores → e^(score - largest), in place, and in `scale` (rows,) what makes each row's weights sum to one.
-
-    scores (queries * heads, keys): for each query all heads in turn. 0 outside the keys first[q] … last[q] - 1.
-    cap: 0, or the bound c of c * tanh(score / c). sinks (heads,): logits that take weight and give none (-inf: none).
-    """
-    heads = sinks.size
-    for r in range(scores.shape[0]):
-        begin, end = first[r // heads], last[r // heads]
-        for i in range(begin):  # filling a slice takes numba a second more to compile
-            scores[r, i] = ZERO
-        for i in range(end, scores.shape[1]):
-            scores[r, i] = ZERO
-        seen = scores[r, begin:end]
-        scale[r] = ZERO
-        if seen.size == 0:
-            continue
-        if cap > ZERO:
-            each_softcap(seen, cap)
-        sink = sinks[r % heads]
-        top = max(largest(seen), sink)
-        total = exp_and_sum(seen, top)
-        if sink > -np.inf:
-            total += np.float64(exp(sink - top))
-        scale[r] = f32(1.0 / total)
 
 
 @partial(inlined, fastmath={"reassoc"})

@@ -41,7 +41,8 @@ def run(address, fields, threads):
     for at, value in fields.items():
         row[at] = value.ctypes.data if isinstance(value, np.ndarray) else value
     for thread in reversed(range(threads)):
-        team.run(row, 1, np.full(1, 1 << 40), thread, threads)  # as if all others had come
+        states = np.full(team.APART * threads, team.CALLED)
+        team.serve(row, 1, np.full(1, 1 << 40), thread, threads, states)  # as if all others had come
 
 
 def product(name, raw, x, threads=1, bias=None, adds=None, out_width=None):
