@@ -9,7 +9,7 @@ from . import ops
 from .arrays import Floats
 from .kernels.scan import delta_heads
 from .layer import Layer, Pass
-from .recurrence import convolved, scanned, split
+from .recurrence import convolved, filled, scanned, split
 
 LEAST_LENGTH = np.float32(1e-6)  # added to the square of a key's or a query's length
 
@@ -33,7 +33,9 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     v = v.reshape(len(x), heads, -1)
     a, bias = layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias")
     decay = np.exp(a * ops.softplus(alpha + bias))
-    y = scanned(forward, layer, delta_heads, (v, q, k, decay, ops.sigmoid(beta)), (heads, size, inner // heads), heads)
+    wide = filled(v)
+    inputs = wide, np.ascontiguousarray(q), np.ascontiguousarray(k), decay, ops.sigmoid(beta)
+    y = scanned(forward, layer, delta_heads, inputs, (heads, size, wide.shape[2]), heads)[:, :, : v.shape[2]]
     normed = forward.norm(layer, "ssm_norm", y).reshape(len(x), inner)
     gate = forward.project(layer, "attn_gate", x)
     return forward.project(layer, "ssm_out", ops.gated("silu", gate, normed, 0, threads))

@@ -75,7 +75,7 @@ KERNELS: dict[str, Callable[[Floats], Any]] = {
 silu, gelu, gelu_tanh, relu, relu2 = (partial(_each, kernel) for kernel in KERNELS.values())
 sigmoid = partial(_each, activations.each_sigmoid)  # 1 / (1 + e^-x)
 gelu_quick = partial(_each, activations.each_gelu_quick)  # x * sigmoid(1.702 x)
-softplus = partial(_each, lambda x: np.logaddexp(np.float32(0), x, out=x))  # log(1 + e^x)
+softplus = partial(_each, activations.each_softplus)  # log(1 + e^x)
 
 
 def xielu(x: Floats, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Floats:

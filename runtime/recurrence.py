@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from quants.kernels.lanes import LANES
+
 from .arrays import Floats
+from .kernels.scan import convolve
 from .kernels.threads import share_out
 from .layer import Layer, Pass
 
@@ -22,12 +25,14 @@ def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     channels, count = taps.shape
     tail, *state = _kept(forward, layer) or [np.zeros((forward.texts, count - 1, channels), np.float32)]
     known = np.concatenate((tail, x.reshape(forward.texts, forward.length, channels)), axis=1)
-    out = np.full((forward.texts, forward.length, channels), 0 if bias is None else bias, np.float32)
-    for tap in range(count):
-        out += known[:, tap : tap + forward.length] * taps[:, tap]
+    wide, begin = filled(known), filled(np.zeros(channels, np.float32) if bias is None else bias)
+    out, columns = np.empty((forward.texts, forward.length, wide.shape[2]), np.float32), filled(taps.T)
+    for text in range(forward.texts):
+        body = partial(convolve, wide[text], columns, begin, out[text])
+        share_out(body, forward.length, UPDATES_PER_THREAD // channels + 1, forward.threads)
     if forward.cache is not None:
         forward.cache.keep(layer.index, forward.length, known[:, forward.length :].copy(), *state)
-    return out.reshape(x.shape)
+    return np.ascontiguousarray(out[:, :, :channels]).reshape(x.shape)
 
 
 def scanned(
@@ -48,6 +53,12 @@ def scanned(
     if forward.cache is not None:
         forward.cache.keep(layer.index, 0, kept[0], state)
     return out
+
+
+def filled(x: Floats) -> Floats:
+    """x with zeros behind its last axis, up to what kernels of `scan` take."""
+    short = -x.shape[-1] % LANES
+    return np.ascontiguousarray(np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x)
 
 
 def _kept(forward: Pass, layer: Layer) -> tuple[Floats, ...]:

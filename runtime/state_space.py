@@ -7,11 +7,13 @@ from functools import partial
 
 import numpy as np
 
+from quants.kernels.lanes import LANES
+
 from . import ops
 from .arrays import Floats
 from .kernels.scan import scan_channels, scan_heads
 from .layer import Layer, Pass
-from .recurrence import convolved, scanned, split
+from .recurrence import convolved, filled, scanned, split
 
 
 def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
@@ -26,8 +28,9 @@ def mamba(forward: Pass, layer: Layer, x: Floats) -> Floats:
         parts = [ops.rms_norm(part, None, eps, threads) for part in parts]
     dt, b, c = (forward.norm(layer, f"ssm_{name}_norm", p) for name, p in zip(("dt", "b", "c"), parts, strict=True))
     dt = ops.softplus(forward.project(layer, "ssm_dt", dt))
-    a = np.ascontiguousarray(layer.need_array("ssm_a").T)
-    y = scanned(forward, layer, partial(scan_channels, a), (inputs, dt, b, c), a.shape, a.shape[1])
+    a, b, c = filled(layer.need_array("ssm_a").T), np.ascontiguousarray(b), np.ascontiguousarray(c)
+    wide = filled(inputs), filled(dt), b, c
+    y = scanned(forward, layer, partial(scan_channels, a), wide, a.shape, a.shape[1] // LANES)[:, : inputs.shape[1]]
     y += inputs * layer.need_array("ssm_d").reshape(-1)
     return forward.project(layer, "ssm_out", ops.gated("silu", gate, y, 0, threads))
 
@@ -44,8 +47,9 @@ def mamba2(forward: Pass, layer: Layer, x: Floats) -> Floats:
     bias, a = layer.array("ssm_dt.bias"), layer.need_array("ssm_a").reshape(-1)
     dt = ops.softplus(dt if bias is None else dt + bias)
     dt = np.clip(dt, np.float32(keys.get("ssm.time_step_min", 0)), np.float32(keys.get("ssm.time_step_max", np.inf)))
-    shape = heads, size, values.shape[2]
-    y = scanned(forward, layer, partial(scan_heads, a), (values, dt, b, c), shape, heads)
+    wide = filled(values)
+    y = scanned(forward, layer, partial(scan_heads, a), (wide, dt, b, c), (heads, size, wide.shape[2]), heads)
+    y = y[:, :, : values.shape[2]]
     y += values * layer.need_array("ssm_d").reshape(-1, 1)
     return forward.project(layer, "ssm_out", _gated_norm(forward, layer, y.reshape(len(x), inner), gate))
 

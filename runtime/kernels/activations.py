@@ -7,7 +7,7 @@ from numba import njit
 
 from quants.kernels.jit import inlined
 
-from .exponential import HALF, ONE, erfc, sigmoid, tanh
+from .exponential import HALF, ONE, erfc, sigmoid, softplus, tanh
 
 f32 = np.float32
 ROOT_HALF = f32(0.7071067811865476)
@@ -55,6 +55,12 @@ def each_gelu_tanh(x):  # type: ignore[no-untyped-def]
 def each_gelu_quick(x):  # type: ignore[no-untyped-def]
     for i in range(x.size):
         x[i] = x[i] * sigmoid(QUICK * x[i])
+
+
+@njit(cache=True, nogil=True)
+def each_softplus(x):  # type: ignore[no-untyped-def]
+    for i in range(x.size):
+        x[i] = softplus(x[i])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -22,10 +22,8 @@ from quants.kernels.lanes import (
     FLOATS,
     INDEX,
     LANES,
-    bits_float,
     every,
     every_int,
-    float_bits,
     lane_numbers,
     larger,
     largest_lane,
@@ -33,14 +31,12 @@ from quants.kernels.lanes import (
     where,
 )
 
-from .exponential import LN2_HIGH, LN2_LOW, LOG2_E, LOWEST, ONE, SERIES, ZERO
-from .shorts import cpu_features, multiply_add, sum_of_lanes
+from .exponential import ZERO, exp_of_lanes
+from .shorts import cpu_features, sum_of_lanes
 
 # of a register tile: 24 sums in 32 registers of sixteen floats, or 12 in 16 of eight, or 24 in 32 of four
 ROWS, VECTORS = (12, 2) if "+avx512f" in cpu_features() else (6, 1)
 COLUMNS = VECTORS * LANES
-# 1.5 * 2²³: floats are one apart there, and the low half of their bits is the integer in two's complement
-MAGIC = np.float32(12582912)
 KEYS = 128  # of a chunk: so many keys or values of 64 numbers stay in the first cache
 SUMMED = 128 * LANES  # scores whose weights are summed in float32
 
@@ -128,21 +124,6 @@ def scores(q, rows, heads, width, first, last, keys, base, out, stride):  # type
 
 
 @inlined
-def exp(x):  # type: ignore[no-untyped-def]
-    """e^x of f32x16 at most 0, as `exponential.exp`; below -87.3 e^-87.3."""
-    x = larger(every(LOWEST), x)  # NaN stays
-    shifted = multiply_add(x, every(LOG2_E), every(MAGIC))
-    n = shifted - MAGIC
-    r = multiply_add(n, every(-LN2_HIGH), x)
-    r = multiply_add(n, every(-LN2_LOW), r)
-    p = every(SERIES[0])
-    for c in SERIES[1:]:
-        p = multiply_add(p, r, every(c))
-    p = multiply_add(p, r * r, r) + ONE
-    return p * bits_float((float_bits(shifted) << 23) + 0x3F800000)
-
-
-@inlined
 def _weigh(scores, at, begin, end, first, last, sink):  # type: ignore[no-untyped-def]
     """scores[at + j] = e^(itself - largest) for first <= j < last, 0 for the others from begin to end.
 
@@ -154,11 +135,11 @@ def _weigh(scores, at, begin, end, first, last, sink):  # type: ignore[no-untype
     largest = max(largest_lane(top), sink)
     total = 0.0
     if sink > -np.inf:
-        total = np.float64(largest_lane(exp(every(sink - largest))))
+        total = np.float64(largest_lane(exp_of_lanes(every(sink - largest))))
     for start in range(begin, end, SUMMED):
         part = every(ZERO)
         for j in range(start, min(start + SUMMED, end), LANES):
-            weight = where(_among(j, first, last), exp(load(scores, at + j) - largest), every(ZERO))
+            weight = where(_among(j, first, last), exp_of_lanes(load(scores, at + j) - largest), every(ZERO))
             store(scores, at + j, weight)
             part = part + weight
         total += np.float64(sum_of_lanes(part))

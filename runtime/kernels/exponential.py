@@ -15,7 +15,9 @@ from numba.extending import intrinsic
 
 from quants.kernels.jit import inlined
 from quants.kernels.lane_memory import load
-from quants.kernels.lanes import LANES, larger, largest_lane
+from quants.kernels.lanes import LANES, bits_float, every, float_bits, larger, largest_lane
+
+from .shorts import multiply_add
 
 f32 = np.float32
 SHORT = 512
@@ -24,7 +26,13 @@ LOG2_E = f32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = f32(0.693359375), f32(-2.12194440e-4)  # their sum is ln 2; n * LN2_HIGH is exact
 SERIES = tuple(f32(1 / factorial) for factorial in (5040, 720, 120, 24, 6, 2))  # of e^r from r^7 down to r^2
 ZERO, HALF, ONE, TWO = f32(0), f32(0.5), f32(1), f32(2)
-# Two fits of our own at Chebyshev points: tanh(x) = x + x * y * P(y), y = x^2 < 0.4, to 7e-10; P of `erfc` to 9e-8.
+# 1.5 * 2²³: floats are one apart there, and the low half of their bits is the integer in two's complement
+MAGIC = f32(12582912)
+# Three fits of our own at Chebyshev points: log(1 + u) = u * P(u), 0 <= u <= 1, to 2e-7 of itself; tanh(x) = x + x * y * P(y), y = x^2 < 0.4, to 7e-10; P of `erfc` to 9e-8.
+LOG1P = tuple(map(f32, (
+    -0.00325637847272923, 0.0199071609256446, -0.0570642007612201, 0.106142646870625, -0.153118631022172,
+    0.19678117256353, -0.249545588710824, 0.333300040352213, -0.499999039927639, 0.999999995384853,
+)))  # fmt: skip
 T_END = f32(0.4)
 TANH = tuple(map(f32, (
     0.00227269654158138, -0.00832639310494334, 0.0217636300206123, -0.0539586235770741, 0.133333009620522,
@@ -60,6 +68,31 @@ def exp(x):  # type: ignore[no-untyped-def]
         p = p * r + c
     p = p * (r * r) + r + ONE
     return p * np.int32((np.int32(n) + 127) << 23).view(f32)  # 2^n: n is an integer in -126 … 127
+
+
+@inlined
+def exp_of_lanes(x):  # type: ignore[no-untyped-def]
+    """The same of f32x16 at most 88."""
+    x = larger(every(LOWEST), x)  # NaN stays
+    shifted = multiply_add(x, every(LOG2_E), every(MAGIC))
+    n = shifted - MAGIC
+    r = multiply_add(n, every(-LN2_HIGH), x)
+    r = multiply_add(n, every(-LN2_LOW), r)
+    p = every(SERIES[0])
+    for c in SERIES[1:]:
+        p = multiply_add(p, r, every(c))
+    p = multiply_add(p, r * r, r) + ONE
+    return p * bits_float((float_bits(shifted) << 23) + 0x3F800000)
+
+
+@partial(inlined, fastmath={"contract"})
+def softplus(x):  # type: ignore[no-untyped-def]
+    """log(1 + e^x), as max(x, 0) + log(1 + u) with u = e^-|x|."""
+    u = exp(-x if x > ZERO else x)
+    p = LOG1P[0]
+    for c in LOG1P[1:]:
+        p = p * u + c
+    return (x if x > ZERO else ZERO) + u * p
 
 
 @partial(inlined, fastmath={"contract"})

@@ -43,6 +43,7 @@ from quants.kernels.lanes import (
     where,
 )
 
+from .exponential import MAGIC
 from .shorts import cpu_features, multiply_add, prefetch_to_write, sum_of_lanes
 
 BLOCK, PAIRS = 32, 16
@@ -53,8 +54,6 @@ NORM = np.float32(46330)  # of a block's integers; with their rounding 46333, an
 LARGEST = np.float32(32767)
 TINY = np.float32(1e-17)  # blocks below it count as zeros: their squares are not all normal numbers
 BLOCKS_AT_ONCE = 64  # 256 kB of weights stay in the second cache while the inputs pass
-# 1.5 * 2²³: floats are one apart there, and the low half of their bits is the integer in two's complement
-MAGIC = np.float32(12582912)
 
 f32 = np.float32
 

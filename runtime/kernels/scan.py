@@ -1,59 +1,80 @@
-"""Recurrences over the tokens of one text: Mamba, Mamba-2 and gated delta nets. States and results in place.
+"""Recurrences over the tokens of one text: convolutions, Mamba, Mamba-2 and gated delta nets. States and results in place.
 
-Neighbouring channels lie next to each other in the states, so that loops over them become vector code.
+Neighbouring channels lie next to each other in the states, sixteen in the lanes of a vector; numbers of channels, and
+widths of heads, are multiples of that. Arrays are C-contiguous float32.
 """
 
 import numpy as np
-from numba import njit
 
-from .exponential import exp
+from quants.kernels.jit import inlined, kernel
+from quants.kernels.lane_memory import load, store
+from quants.kernels.lanes import LANES, every
+
+from .exponential import exp, exp_of_lanes
+from .shorts import multiply_add
 
 f32 = np.float32
 
 
-@njit(cache=True, nogil=True)
+@kernel
+def convolve(known, taps, bias, out, start, stop):  # type: ignore[no-untyped-def]
+    """out[t] = bias + the sum over i of known[t + i] * taps[i], for tokens start … stop; all (…, channels)."""
+    channels = bias.size
+    for t in range(start, stop):
+        for c in range(0, channels, LANES):
+            total = load(bias, c)
+            for i in range(taps.shape[0]):
+                total = multiply_add(load(known, (t + i) * channels + c), load(taps, i * channels + c), total)
+            store(out, t * channels + c, total)
+
+
+@kernel
 def scan_channels(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
-    """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); channels start … stop."""
-    for t in range(x.shape[0]):
-        for i in range(start, stop):
-            y[t, i] = f32(0)
-        for s in range(a.shape[0]):
-            channel_step(
-                x[t, start:stop], dt[t, start:stop], a[s, start:stop], b[t, s], c[t, s], state[s, start:stop],
-                y[t, start:stop],
-            )  # fmt: skip
+    """Mamba: x, dt, y (tokens, channels); a, state (size, channels); b, c (tokens, size); sixteens of channels start …
+    stop.
+    """
+    size, channels = a.shape
+    for i in range(LANES * start, LANES * stop, LANES):
+        for t in range(x.shape[0]):
+            step = load(dt, t * channels + i)
+            value, total = step * load(x, t * channels + i), every(f32(0))
+            for s in range(size):
+                at = s * channels + i
+                kept = load(state, at) * exp_of_lanes(step * load(a, at))
+                kept = multiply_add(value, every(b[t, s]), kept)
+                store(state, at, kept)
+                total = multiply_add(kept, every(c[t, s]), total)
+            store(y, t * channels + i, total)
 
 
-@njit(cache=True, nogil=True)
-def channel_step(x, dt, a, write, read, state, y):  # type: ignore[no-untyped-def]
-    for i in range(x.size):
-        state[i] = state[i] * exp(dt[i] * a[i]) + dt[i] * x[i] * write
-        y[i] += state[i] * read
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untyped-def]
     """Mamba-2: x, y (tokens, heads, width); dt (tokens, heads); a (heads,); b, c (tokens, groups, size);
     state (heads, size, width); heads start … stop. Heads share b and c in equal groups of neighbours.
     """
-    share = x.shape[1] // b.shape[1]
-    for t in range(x.shape[0]):
-        for h in range(start, stop):
-            group, step = h // share, dt[t, h]
-            decay = exp(step * a[h])
-            y[t, h] = f32(0)
-            for s in range(b.shape[2]):
-                head_step(x[t, h], decay, step * b[t, group, s], c[t, group, s], state[h, s], y[t, h])
+    heads, size, width = state.shape
+    share = heads // b.shape[1]
+    for h in range(start, stop):
+        for t in range(x.shape[0]):
+            decay = every(exp(dt[t, h] * a[h]))
+            for i in range(0, width, LANES):
+                at = (t * heads + h) * width + i
+                value = load(x, at) * dt[t, h]
+                store(y, at, _step(value, decay, b[t, h // share], c[t, h // share], state, h * size * width + i, width))
 
 
-@njit(cache=True, nogil=True)
-def head_step(x, decay, write, read, state, y):  # type: ignore[no-untyped-def]
-    for i in range(x.size):
-        state[i] = state[i] * decay + x[i] * write
-        y[i] += state[i] * read
+@inlined
+def _step(value, decay, write, read, state, at, stride):  # type: ignore[no-untyped-def]
+    """Each row of sixteen in the state becomes itself * decay + value * write[row]; the sum of them * read[row]."""
+    even, odd = every(f32(0)), every(f32(0))  # two sums, so that one does not wait for the other
+    for s in range(write.size):
+        kept = multiply_add(value, every(write[s]), load(state, at + s * stride) * decay)
+        store(state, at + s * stride, kept)
+        even, odd = odd, multiply_add(kept, every(read[s]), even)
+    return even + odd
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
     """q, k (tokens, heads, size); v, y (tokens, heads, width); decay, beta (tokens, heads);
     state (heads, size, width); heads start … stop.
@@ -61,20 +82,13 @@ def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no
     The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state forgets by `decay`; what it would answer to
     the key is moved towards the value by `beta`.
     """
-    error = np.empty(v.shape[2], f32)
-    for t in range(q.shape[0]):
-        for h in range(start, stop):
-            for j in range(error.size):
-                error[j] = v[t, h, j]
-                y[t, h, j] = f32(0)
-            for i in range(q.shape[2]):
-                recall(state[h, i], decay[t, h], k[t, h, i], error)
-            for i in range(q.shape[2]):
-                head_step(error, f32(1), beta[t, h] * k[t, h, i], q[t, h, i], state[h, i], y[t, h])
-
-
-@njit(cache=True, nogil=True)
-def recall(state, decay, key, error):  # type: ignore[no-untyped-def]
-    for j in range(state.size):
-        state[j] *= decay
-        error[j] -= key * state[j]
+    heads, size, width = state.shape
+    one = every(f32(1))
+    for h in range(start, stop):
+        for t in range(q.shape[0]):
+            forget = every(decay[t, h])
+            for i in range(0, width, LANES):
+                at, own = (t * heads + h) * width + i, h * size * width + i
+                answer = _step(every(f32(0)), forget, k[t, h], k[t, h], state, own, width)
+                error = (load(v, at) - answer) * beta[t, h]
+                store(y, at, _step(error, one, k[t, h], q[t, h], state, own, width))
