@@ -7,10 +7,13 @@ from numpy.typing import NDArray
 
 from . import ops
 from .arrays import Floats
+from .kernels.rows import add_rows
+from .kernels.threads import share_out
 from .layer import Layer, Pass
 
 Choice = tuple[NDArray[np.intp], Floats]
 
+ADDED = 1 << 16  # numbers that it pays to start a thread for
 LEAST_SUM = np.float32(1e-20)  # of weights that are rescaled, as DeepSeek has it against a division by zero
 
 
@@ -22,10 +25,13 @@ def routed_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats)
     chosen, weights = route(forward, layer, router_input)
     latent = forward.project(layer, "ffn_latent_down", x) if "ffn_latent_down.weight" in layer else x
     out, weigh_expert = np.zeros_like(latent), forward.block.weigh_expert
-    for expert in np.unique(chosen):
-        token, place = np.nonzero(chosen == expert)
+    order = np.argsort(chosen, axis=None, kind="stable")
+    ids, begins = np.unique(chosen.reshape(-1)[order], return_index=True)
+    for expert, places in zip(ids, np.split(order, begins[1:]), strict=True):
+        tokens = places // chosen.shape[1]
         net = partial(_expert, forward, layer, int(expert))
-        out[token] += weigh_expert(net, latent[token], weights[token, place, None])  # never chosen twice
+        made = weigh_expert(net, latent[tokens], weights.reshape(-1)[places, None])
+        share_out(partial(add_rows, out, tokens, made), len(tokens), ADDED // out.shape[1] + 1, forward.threads)
     return out if latent is x else forward.project(layer, "ffn_latent_up", out)
 
 
