@@ -28,7 +28,8 @@ SERIES = tuple(f32(1 / factorial) for factorial in (5040, 720, 120, 24, 6, 2))  
 ZERO, HALF, ONE, TWO = f32(0), f32(0.5), f32(1), f32(2)
 # 1.5 * 2²³: floats are one apart there, and the low half of their bits is the integer in two's complement
 MAGIC = f32(12582912)
-# Three fits of our own at Chebyshev points: log(1 + u) = u * P(u), 0 <= u <= 1, to 2e-7 of itself; tanh(x) = x + x * y * P(y), y = x^2 < 0.4, to 7e-10; P of `erfc` to 9e-8.
+# Three fits of our own at Chebyshev points: log(1 + u) = u * P(u), 0 <= u <= 1, to 2e-7 of itself;
+# tanh(x) = x + x * y * P(y), y = x^2 < 0.4, to 7e-10; P of `erfc` to 9e-8.
 LOG1P = tuple(map(f32, (
     -0.00325637847272923, 0.0199071609256446, -0.0570642007612201, 0.106142646870625, -0.153118631022172,
     0.19678117256353, -0.249545588710824, 0.333300040352213, -0.499999039927639, 0.999999995384853,

@@ -1,4 +1,4 @@
-"""Recurrences over the tokens of one text: convolutions, Mamba, Mamba-2 and gated delta nets. States and results in place.
+"""Recurrences over the tokens of one text: convolutions, Mamba, Mamba-2, gated delta nets. States, results in place.
 
 Neighbouring channels lie next to each other in the states, sixteen in the lanes of a vector; numbers of channels, and
 widths of heads, are multiples of that. Arrays are C-contiguous float32.
@@ -58,9 +58,9 @@ def scan_heads(a, x, dt, b, c, state, y, start, stop):  # type: ignore[no-untype
         for t in range(x.shape[0]):
             decay = every(exp(dt[t, h] * a[h]))
             for i in range(0, width, LANES):
-                at = (t * heads + h) * width + i
+                at, own = (t * heads + h) * width + i, h * size * width + i
                 value = load(x, at) * dt[t, h]
-                store(y, at, _step(value, decay, b[t, h // share], c[t, h // share], state, h * size * width + i, width))
+                store(y, at, _step(value, decay, b[t, h // share], c[t, h // share], state, own, width))
 
 
 @inlined
