@@ -59,6 +59,8 @@ NUMBERS = 32  # float32 kept of every 256 columns
 MAGIC, LARGEST = f32(12582912), f32(32767)
 TINY = f32(1e-30)
 LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # twice what E2M1 codes mean
+HALF_POWERS = np.exp2(np.arange(256) - 128.0).astype(f32)  # half of what E8M0 codes mean
 ZERO = f32(0)
 AHEAD = 4096  # bytes of weights that are on their way from memory: the processor itself stops at each page
 
@@ -238,6 +240,53 @@ def _q2_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def _q3_k(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    first, second, high = load_word(raw, at + 96), load_word(raw, at + 100), load_word(raw, at + 104)
+    codes = bytes_as_floats(
+        first & 0x0F0F0F0F | (high & 0x03030303) << 4, second & 0x0F0F0F0F | (high >> 2 & 0x03030303) << 4,
+        first >> 4 & 0x0F0F0F0F | (high >> 4 & 0x03030303) << 4,
+        second >> 4 & 0x0F0F0F0F | (high >> 6 & 0x03030303) << 4,
+    )  # fmt: skip
+    f = (codes - f32(32)) * load_half(raw, at + 108) * each_twice(load(n, n_at), 0)
+    third, low, upper = load_bytes(raw, at), load_bytes(raw, at + 32), load_bytes(raw, at + 64)
+    a = _with_third(low, 0, third, 0, x, x_at, lanes_of(f, 0), a)
+    b = _with_third(low, 2, third, 1, x, x_at + 32, lanes_of(f, 1), b)
+    a = _with_third(low, 4, third, 2, x, x_at + 64, lanes_of(f, 2), a)
+    b = _with_third(low, 6, third, 3, x, x_at + 96, lanes_of(f, 3), b)
+    a = _with_third(upper, 0, third, 4, x, x_at + 128, lanes_of(f, 4), a)
+    b = _with_third(upper, 2, third, 5, x, x_at + 160, lanes_of(f, 5), b)
+    a = _with_third(upper, 4, third, 6, x, x_at + 192, lanes_of(f, 6), a)
+    return a, _with_third(upper, 6, third, 7, x, x_at + 224, lanes_of(f, 7), b)
+
+
+@inlined
+def _with_third(codes, at, third, bit, x, x_at, scale, total):  # type: ignore[no-untyped-def]
+    """Codes of three bits: two of each lie in a byte with those of three others, the third in one with seven."""
+    high = shifted_left(masked(shifted_right(third, bit), 1), 2)
+    return _scaled(less(joined(masked(shifted_right(codes, at), 3), high), 4), x, x_at, scale, total)
+
+
+@inlined
+def _tq2_0(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    f = load(n, n_at) * load_half(raw, at + 64)
+    low, upper = load_bytes(raw, at), load_bytes(raw, at + 32)
+    a = _scaled(less(masked(low, 3), 1), x, x_at, lane_of(f, 0), a)
+    b = _scaled(less(masked(shifted_right(low, 2), 3), 1), x, x_at + 32, lane_of(f, 1), b)
+    a = _scaled(less(masked(shifted_right(low, 4), 3), 1), x, x_at + 64, lane_of(f, 2), a)
+    b = _scaled(less(shifted_right(low, 6), 1), x, x_at + 96, lane_of(f, 3), b)
+    a = _scaled(less(masked(upper, 3), 1), x, x_at + 128, lane_of(f, 4), a)
+    b = _scaled(less(masked(shifted_right(upper, 2), 3), 1), x, x_at + 160, lane_of(f, 5), b)
+    a = _scaled(less(masked(shifted_right(upper, 4), 3), 1), x, x_at + 192, lane_of(f, 6), a)
+    return a, _scaled(less(shifted_right(upper, 6), 1), x, x_at + 224, lane_of(f, 7), b)
+
+
+@inlined
+def _mxfp4(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
+    codes = looked_up(FP4_LEVELS, load_nibbles(raw, at + 1))
+    return _scaled(codes, x, x_at, every(HALF_POWERS[raw[at]] * n[n_at]), a), b
+
+
+@inlined
 def _f32(raw, at, x, x_at, n, n_at, a, b):  # type: ignore[no-untyped-def]
     a = multiply_add(load_floats(raw, at), load(x, x_at), a)
     return a, multiply_add(load_floats(raw, at + 64), load(x, x_at + LANES), b)
@@ -376,8 +425,24 @@ def iq4_xs_rows(row, thread, threads):  # type: ignore[no-untyped-def]
     _of_shorts(row, thread, threads, 256, 136, _iq4_xs)
 
 
+@operation
+def q3_k_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 110, _q3_k)
+
+
+@operation
+def tq2_0_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 256, 66, _tq2_0)
+
+
+@operation
+def mxfp4_rows(row, thread, threads):  # type: ignore[no-untyped-def]
+    _of_shorts(row, thread, threads, 32, 17, _mxfp4)
+
+
 OF_FORMAT = {
     "F32": f32_rows, "F16": f16_rows, "BF16": bf16_rows, "Q8_0": q8_0_rows, "Q4_0": q4_0_rows, "Q4_1": q4_1_rows,
     "Q5_0": q5_0_rows, "Q5_1": q5_1_rows, "IQ4_NL": iq4_nl_rows, "Q2_K": q2_k_rows, "Q4_K": q4_k_rows,
-    "Q5_K": q5_k_rows, "Q6_K": q6_k_rows, "IQ4_XS": iq4_xs_rows,
+    "Q5_K": q5_k_rows, "Q6_K": q6_k_rows, "IQ4_XS": iq4_xs_rows, "Q3_K": q3_k_rows, "TQ2_0": tq2_0_rows,
+    "MXFP4": mxfp4_rows,
 }  # fmt: skip
