@@ -49,12 +49,15 @@ class Answer:
     fatal: bool = False
 
 
-def render(template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> list[Answer]:
+def render(
+    template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS, now: str | None = None
+) -> list[Answer]:  # fmt: skip
     """What a template makes of conversations, each given as the template's variables.
 
+    seconds: of processor time, for all of them. now: the time that it is told, as 2026-01-01T12:00:00; None: the true.
     Raises VocabularyError, in one line, for one that takes too much time, memory or text, or breaks out of the sandbox.
     """
-    request = {"template": template, "conversations": list(conversations)}
+    request = {"template": template, "conversations": list(conversations), "now": now}
     lines, death = ask("gguftools.metadata.sandbox", request, seconds)
     answers = [Answer(**line) for line in lines]
     if answers and answers[-1].fatal:

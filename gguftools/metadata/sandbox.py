@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, Undefined, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, Undefined, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -64,12 +64,12 @@ class Environment(ImmutableSandboxedEnvironment):
         return super().unsafe_undefined(obj, attribute)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox with what transformers gives templates."""
+def environment(now: datetime | None = None) -> ImmutableSandboxedEnvironment:
+    """The sandbox with what transformers gives templates. now: what they are told of the time, None for the truth."""
     made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters["tojson"] = _tojson
     made.globals |= {"raise_exception": _refuse, "namespace": _Namespace}
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    made.globals["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
     return made
 
 
@@ -86,7 +86,8 @@ def _refuse(message: str) -> None:
 def serve() -> None:
     """Answer the one request on standard input: a line of JSON for each conversation, {"text": …} or {"error": …}."""
     request = bounded_request()
-    for answer in _answers(request["template"], request["conversations"]):
+    now = request["now"] and datetime.fromisoformat(request["now"])
+    for answer in _answers(request["template"], request["conversations"], now):
         tell(answer)
 
 
@@ -108,10 +109,14 @@ def tell(answer: Any) -> None:
     sys.stdout.flush()
 
 
-def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _answers(
+    template: str, conversations: list[dict[str, Any]], now: datetime | None
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    made: Template | None = None
     for variables in conversations:
         try:
-            text = _render(template, variables)
+            made = made or environment(now).from_string(template)
+            text = _render(made, variables)
             too_long = {"error": f"writes more than {MAX_TEXT} characters", "fatal": True}
             yield {"text": text} if len(text) <= MAX_TEXT else too_long
         except RefusedError as error:
@@ -128,10 +133,10 @@ def _answers(template: str, conversations: list[dict[str, Any]]) -> Iterator[dic
             yield {"error": f"fails: {_line(error) or type(error).__name__}"}
 
 
-def _render(template: str, variables: dict[str, Any]) -> str:
+def _render(template: Template, variables: dict[str, Any]) -> str:
     """What a template writes, or the beginning of it that is too much."""
     text = io.StringIO()
-    for piece in environment().from_string(template).generate(**variables):
+    for piece in template.generate(**variables):
         text.write(piece)
         if text.tell() > MAX_TEXT:
             break

@@ -1,0 +1,227 @@
+"""Conversations to measure on: rendered by the file's own chat template; what the assistant says is scored.
+
+A template is a program, and does not say which part of its text is an answer. So a conversation is rendered up to
+each answer, with the line that asks for it, and again with the answer: what was added is the answer, with the token
+that ends it. Templates that write an earlier answer otherwise than the last one (without its reasoning) make each
+answer a window of its own: what the model would see when it is asked for this one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quants.arguments import as_count
+from quants.errors import FileError, OptionError, VocabularyError
+
+from ..metadata.chat_templates import SECONDS, render, special_texts
+from ..model import Model
+from .perplexity import read_text
+
+if TYPE_CHECKING:
+    from runtime.tokenizer import Tokenizer
+    from runtime.windows import Window
+
+AT_ONCE = 64  # texts rendered by one process
+TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is measured
+ROLE = "assistant"
+FORM = 'a line is {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]}'
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]  # characters of a text
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, and what else the template is given; place: the file and line that it is from."""
+
+    place: str
+    messages: Sequence[Message]
+    variables: Mapping[str, Any]
+
+    @property
+    def answers(self) -> list[int]:
+        """Which messages are the assistant's, but for one that answers nothing."""
+        return [i for i, message in enumerate(self.messages) if i and message["role"] == ROLE]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation, or the part up to an answer, as the model reads it; the characters of its answers."""
+
+    place: str
+    text: str
+    answers: list[Span]
+
+
+def conversation_windows(
+    model: Model, path: Path, n_ctx: int, chunks: int | None = None
+) -> tuple[list["Window"], tuple[str, ...]]:
+    """The windows of a JSONL file, at most `chunks`, and remarks on what they lack.
+
+    A conversation of more than n_ctx tokens is cut there. Raises FileError, VocabularyError for a template that is
+    missing or fails, OptionError for lines that are no conversations or have no answer within n_ctx tokens.
+    """
+    if as_count(n_ctx, "n_ctx") < 4:
+        raise OptionError(f"a window of {n_ctx} tokens; conversations need at least 4")
+    template = model.chat_template
+    if not isinstance(template, str):
+        raise VocabularyError(f"{model.path} has no chat template", "set one with `gguftools set-metadata`")
+    read = read_conversations(path)
+    if chunks is not None and as_count(chunks, "chunks") < 1:
+        raise OptionError(f"{chunks} chunks were asked for; at least 1 is needed")
+    rendered = rendered_conversations(template, special_texts(model.metadata), read[:chunks])[:chunks]
+    found, cut = list["Window"](), 0
+    for each in rendered:
+        window, length = _window(model.tokenizer, each, n_ctx)
+        cut += length > n_ctx
+        if window is not None:
+            found.append(window)
+    if not found:
+        raise OptionError(f"{path}: no answer begins within {n_ctx} tokens", "take a larger context")
+    remarks = []
+    if len({each.place for each in rendered}) < len(rendered):
+        remarks.append(f"{path}: the chat template rewrites earlier answers, so each has a window of its own")
+    if cut:
+        remarks.append(f"{path}: {cut} of {len(rendered)} windows are longer than {n_ctx} tokens, and cut there")
+    if len(found) < len(rendered):
+        remarks.append(f"{path}: {len(rendered) - len(found)} of these have no answer left, and are not measured")
+    return found, tuple(remarks)
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """Those of a JSONL file. Raises FileError, OptionError for lines that are none."""
+    lines = [(number, line) for number, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
+    found = [_conversation(f"line {number} of {path}", line) for number, line in lines]
+    if not found:
+        raise OptionError(f"{path} has no conversations", FORM)
+    return found
+
+
+def _conversation(place: str, line: str) -> Conversation:
+    try:
+        read = json.loads(line.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+        raise FileError(f"{place} is no JSON: {reason}", FORM) from error
+    given = {"messages": read} if isinstance(read, list) else read
+    messages = given.get("messages") if isinstance(given, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise OptionError(f"{place} has no messages", FORM)
+    for number, message in enumerate(messages, 1):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+            raise OptionError(f"message {number} in {place} has no role", FORM)
+        if "content" not in message and "tool_calls" not in message:
+            raise OptionError(f"message {number} in {place} has no content", FORM)
+    found = Conversation(place, messages, {"tools": given.get("tools")})
+    if not found.answers:
+        raise OptionError(f"{place} has no answer: no message of the role {ROLE!r} after another", FORM)
+    return found
+
+
+def rendered_conversations(
+    template: str, specials: Mapping[str, str], conversations: Sequence[Conversation]
+) -> list[Rendered]:
+    """Each conversation with its answers found; in several parts where the template does not keep what it wrote.
+
+    specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails or hides
+    the answers.
+    """
+    common = {"documents": None, **specials}
+    asked = [common | variables for each in conversations for variables in _wanted(each)]
+    texts = iter(_texts(template, asked))
+    found = list[Rendered]()
+    for each in conversations:
+        wanted = [next(texts) for _ in range(3 * len(each.answers))]
+        for text, error in wanted:
+            if text is None:
+                raise VocabularyError(f"{each.place}: the chat template {error}")
+        found += _parts(each, [text or "" for text, _ in wanted])
+    return found
+
+
+def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
+    """For each answer, what comes before it with and without the line that asks for it; and all up to its end."""
+    for answer in conversation.answers:
+        for end, ask in ((answer, True), (answer, False), (answer + 1, False)):
+            yield {**conversation.variables, "messages": conversation.messages[:end], "add_generation_prompt": ask}
+
+
+def _texts(template: str, asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str | None, str | None]]:
+    """Each text, or why there is none."""
+    for first in range(0, len(asked), AT_ONCE):
+        for answer in render(template, asked[first : first + AT_ONCE], 2 * SECONDS, TODAY):
+            yield answer.text, answer.error
+
+
+def _parts(conversation: Conversation, texts: Sequence[str]) -> list[Rendered]:
+    """The conversation as a whole, or one part for each answer. texts: as `_wanted` asks for them."""
+    place, parts = conversation.place, list[Rendered]()
+    for number, answer in enumerate(conversation.answers):
+        asking, before, whole = texts[3 * number : 3 * number + 3]
+        span = _answer(_content(conversation.messages[answer]), asking, before, whole)
+        if span is None:
+            what = f"message {answer + 1} in {place} cannot be told from what the chat template writes around it"
+            raise VocabularyError(what)
+        parts.append(Rendered(place, whole, [span]))
+    last = parts[-1].text
+    if all(last.startswith(part.text[: part.answers[0][1]]) for part in parts):
+        return [Rendered(place, last, [part.answers[0] for part in parts])]
+    return parts
+
+
+def _answer(content: str, asking: str, before: str, whole: str) -> Span | None:
+    """The characters of the last answer in a text, up to and with the token that ends it.
+
+    Where the template puts something between the line that asks and the answer, such as an empty thought, that does
+    not count; a text that is not found (a call of a tool, written in the template's way) counts from the line that
+    asks on.
+    """
+    end = len(whole.rstrip())
+    begin = len(asking) if whole.startswith(asking) else None
+    searched = len(before) if begin is None and whole.startswith(before) else begin
+    if content and searched is not None:
+        at = whole.find(content, searched)
+        begin = at if at >= 0 else begin
+    return None if begin is None or begin >= end else (begin, end)
+
+
+def _content(message: Message) -> str:
+    """What the message says, as far as it is text; "" where there is more to it, which counts as well."""
+    content = message.get("content")
+    if isinstance(content, list):  # of parts
+        parts = [part.get("text", "") for part in content if isinstance(part, dict)]
+        content = parts[0] if parts else ""
+    extra = any(message.get(key) for key in ("tool_calls", "reasoning_content", "thinking"))
+    return "" if extra or not isinstance(content, str) else content.strip()
+
+
+def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", int]:
+    """A text's window of at most n_ctx tokens, None where no answer begins in it; and how many tokens it has."""
+    from runtime.windows import Window
+
+    bos = tokenizer.bos if tokenizer.add_bos else None
+
+    def encoded(text: str) -> list[int]:
+        ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+    ids = encoded(rendered.text)
+    if not ids:
+        raise VocabularyError(f"{rendered.place}: the chat template writes nothing")
+    spans = [[_alike(ids, encoded(rendered.text[:at])) for at in span] for span in rendered.answers]
+    answers = [np.arange(max(1, begin), end) for begin, end in spans]  # a token over both counts as the answer's
+    targets = np.concatenate(answers)
+    targets = targets[targets < n_ctx]
+    if not len(targets):
+        return None, len(ids)
+    tokens = np.array(ids, np.int64)
+    return Window(tokens[: targets[-1]], targets - 1, tokens[targets]), len(ids)
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many of the first tokens are the same."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,106 @@
+"""Texts to measure on: each with a name, so that figures can be told apart by what kind of text they are of."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quants.arguments import as_texts, wrong
+from quants.errors import OptionError
+
+from ..model import Model
+from .perplexity import read_text
+
+if TYPE_CHECKING:
+    from runtime.windows import Window
+
+DEFAULT = "default_texts"  # the folder beside this file
+
+
+@dataclass(frozen=True)
+class NamedText:
+    """A UTF-8 file, and what it is called. chat: it holds conversations, a line of JSON each."""
+
+    name: str
+    path: Path
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class TextWindows:
+    """A text as one model reads it.
+
+    tokens: all of a plain text, none of conversations; bos: what begins each window, None where the vocabulary has no
+    such token. remarks: what was left out of it, a line each, to be told to the user.
+    """
+
+    text: NamedText
+    windows: list["Window"]
+    tokens: list[int] = field(default_factory=list)
+    bos: int | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def scored(self) -> int:
+        """Predictions that count."""
+        return sum(len(window.scored) for window in self.windows)
+
+
+def named_texts(given: str | Iterable[str], chat: bool = False) -> list[NamedText]:
+    """Texts by `NAME=PATH` or `PATH`, which is named after its file without the ending.
+
+    A path with an equals sign in it is taken for one where there is such a file. chat: they are conversations.
+    Raises OptionError for names that come twice (`check_names`) or are empty.
+    """
+    texts = [_named(text, chat) for text in as_texts(given, "the texts")]
+    check_names(texts)
+    return texts
+
+
+def _named(given: str, chat: bool) -> NamedText:
+    name, equals, path = given.partition("=")
+    if not equals or Path(given).exists():
+        return NamedText(Path(given).stem, Path(given), chat)
+    if not (name.strip() and path):
+        raise OptionError(f"{given!r} names no text; NAME=PATH or PATH is expected")
+    return NamedText(name.strip(), Path(path), chat)
+
+
+def check_names(texts: Iterable[NamedText]) -> None:
+    """Raise OptionError for texts of the same name, whose figures nobody could tell apart."""
+    for name, count in Counter(text.name for text in texts).items():
+        if count > 1:
+            raise OptionError(f"{count} texts are called {name!r}", "give them names of their own: NAME=PATH")
+
+
+def default_texts() -> list[NamedText]:
+    """The texts of this package, for measuring without a file: see the README beside them."""
+    folder = Path(str(files(__package__) / DEFAULT))
+    return [NamedText(path.stem, path) for path in sorted(folder.glob("*.txt"))]
+
+
+def windows_of(
+    model: Model, text: NamedText, n_ctx: int = 512, *, chunks: int | None = None, stride: int = 0
+) -> TextWindows:  # fmt: skip
+    """A text cut for a model: as `perplexity` does it, or each conversation a window, whose answers are scored.
+
+    chunks: of how many windows, None for all. stride: > 0 lets the windows of a plain text overlap.
+    Raises FileError, VocabularyError, and OptionError for too short a text or what are no conversations.
+    """
+    from runtime.windows import text_windows
+
+    if not isinstance(text, NamedText):
+        raise wrong("the text", text, "one of named_texts()")
+    if text.chat:
+        from .conversations import conversation_windows
+
+        found, remarks = conversation_windows(model, text.path, n_ctx, chunks)
+        return TextWindows(text, found, remarks=remarks)
+    tokenizer = model.tokenizer
+    tokens, bos = tokenizer.encode(read_text(text.path)), tokenizer.bos if tokenizer.add_bos else None
+    try:
+        return TextWindows(text, text_windows(tokens, n_ctx, bos=bos, chunks=chunks, stride=stride), tokens, bos)
+    except OptionError as error:
+        raise OptionError(f"{text.name}: {error}", error.hint) from error
