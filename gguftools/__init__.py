@@ -19,6 +19,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.compare": "diff",
     "gguftools.inspection.hashing": "hash",
     "gguftools.inspection.validation": "validate",
+    "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
     "gguftools.measurement.importance": "imatrix",
     "gguftools.measurement.perplexity": "perplexity",
@@ -33,7 +34,7 @@ __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
     "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "export", "formats",
     "gpu_split", "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata", "split",
-    "validate",
+    "validate", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .inspection.compare import diff
     from .inspection.hashing import hash
     from .inspection.validation import validate
+    from .inspection.weight_errors import weight_errors
     from .measurement.divergence import divergence
     from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity

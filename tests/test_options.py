@@ -53,8 +53,10 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--from-json": ("", "absent.json", "TEXT"), "--type": ("", "x", "general.url=STRING", "general.name=TEXT"),
     "--remove": ("", "general.nmae", "llama.block_count"), "--rename": ("", "x", "general.nmae=y", "general.name=x y"),
     "--chat-template": ("", "@absent", "absent.jinja", "{{"), "--special-token": ("", "x", "eso=1", "eos=99999999"),
+    "--sort": ("", "wrost"),
 }  # fmt: skip
-NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"]}
+NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
+                 "--sort": ["--errors"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -62,7 +64,7 @@ FLAGS = {
     "--no-fallback", "--statistics", "--resume", "--check-tensors", "--sparse", "--tensor-values", "--no-tensors",
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
-    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile",
+    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors",
 }  # fmt: skip
 
 

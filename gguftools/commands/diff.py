@@ -8,10 +8,12 @@ from typer import Argument, Exit
 if TYPE_CHECKING:
     from ..inspection.compare import DiffReport, TensorDifference
     from ..inspection.drafting import DraftingReport
+    from ..inspection.weight_errors import Errors, WeightErrors
 
 EXAMPLES = (
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
     "gguftools diff model.gguf checkpoint/",
+    "gguftools diff model-f16.gguf model-Q4_K_M.gguf --errors --imatrix imatrix.gguf",
     "gguftools diff model.gguf draft.gguf --vocab",
 )
 
@@ -21,22 +23,70 @@ def diff(
     b: Annotated[Path, Argument(help="What it is compared with.")],
     vocab: Annotated[bool, "Can B draft for A in speculative decoding?"] = False,
     all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
-    threads: int | None = None, json: bool = False,
+    errors: Annotated[bool, "How far is each of B's tensors from A's? The worst first."] = False,
+    sort: Annotated[str, "Order of --errors: worst, name, layer, rmse or size."] = "worst",
+    imatrix: Path | None = None, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import bytes_progress, print_json
+    from ..console.ui import bytes_progress, print_json, usage
 
+    if imatrix and not errors:
+        usage("--imatrix means nothing without --errors", "add it, or leave out --imatrix")
     if vocab:
         from ..inspection.drafting import can_draft
 
         drafting = can_draft(a, b)
         print_json(drafting) if json else _print_drafting(drafting)
         raise Exit(0 if drafting.possible else 1)
+    if errors:
+        raise Exit(_errors(a, b, sort, imatrix, threads, json))
     from ..inspection.compare import diff as compare
 
     with bytes_progress(f"diff {a.name}") as progress:
         comparison = compare(a, b, threads=threads, progress=progress)
     print_json(comparison) if json else _print_comparison(comparison, all_tensors)
     raise Exit(1 if comparison.differ else 0)
+
+
+def _errors(a: Path, b: Path, sort: str, imatrix: Path | None, threads: int | None, json: bool) -> int:
+    from ..console.ui import bytes_progress, said
+    from ..inspection.weight_errors import weight_errors
+
+    with bytes_progress(f"compare {a.name}") as progress:
+        found = weight_errors(a, b, imatrix=imatrix, sort=sort, threads=threads, progress=progress)
+    if not said(found, json):
+        _print_errors(found)
+    return 0 if found.is_complete else 1
+
+
+def _print_errors(found: "WeightErrors") -> None:
+    from ..console.ui import print_line, print_table
+
+    columns = ("bits", "rmse", "largest", "relative", *(["weighted"] if found.imatrix else []), "SQNR dB")
+    right = "r" * len(columns)
+    rows = [(each.name, each.a, each.b, *_error_cells(each.errors, found)) for each in found.tensors]
+    print_table("tensors", ("tensor", str(found.a), str(found.b), *columns), rows, f"lll{right}")
+    print_line()
+    kinds = [(kind, *_error_cells(errors, found)) for kind, errors in found.kinds.items()]
+    kinds.append(("all", *_error_cells(found.total, found)))
+    print_table("kinds of tensors", ("kind", *columns), kinds, f"l{right}")
+    for names, what in ((found.only_a, f"only in {found.a}"), (found.only_b, f"only in {found.b}")):
+        for name in names:
+            print_line(f"{name} is {what}")
+    for name, a, b in found.shapes:
+        print_line(f"{name} is {' × '.join(map(str, a))} in {found.a}, {' × '.join(map(str, b))} in {found.b}")
+    for name in found.unread:
+        print_line(f"{name} is of a type that cannot be decoded")
+    print_line(found.verdict)
+
+
+def _error_cells(errors: "Errors", found: "WeightErrors") -> list[str]:
+    shares = [errors.relative, *([errors.weighted] if found.imatrix else [])]
+    cells = [f"{errors.bits_per_weight:.2f}", f"{errors.rmse:.3g}", f"{errors.largest:.3g}"]
+    cells += ["" if share is None else f"{100 * share:.3g} %" for share in shares]
+    cells.append("" if errors.sqnr is None else f"{errors.sqnr:.2f}")
+    if errors.non_finite:
+        cells[2] = f"{errors.non_finite} not finite"
+    return cells
 
 
 def _print_comparison(found: "DiffReport", all_tensors: bool) -> None:

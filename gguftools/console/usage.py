@@ -124,7 +124,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
          "an adapter's own file has the adapter alone"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],
-    "diff": [("vocab", "all_tensors", "vocabularies are compared, not tensors")],
+    "diff": [
+        ("vocab", "all_tensors errors imatrix", "vocabularies are compared, not tensors"),
+        ("errors", "all_tensors", "errors are those of all tensors"),
+    ],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
         ("running", "json", "the JSON has the value after every window"),
@@ -150,6 +153,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 }  # fmt: skip
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
+    "diff": {"sort": "errors"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},
