@@ -1,147 +1,193 @@
-"""How far a model's predictions are from those of the model it was quantized from, over the same windows.
+"""How far models' predictions are from those of the model they were quantized from, over the same windows of texts.
 
-Both models' full float32 logits are compared. llama.cpp keeps its base run in a file of 16-bit log-probabilities,
-which alone costs 5e-4 nats, more than Q8_0 does; such files can be read here (`StoredLogits`) but are not needed.
+One pass serves any number of models: for a few positions at a time the base's logits are computed (or read), then each
+model's are, compared with them, and forgotten. Only a few numbers a prediction are kept, from which `statistics` makes
+all figures; what is held of logits does not grow with the window.
+
+A base is a model that runs, or what an earlier run kept of one (`stored_logits`).
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quants.errors import FileError, ModelError, OptionError
+from quants.errors import ModelError, OptionError
 
 from .arrays import Doubles, Floats, Ids
 from .head import LazyLogits
-from .kernels.softmax import divergences
-from .kernels.threads import share_out
-from .perplexity import Forward, Progress, standard_error, windows
+from .kernels import softmax
+from .kernels.threads import share_out, spans
+from .windows import Window, batched
 
-MAGIC = b"_logits_"
+# Columns of what is kept of a prediction: beside the base, and of each model's logits alone.
+KL, KL_REVERSE, VARIATION = range(3)
+Z, ENTROPY, TOP, TOP_LOGIT, LOG_P = range(5)
+LOGITS_AT_ONCE = 1 << 25  # of one model: 134 MB
+LEAST_POSITIONS = 16  # at a time, however large the vocabulary
+
+LazyForward = Callable[[Ids, int], LazyLogits]  # as `Model.lazy_logits`
+Progress = Callable[[int, int, float], None]  # windows done, of how many, mean KL of the first model so far
+Save = Callable[[int, int, int, Floats], None]  # window, predictions start and stop of it, the base's logits of them
 
 
 @dataclass(frozen=True)
-class Divergence:
-    """Figures over all scored predictions; kl in nats; same_top and p (of the right token) as fractions.
+class Rows:
+    """Logits float32 (n, vocabulary), and of each row the columns Z … LOG_P: float64 (n, 5)."""
 
-    kl_mean, perplexity_ratio (to the base's) and same_top each with their standard error; kl_99, kl_999: percentiles.
-    correlation: of both models' log-probabilities of the right tokens. chunks: running mean of kl after each window.
-    predictions: what the figures are made of, float64 (scored, 4), as `compare` gives it.
+    logits: Floats
+    values: Doubles
+
+    @property
+    def z(self) -> Doubles:
+        """log of the sum of e^logits."""
+        return np.ascontiguousarray(self.values[:, Z])
+
+
+class Logits(Protocol):
+    """What gives logits of the windows: those of predictions start … stop - 1 of a window, float32 (n, vocabulary)."""
+
+    def logits(self, window: int, start: int, stop: int) -> Floats: ...
+
+
+class Base(Logits, Protocol):
+    """What models are compared with.
+
+    lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or what
+    takes their place where a base knows less than all logits, or knows them otherwise.
     """
 
-    kl_mean: float
-    kl_error: float
-    kl_median: float
-    kl_99: float
-    kl_999: float
-    kl_max: float
-    same_top: float
-    same_top_error: float
-    p_change_mean: float
-    p_change_rms: float
-    base_perplexity: float
-    perplexity: float
-    perplexity_ratio: float
-    perplexity_ratio_error: float
-    correlation: float
-    chunks: list[float]
-    scored: int
-    predictions: "Doubles"
+    @property
+    def lower_bound(self) -> bool: ...
+    def rows(self, logits: Floats, targets: Ids, threads: int) -> Rows: ...
+    def compare(self, base: Rows, other: Rows, threads: int) -> Doubles: ...
+
+
+class StoredBase(Base, Protocol):
+    """A base that an earlier run kept. tokens: of all windows, one after the other, n_ctx of each."""
+
+    @property
+    def tokens(self) -> Ids: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class RunningLogits:
+    """Logits of a model that runs its layers for a few windows at a time, and its output for what is asked for."""
+
+    lower_bound = False
+
+    def __init__(self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048) -> None:
+        """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case."""
+        self.forward, self.windows, self.at_once = forward, windows, at_once
+        self._begin = self._first = 0  # window and position that the states begin with
+        self._states: LazyLogits | None = None
+
+    def states(self, window: int, start: int, stop: int) -> LazyLogits:
+        """The final states of predictions start … stop - 1 of a window, and what makes logits of them."""
+        states = self._states
+        if states is None or not 0 <= window - self._begin < len(states.x):
+            self._states = states = None  # those of before are not held beside the new ones
+            self._states = states = self._run(window)
+        at = self.windows[window].scored[start:stop] - self._first
+        return replace(states, x=np.ascontiguousarray(states.x[window - self._begin, at]))
+
+    def logits(self, window: int, start: int, stop: int) -> Floats:
+        return self.states(window, start, stop).float32()
+
+    def rows(self, logits: Floats, targets: Ids, threads: int) -> Rows:
+        return row_figures(logits, targets, threads)
+
+    def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
+        return compare(base, other, threads)
+
+    def _run(self, window: int) -> LazyLogits:
+        following = (self.windows[i] for i in range(window, len(self.windows)))
+        group = next(batched(following, self.at_once))
+        self._begin, self._first = window, group[0].first
+        return self.forward(np.stack([each.inputs for each in group]), self._first)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What was found of every scored prediction, in the order of windows.
+
+    base: float64 (n, 5), columns Z … LOG_P of the base's logits; of each model by name: others the same, apart (n, 3)
+    with columns KL … VARIATION. window, position: int64 (n,), where each is.
+    """
+
+    base: Doubles
+    others: Mapping[str, Doubles]
+    apart: Mapping[str, Doubles]
+    window: Ids
+    position: Ids
 
 
 def divergence(
-    tokens: Sequence[int], base: Forward, other: Forward, n_ctx: int = 512, *, bos: int | None,
-    chunks: int | None = None, stride: int = 0, progress: Progress | None = None, threads: int = 1,
-) -> Divergence:  # fmt: skip
-    """KL(base ‖ other) over the windows of `perplexity.perplexity`, each run by both models in turn.
+    windows: Sequence[Window], base: Base, others: Mapping[str, Logits], *, progress: Progress | None = None,
+    save: Save | None = None, threads: int = 1,
+) -> Predictions:  # fmt: skip
+    """Compare models, by name, with a base at every scored position. save: is given the base's logits as they come.
 
-    base, other: `Model.lazy_logits` of two models, or what else gives logits. bos: the token that begins every window,
-    None if the vocabulary adds none. progress: called after each window with (windows done, windows in all, mean so
-    far). threads: for comparing. Raises OptionError as `perplexity.windows` does and where vocabularies differ,
-    ModelError for logits that are NaN.
+    progress: called after each window. Raises OptionError where vocabularies differ, ModelError for logits that are
+    not finite, each with the name.
     """
-    plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
-    predictions = np.empty((len(plan.starts), plan.scored, 4))
-    running: list[float] = []
-    for inputs, targets in plan.batches(tokens, bos):
-        expected, got = (_array(model(inputs[0], plan.first))[: plan.scored] for model in (base, other))
-        predictions[len(running)] = compare(expected, got, targets[0], threads)
-        running.append(float(predictions[: len(running) + 1, :, 0].mean()))
+    count = sum(len(window.scored) for window in windows)
+    of_base = np.empty((count, 5))
+    own = {name: np.empty((count, 5)) for name in others}
+    apart = {name: np.empty((count, 3)) for name in others}
+    vocabulary = base.logits(0, 0, 1).shape[1] if count else 1
+    begin, step = 0, max(LEAST_POSITIONS, LOGITS_AT_ONCE // vocabulary)
+    for number, window in enumerate(windows):
+        for start, stop in spans(len(window.scored), step):
+            targets = window.targets[start:stop]
+            expected = base.rows(base.logits(number, start, stop), targets, threads)
+            if save is not None:
+                save(number, start, stop, expected.logits)
+            here = slice(begin + start, begin + stop)
+            of_base[here] = expected.values
+            _check("the base", number, expected.values)
+            for name, model in others.items():
+                logits = model.logits(number, start, stop)
+                if logits.shape != expected.logits.shape:
+                    sizes = f"{expected.logits.shape[1]} tokens, {name} one of {logits.shape[1]}"
+                    raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
+                got = row_figures(logits, targets, threads)
+                _check(name, number, got.values)
+                own[name][here] = got.values
+                apart[name][here] = base.compare(expected, got, threads)
+                _check(name, number, apart[name][here])
+        begin += len(window.scored)
         if progress is not None:
-            progress(len(running), len(plan.starts), running[-1])
-    return summarize(predictions.reshape(-1, 4), running)
+            first = next(iter(apart.values()), None)
+            progress(number + 1, len(windows), 0.0 if first is None else float(first[:begin, KL].mean()))
+    where = [(np.full(len(each.scored), i), each.scored) for i, each in enumerate(windows)]
+    return Predictions(of_base, own, apart, *(np.concatenate(each) for each in zip(*where, strict=True)))
 
 
-def _array(logits: Iterable[Floats] | LazyLogits) -> Floats:
-    return logits.float32() if isinstance(logits, LazyLogits) else np.asarray(logits)
+def _check(name: str, window: int, values: Doubles) -> None:
+    if not np.isfinite(values).all():
+        what = f"{name}: logits of window {window + 1} are not finite: there is nothing to compare"
+        raise ModelError(what, "its weights are damaged")
 
 
-def compare(base: Floats, other: Floats, targets: Ids, threads: int = 1) -> Doubles:
-    """For each row of two logits (n, vocabulary): KL, log p(target) of base and of other, 1 where the top token agrees.
+def row_figures(logits: Floats, targets: Ids, threads: int = 1) -> Rows:
+    """The columns Z … LOG_P of logits float32 (n, vocabulary). targets: (n,)."""
+    rows, out = np.ascontiguousarray(logits, np.float32), np.empty((len(logits), 5))
+    wanted = np.ascontiguousarray(targets, np.int64)
+    share_out(lambda start, stop: softmax.row_figures(rows, wanted, out, start, stop), len(out), 16, threads)
+    return Rows(rows, out)
 
-    float64 (n, 4). Raises OptionError where the vocabularies differ, ModelError for logits that are NaN.
-    """
-    if base.shape != other.shape:
-        raise OptionError(f"logits of shape {base.shape} and {other.shape}; the models must share a vocabulary")
-    rows = [np.ascontiguousarray(logits, np.float32) for logits in (base, other)]
-    if any(np.isnan(logits).any() for logits in rows):
-        raise ModelError("logits are not numbers: there is nothing to compare")
-    out = np.empty((len(base), 4))
-    share_out(lambda start, stop: divergences(*rows, targets, out, start, stop), len(out), 16, threads)
+
+def compare(base: Rows, other: Rows, threads: int = 1) -> Doubles:
+    """The columns KL … VARIATION of two models' rows: float64 (n, 3)."""
+    out, zs = np.empty((len(base.logits), 3)), (base.z, other.z)
+
+    def share(start: int, stop: int) -> None:
+        softmax.divergences(base.logits, other.logits, *zs, out, start, stop)
+
+    share_out(share, len(out), 16, threads)
     return out
-
-
-def summarize(predictions: Doubles, running: list[float]) -> Divergence:
-    """The figures of rows as `compare` returns them, at least two."""
-    kl, base, other, same = predictions.T
-    change, ratio = np.exp(other) - np.exp(base), math.exp((base - other).mean())
-    median, high, higher = np.quantile(kl, [0.5, 0.99, 0.999])
-    varied = base.std() * other.std()
-    return Divergence(
-        kl_mean=float(kl.mean()), kl_error=standard_error(kl), kl_median=float(median), kl_99=float(high),
-        kl_999=float(higher), kl_max=float(kl.max()), same_top=float(same.mean()), same_top_error=standard_error(same),
-        p_change_mean=float(change.mean()), p_change_rms=float(np.sqrt((change**2).mean())),
-        base_perplexity=math.exp(-base.mean()), perplexity=math.exp(-other.mean()), perplexity_ratio=ratio,
-        perplexity_ratio_error=ratio * standard_error(base - other),
-        correlation=float(((base - base.mean()) * (other - other.mean())).mean() / varied) if varied else 1.0,
-        chunks=running, scored=len(kl), predictions=predictions,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StoredLogits:
-    """A base run that llama.cpp wrote: the text's tokens, and 16-bit log-probabilities of each scored prediction.
-
-    In the file: magic, int32 n_ctx, vocabulary, windows, tokens[windows * n_ctx]; then for each prediction a float32
-    scale, a float32 minimum and one uint16 a token (an even number of them): log p = minimum + scale * value.
-    """
-
-    tokens: Ids
-    n_ctx: int
-    vocabulary: int
-    words: NDArray[np.uint16]
-
-    def __iter__(self) -> Iterator[Floats]:
-        """Log-probabilities of each window, float32 (predictions, vocabulary)."""
-        for window in self.words:
-            scale, minimum = np.ascontiguousarray(window[:, :4]).view("<f4").T
-            values = window[:, 4 : 4 + self.vocabulary].astype(np.float32)
-            yield values * scale[:, None] + minimum[:, None]
-
-
-def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
-    """Read the bytes (or file map) of such a file. Raises FileError where it is not one or its size is wrong."""
-    if bytes(raw[:8]) != MAGIC or len(raw) < 20:
-        raise FileError(f"not a file of stored logits: it starts with {bytes(raw[:8])!r}, not {MAGIC!r}")
-    n_ctx, vocabulary, count = (int(value) for value in raw[8:20].view("<i4"))
-    predictions = n_ctx - 1 - n_ctx // 2
-    words = 4 + 2 * ((vocabulary + 1) // 2)
-    begin = 20 + 4 * n_ctx * count
-    expected = begin + 2 * words * predictions * count
-    if min(n_ctx, vocabulary, count) < 1 or len(raw) != expected:
-        size = f"{count} windows of {n_ctx} tokens over a vocabulary of {vocabulary}"
-        raise FileError(f"stored logits of {size} take {expected} bytes; found {len(raw)}")
-    tokens = raw[20:begin].view("<i4").astype(np.int64)
-    return StoredLogits(tokens, n_ctx, vocabulary, raw[begin:].view("<u2").reshape(count, predictions, words))

@@ -1,57 +1,418 @@
-"""How far a GGUF file's predictions on a text are from those of another, usually the one it was quantized from."""
+"""How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from quants.arguments import PathLike
-from quants.errors import OptionError
-from runtime.divergence import Divergence
-from runtime.divergence import divergence as measure
+import numpy as np
 
+from quants.arguments import PathLike, as_path, thread_count
+from quants.errors import FileError, OptionError, VocabularyError
+from quants.spelling import quote
+
+from ..files.atomic import NOTHING, atomic_output, check_space, check_target, output_path
 from ..model import Model, opened
-from .perplexity import Progress, tokens_of
+from .perplexity import Progress, tokens_at_once, tokens_of
+
+if TYPE_CHECKING:
+    from runtime.divergence import Base, Predictions, RunningLogits, Save, StoredBase
+    from runtime.tokenizer import Tokenizer
+    from runtime.windows import Window
+
+WORST = 20
+BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side of it
+SPLITTING = (  # of keys tokenizer.ggml.…: beside the tokens, what decides how a text becomes them
+    "model", "pre", "merges", "scores", "token_type", "add_bos_token", "bos_token_id", "add_space_prefix",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class DivergenceReport(Divergence):
-    """What was measured of which file against which base."""
+class Text:
+    """A text that was measured on. file: None where a stored base alone has it."""
 
-    base: str
-    file: str
-    n_ctx: int
+    name: str
+    file: str | None
+    windows: int
+    scored: int
+
+
+@dataclass(frozen=True)
+class FileDivergence:
+    """One file beside the base. figures: all of them over all texts; texts: the same of each text alone.
+
+    chunks: the mean KL divergence after each window. Everything is plain data, named as `as_dict` has it.
+    """
+
+    path: str
+    size: int
+    bits_per_weight: float
+    type: str
+    figures: Mapping[str, Any]
+    lower_bound: bool
+    texts: Mapping[str, Mapping[str, Any]]
+    positions: Mapping[str, list[float]]
+    histogram: Mapping[str, list[float]]
+    chunks: list[float]
+    worst: list[dict[str, Any]]
+
+    @property
+    def kl_divergence(self) -> Mapping[str, float]:
+        """KL(base ‖ file) in nats: mean, standard_error, max, p99.9 … p0.1, median, min."""
+        return self.figures["kl_divergence"]  # type: ignore[no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values: the files and every figure, without those of single predictions."""
-        first = {"base": self.base, "file": self.file, "n_ctx": self.n_ctx}
-        return first | {key: value for key, value in vars(self).items() if key != "predictions"}
+        own = {"path": self.path, "size": self.size, "bits_per_weight": self.bits_per_weight, "type": self.type}
+        rest = ("lower_bound", "texts", "positions", "histogram", "chunks", "worst")
+        return own | dict(self.figures) | {name: getattr(self, name) for name in rest}
+
+
+@dataclass(frozen=True)
+class DivergenceReport:
+    """What was measured: files beside a base. precision, products: as `perplexity` says them."""
+
+    base: str
+    n_ctx: int
+    precision: str
+    products: str
+    texts: list[Text]
+    base_perplexity: float
+    base_perplexity_error: float
+    base_entropy: float
+    files: list[FileDivergence] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            **{name: value for name, value in vars(self).items() if name not in ("texts", "files")},
+            "texts": [vars(text) for text in self.texts], "files": [file.as_dict() for file in self.files],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is read: windows of texts one after the other, and how many each text has."""
+
+    windows: list["Window"]
+    texts: list[Text]
+    tokens: list[int]  # of all windows, as the texts have them
+
+    def spans(self) -> Iterator[tuple[str, slice]]:
+        """Each text's predictions."""
+        begin = 0
+        for text in self.texts:
+            yield text.name, slice(begin, begin + text.scored)
+            begin += text.scored
 
 
 def divergence(
-    model: PathLike | Model, base: PathLike | Model, text: PathLike, *,
-    n_ctx: int = 512, chunks: int | None = None, stride: int = 0, threads: int | None = None,
-    round_activations: bool = False, progress: Progress | None = None,
+    base: PathLike | Model, *others: PathLike | Model,
+    text: PathLike | Sequence[PathLike] | Mapping[str, PathLike] | None = None,
+    n_ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
+    round_activations: bool = False, precision: str = "float32", save_base: PathLike | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
 ) -> DivergenceReport:  # fmt: skip
-    """KL divergence of the model's predictions from the base's on the text in the file `text`, in nats, and with it how
-    often both favour the same token, by how much the right token's probability changes, and both perplexities.
+    """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
-    n_ctx: tokens of a window; chunks: of how many windows, None for all; stride: > 0 lets windows overlap; all as in
-    `perplexity`. threads: None for all processors. round_activations: round the inputs of products as llama.cpp does.
-    progress: called after each window with (windows done, windows in all, mean divergence so far).
-    Raises FileError, ModelError, VocabularyError, and OptionError for too short a text or for models whose vocabularies
-    differ.
+    base: a model, or a file of stored logits that llama-perplexity or save_base wrote, whose text and windows are
+    taken. text: one, several, or several by name, each of which gets its own figures, too.
+    n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text, None for all; as in
+    `perplexity`. threads: None for all processors. precision, round_activations: as in `perplexity`. save_base: write
+    the base's predictions there in llama.cpp's form.
+    progress: called after each window with (windows done, windows in all, mean divergence of the first file so far).
+    Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
+    differ from the base's and for a stored base of another text or window.
     """
+    from runtime.divergence import divergence as measure
     from runtime.model import Model as RunningModel
-    from runtime.precision import Precision
+    from runtime.precision import Precision, precision_named, products
 
-    files = [opened(each) for each in (model, base)]
-    (tokens, bos), (of_base, _) = (tokens_of(file, text) for file in files)
-    if tokens != of_base:
-        both = f"{files[0].path} and {files[1].path}"
-        raise OptionError(f"{both} make different tokens of the text; their vocabularies have to be equal")
-    precision: Precision = "reference" if round_activations else "float32"
-    models = [RunningModel(file.metadata, file.tensors, threads=threads, precision=precision) for file in files]
-    figures = measure(
-        tokens, models[1].lazy_logits, models[0].lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride,
-        progress=progress, threads=models[0].threads,
+    chosen: Precision = "reference" if round_activations else precision_named(precision)
+    stored = None if isinstance(base, Model) else _stored(as_path(base, "the base"))
+    if not others and (stored is not None or save_base is None):
+        raise OptionError("there is nothing to compare with the base", "name one file or more behind it")
+    files = [opened(each) for each in others]
+    source = None if stored is not None else opened(base)
+    model = files[0] if source is None else source
+    for file in files:
+        _check_vocabulary(model, file)
+    named = _named(text)
+    reading = _read(model, named, n_ctx, chunks, stored)
+    for file in files:
+        _check_tokens(model, file, named.values())
+    width = len(reading.windows[0].inputs)
+
+    def running(file: Model) -> "RunningLogits":
+        from runtime.divergence import RunningLogits
+
+        net = RunningModel(file.metadata, file.tensors, threads=threads, precision=chosen)
+        return RunningLogits(net.lazy_logits, reading.windows, tokens_at_once(file))
+
+    names = _names(files)
+    models = dict(zip(names, map(running, files), strict=True))
+    from_: Base = running(source) if source is not None else stored  # type: ignore[assignment]
+    with ExitStack() as stack:
+        save = None
+        if save_base is not None:
+            reads = NOTHING.also(path for file in (model, *files) for path in file.files)
+            target = output_path(save_base)
+            save = stack.enter_context(_saving(target, model, reading, width, reads, overwrite, threads))
+        found = measure(reading.windows, from_, models, progress=progress, save=save, threads=thread_count(threads))
+    from runtime.divergence import ENTROPY, LOG_P
+    from runtime.statistics import mean_and_error
+
+    loss, error = mean_and_error(-found.base[:, LOG_P])
+    targets = np.concatenate([window.targets for window in reading.windows])
+    return DivergenceReport(
+        str(base.path if isinstance(base, Model) else base), width, chosen, products(chosen), reading.texts,
+        math.exp(loss), math.exp(loss) * error, float(found.base[:, ENTROPY].mean()),
+        [_figures(name, file, reading, found, targets, model.tokenizer, from_.lower_bound)
+         for name, file in zip(names, files, strict=True)],
     )  # fmt: skip
-    return DivergenceReport(**vars(figures), base=str(files[1].path), file=str(files[0].path), n_ctx=n_ctx)
+
+
+def _stored(path: Path) -> "StoredBase | None":
+    """A base that an earlier run kept, if the file is one. Raises FileError for a damaged one."""
+    from runtime.stored_logits import MAGIC, stored_logits
+
+    try:
+        if path.is_dir() or not path.exists():
+            return None  # `opened` says what is wrong with it
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return None
+        return stored_logits(np.memmap(path, np.uint8, "r"))
+    except FileError as error:
+        raise FileError(f"{path}: {error}", error.hint) from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_vocabulary(model: Model, other: Model) -> None:
+    """Raise OptionError where two files would not make the same tokens of a text."""
+    mine, theirs = (list(each.metadata.get("tokenizer.ggml.tokens") or ()) for each in (model, other))
+    if len(mine) != len(theirs):
+        sizes = f"{model.path} has a vocabulary of {len(mine)} tokens, {other.path} one of {len(theirs)}"
+        raise OptionError(f"{sizes}; they have to be equal")
+    for number, (one, two) in enumerate(zip(mine, theirs, strict=True)):
+        if one != two:
+            what = f"token {number} is {quote(one)} in {model.path} and {quote(two)} in {other.path}"
+            raise OptionError(f"{what}; their vocabularies have to be equal")
+
+
+def _check_tokens(model: Model, other: Model, texts: Iterable[PathLike]) -> None:
+    """Raise OptionError where keys of the tokenizers differ, and with them the tokens of a text."""
+    keys = [f"tokenizer.ggml.{name}" for name in SPLITTING]
+    if all(_plain(model.metadata.get(key)) == _plain(other.metadata.get(key)) for key in keys):
+        return
+    for text in texts:
+        if tokens_of(model, text) != tokens_of(other, text):
+            both = f"{model.path} and {other.path} make different tokens of {text}"
+            raise OptionError(f"{both}; their vocabularies have to be equal")
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, int, float)) else list(value)
+
+
+def _read(
+    model: Model, named: Mapping[str, PathLike], n_ctx: int | None, chunks: int | None, stored: "StoredBase | None"
+) -> _Reading:  # fmt: skip
+    from runtime.windows import text_windows
+
+    if stored is not None:
+        return _read_stored(model, named, n_ctx, chunks, stored)
+    if not named:
+        raise OptionError("there is no text to measure on", "name one: -f TEXT")
+    windows, texts, tokens = [], [], []
+    for name, path in named.items():
+        found, bos = tokens_of(model, path)
+        try:
+            these = text_windows(found, n_ctx or 512, bos=bos, chunks=chunks)
+        except OptionError as error:
+            raise error if len(named) == 1 else OptionError(f"{name}: {error}", error.hint) from error
+        windows += these
+        texts.append(Text(name, str(path), len(these), sum(len(each.scored) for each in these)))
+        tokens += [token for each in these for token in found[each.start : each.start + len(each.inputs)]]
+    return _Reading(windows, texts, tokens)
+
+
+def _read_stored(
+    model: Model, named: Mapping[str, PathLike], n_ctx: int | None, chunks: int | None, stored: "StoredBase"
+) -> _Reading:  # fmt: skip
+    from runtime.windows import Window
+
+    if n_ctx not in (None, stored.n_ctx):
+        raise OptionError(f"the base was stored with windows of {stored.n_ctx} tokens, not {n_ctx}")
+    if len(named) > 1:
+        raise OptionError("a stored base has one text", "name that, or none")
+    size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
+    if size != stored.vocabulary:
+        sizes = f"the base has a vocabulary of {stored.vocabulary} tokens, {model.path} one of {size}"
+        raise OptionError(f"{sizes}; they have to be equal")
+    tokenizer, width = model.tokenizer, stored.n_ctx
+    count = len(stored.tokens) // width
+    for path in named.values():
+        found, _ = tokens_of(model, path)
+        if found[: len(stored.tokens)] != stored.tokens.tolist():
+            hint = "leave -f out to take the text that is stored"
+            raise OptionError(f"the base was stored of another text than {path}", hint)
+    if chunks is not None:
+        count = min(count, chunks)
+    tokens = stored.tokens[: count * width]
+    scored = np.arange(width // 2, width - 1)
+    windows = []
+    for start in range(0, len(tokens), width):
+        inputs = tokens[start : start + width].copy()
+        if tokenizer.add_bos and tokenizer.bos is not None:
+            inputs[0] = tokenizer.bos
+        windows.append(Window(inputs, scored, tokens[start + scored + 1], start))
+    name, path_ = next(iter(named.items()), ("text", None))
+    text = Text(name, None if path_ is None else str(path_), count, count * len(scored))
+    return _Reading(windows, [text], tokens.tolist())
+
+
+def _named(text: Any) -> dict[str, PathLike]:
+    if text is None:
+        return {}
+    if isinstance(text, Mapping):
+        return {str(name): as_path(path, "the text") for name, path in text.items()}
+    several = text if isinstance(text, (list, tuple)) else [text]
+    named: dict[str, PathLike] = {}
+    for each in several:
+        path = as_path(each, "the text")
+        if path.stem in named:
+            raise OptionError(f"two texts are called {path.stem!r}", "give them names of their own: NAME=PATH")
+        named[path.stem] = path
+    return named
+
+
+def _names(files: Sequence[Model]) -> list[str]:
+    """What files are called in errors: their paths; the second of the same gets a number."""
+    names: list[str] = []
+    for file in files:
+        name, count = str(file.path), 2
+        while name in names:
+            name, count = f"{file.path} ({count})", count + 1
+        names.append(name)
+    return names
+
+
+@contextmanager
+def _saving(
+    path: Path, model: Model, reading: _Reading, n_ctx: int, reads: Any, overwrite: bool, threads: int | None
+) -> "Iterator[Save]":
+    """What writes the base's logits as they come, to a file that appears when the block ends."""
+    from runtime.stored_logits import StoredWriter, stored_size
+
+    size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
+    check_target(path, reads, overwrite)
+    check_space(path, stored_size(n_ctx, size, len(reading.windows)))
+    with atomic_output(path, overwrite=overwrite, reads=reads) as file:
+        writer = StoredWriter(file.write, size, thread_count(threads))
+        writer.begin(np.array(reading.tokens, np.int64), n_ctx)
+        yield lambda window, start, stop, logits: writer.rows(logits)
+
+
+def _figures(
+    name: str, file: Model, reading: _Reading, found: "Predictions", targets: Any, tokenizer: "Tokenizer",
+    lower_bound: bool,
+) -> FileDivergence:  # fmt: skip
+    from runtime import statistics
+    from runtime.divergence import KL
+
+    other, apart = found.others[name], found.apart[name]
+    kl = apart[:, KL]
+
+    def figures(part: slice) -> dict[str, Any]:
+        return statistics.figures(found.base[part], other[part], apart[part], targets[part])
+
+    ends = np.cumsum([len(window.scored) for window in reading.windows])
+    values = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
+    return FileDivergence(
+        str(file.path), _size(file), 8 * file.nbytes / values if values else 0.0, _type(file),
+        figures(slice(None)), lower_bound, {text: figures(part) for text, part in reading.spans()},
+        statistics.by_position(kl, found.position), statistics.histogram(kl),
+        [float(value) for value in np.cumsum(kl)[ends - 1] / ends],
+        _worst(reading, found, name, kl, targets, tokenizer),
+    )  # fmt: skip
+
+
+def _size(file: Model) -> int:
+    """Bytes of its files; those of its tensors where it has none."""
+    try:
+        return sum(path.stat().st_size for path in file.files) or file.nbytes
+    except OSError:
+        return file.nbytes
+
+
+def _type(file: Model) -> str:
+    """What its `general.file_type` is called; empty where it does not say."""
+    from ..quantization.recipes import RECIPES
+
+    number = file.metadata.get("general.file_type")
+    return next((each.name for each in RECIPES.values() if each.file_type == number and number is not None), "")
+
+
+def _worst(
+    reading: _Reading, found: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
+    from runtime.divergence import LOG_P, TOP
+
+    names = [text.name for text in reading.texts for _ in range(text.windows)]
+    begins = np.cumsum([0, *(len(window.scored) for window in reading.windows)])
+    first = np.cumsum([0, *(text.windows for text in reading.texts)])
+    of_window = [i - first[np.searchsorted(first, i, "right") - 1] for i in range(len(reading.windows))]
+    other, result = found.others[name], []
+
+    def text(number: float) -> str:
+        try:
+            return tokenizer.decode([int(number)])
+        except VocabularyError:  # the matrix is higher than the vocabulary
+            return f"<{int(number)}>"
+
+    for row in np.argsort(-kl, kind="stable")[:WORST]:
+        number = int(found.window[row])
+        window, place = reading.windows[number], int(found.position[row]) + 1
+        diverged = dict(zip((window.scored + 1).tolist(), kl[begins[number] :].tolist(), strict=False))
+        around = range(max(0, place - AROUND), min(len(window.inputs), place + AROUND))
+        result.append({
+            "text": names[number], "window": int(of_window[number]), "position": place, "kl": float(kl[row]),
+            "before": tokenizer.decode(window.inputs[max(0, place - BEFORE) : place].tolist())[-BEFORE:],
+            "token": text(targets[row]),
+            "p_base": math.exp(found.base[row, LOG_P]), "p": math.exp(other[row, LOG_P]),
+            "base_top": text(found.base[row, TOP]), "top": text(other[row, TOP]),
+            "passage": [[text(window.inputs[i]), diverged.get(i, 0.0)] for i in around],
+        })  # fmt: skip
+    return result
+
+
+def parse_limits(given: str) -> dict[str, float]:
+    """Limits of KL figures by name, of "mean=0.02,p99.9=1". Raises OptionError for what is none."""
+    from runtime.statistics import HIGH, LOW
+
+    known = ("mean", "max", *HIGH, "median", *LOW, "min")
+    limits: dict[str, float] = {}
+    for part in given.split(","):
+        name, _, value = (each.strip() for each in part.partition("="))
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            name = ""
+        if name not in known or not limits[name] >= 0:
+            hint = f"name figures of the KL divergence, such as mean=0.02,p99.9=1; there are {', '.join(known)}"
+            raise OptionError(f"{part!r} is no limit", hint)
+    return limits
+
+
+def exceeded(report: DivergenceReport, limits: Mapping[str, float]) -> list[str]:
+    """A line for each figure of a file that is above its limit."""
+    return [
+        f"{file.path}: {name} KL divergence is {file.kl_divergence[name]:.6f}, above {limit:g}"
+        for file in report.files
+        for name, limit in limits.items()
+        if not file.kl_divergence[name] <= limit
+    ]

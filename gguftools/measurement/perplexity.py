@@ -84,8 +84,7 @@ def perplexity(
     log.info("%d tokens of %s; kernels are there after %.3f s", len(tokens), text, compile_seconds)
 
     def evaluate() -> Perplexity:
-        widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
-        batch = max(1, min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest) // n_ctx)
+        batch = max(1, tokens_at_once(model) // n_ctx)
         return measure(
             tokens, net.lazy_logits, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress
         )
@@ -103,6 +102,12 @@ def perplexity(
         result.tokens / seconds, compile_seconds, None if sparsity is None else sparsity.skipped, dense,
         chosen, products(chosen), net.profile.seconds if net.profile else None,
     )  # fmt: skip
+
+
+def tokens_at_once(model: Model) -> int:
+    """How many tokens of windows run together: what the widest layer gives for them stays of bounded size."""
+    widest = max((tensor.shape[-2] for tensor in model.tensors.values() if _is_of_layer(tensor)), default=1)
+    return min(TOKENS_AT_ONCE, VALUES_AT_ONCE // widest)
 
 
 def _is_of_layer(tensor: Tensor) -> bool:

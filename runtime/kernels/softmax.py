@@ -7,7 +7,7 @@ from numba import njit
 
 from quants.kernels.jit import inlined
 
-from .exponential import SHORT, ZERO, exp, largest, sum_of_exp
+from .exponential import ONE, SHORT, ZERO, exp, largest, nearest, sum_of_exp
 
 f32 = np.float32
 
@@ -55,29 +55,134 @@ def fold_tile(logits, targets, first, state):  # type: ignore[no-untyped-def]
             state[r, 2] = np.float64(logits[r, column])
 
 
+@inlined
+def sum_and_weighted(row, top):  # type: ignore[no-untyped-def]
+    """Sum of e^x and of e^x * x, x = row - top: float32 over SHORT values, then float64."""
+    total, weighted = 0.0, 0.0
+    for i in range(0, row.size, SHORT):
+        short, short_weighted = short_sum_and_weighted(row[i : i + SHORT], top)
+        total += np.float64(short)
+        weighted += np.float64(short_weighted)
+    return total, weighted
+
+
 @partial(inlined, fastmath={"reassoc"})
-def weighted_gap(base, other, top, shift):  # type: ignore[no-untyped-def]
-    """Sum of e^(base - top) * (d + e^-d - 1) with d = base - other - shift, float64."""
+def short_sum_and_weighted(row, top):  # type: ignore[no-untyped-def]
+    total, weighted = ZERO, ZERO
+    for i in range(row.size):
+        x = row[i] - top
+        e = exp(x)
+        total += e
+        weighted += e * x
+    return total, weighted
+
+
+@njit(cache=True, nogil=True)
+def row_figures(logits, targets, out, start, stop):  # type: ignore[no-untyped-def]
+    """out[r], float64: log(sum(e^logits[r])), entropy in nats, first largest token, its logit, log-probability of the
+    target.
+    """
+    for r in range(start, stop):
+        top = largest(logits[r])
+        first = 0
+        while first < logits.shape[1] - 1 and logits[r, first] != top:
+            first += 1
+        total, weighted = sum_and_weighted(logits[r], top)
+        z = np.log(total)
+        out[r, 0] = z + np.float64(top)
+        out[r, 1] = z - weighted / total
+        out[r, 2] = first
+        out[r, 3] = np.float64(top)
+        out[r, 4] = np.float64(logits[r, targets[r]]) - out[r, 0]
+
+
+SMALL = f32(0.5)
+GAP = tuple(f32(1 / factorial) for factorial in (3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2))
+
+
+@partial(inlined, fastmath={"reassoc", "contract"})
+def short_gaps(base, other, base_z, other_z):  # type: ignore[no-untyped-def]
+    """Over SHORT tokens, d = log p - log q: sums of p (d + e^-d - 1), of q (e^d - d - 1), of |p - q|."""
+    forward, backward, apart = ZERO, ZERO, ZERO
+    for i in range(base.size):
+        b, o = np.float64(base[i]) - base_z, np.float64(other[i]) - other_z
+        d = f32(b - o)  # rounded once: both differences are good to float64's accuracy
+        p, q = exp(f32(b)), exp(f32(o))
+        y = d * d  # e^x - x - 1 = x² (1/2 + x/6 + …), for x = -d and for x = d: even and odd terms apart
+        even = (((GAP[0] * y + GAP[2]) * y + GAP[4]) * y + GAP[6]) * y + GAP[8]
+        odd = (((GAP[1] * y + GAP[3]) * y + GAP[5]) * y + GAP[7]) * d
+        near = -SMALL < d < SMALL
+        forward += p * (y * (even - odd)) if near else p * (d - ONE) + q
+        backward += q * (y * (even + odd)) if near else p - q * (d + ONE)
+        gap = p - q
+        apart += gap if gap > ZERO else -gap
+    return forward, backward, apart
+
+
+@njit(cache=True, nogil=True)
+def divergences(base, other, base_z, other_z, out, start, stop):  # type: ignore[no-untyped-def]
+    """out[r], float64: KL(base ‖ other), KL(other ‖ base), total variation of two rows of logits.
+
+    base_z, other_z: log of each row's sum of e^logits, float64. KL is the mean of d = log p - log q under p; that of
+    e^-d is 1, so d + e^-d - 1 has the same mean. No term of it is negative and each is about d²/2: rounding errors do
+    not add up to more than the divergence of two near models.
+    """
+    for r in range(start, stop):
+        forward, backward, apart = 0.0, 0.0, 0.0
+        for i in range(0, base.shape[1], SHORT):
+            short = short_gaps(base[r, i : i + SHORT], other[r, i : i + SHORT], base_z[r], other_z[r])
+            forward += np.float64(short[0])
+            backward += np.float64(short[1])
+            apart += np.float64(short[2])
+        out[r, 0] = forward
+        out[r, 1] = backward
+        out[r, 2] = 0.5 * apart
+
+
+LEAST = f32(-16)  # of the log-probabilities that llama.cpp counts
+
+
+@partial(inlined, fastmath={"reassoc"})
+def short_stored_gap(base, other, z):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(base.size):
-        d = np.float64(base[i]) - np.float64(other[i]) - shift
-        total += np.float64(exp(base[i] - top)) * (d + (np.exp(-d) - 1.0))
+        term = exp(base[i]) * (base[i] - other[i] + z)
+        total += np.float64(term) if base[i] > LEAST else 0.0
     return total
 
 
 @njit(cache=True, nogil=True)
-def divergences(base, other, targets, out, start, stop):  # type: ignore[no-untyped-def]
-    """out[r]: KL(base ‖ other), log-probabilities of the target under base and under other, 1 if both favour the same.
+def stored_divergences(base, other, other_z, out, start, stop):  # type: ignore[no-untyped-def]
+    """out[r]: KL(base ‖ other) as llama.cpp sums it over log-probabilities of its own, float32, that add up to about 1.
 
-    KL is the mean of d = log p - log q under p; that of e^-d is 1, so d + e^-d - 1 has the same mean. No term of it is
-    negative and each is about d²/2: rounding errors do not add up to more than the divergence of two near models.
+    other_z: of each row of logits, log of its sum of e^logits, float32.
     """
     for r in range(start, stop):
-        base_top, other_top = largest(base[r]), largest(other[r])
-        base_sum = sum_of_exp(base[r], base_top)
-        base_z = np.log(base_sum) + np.float64(base_top)
-        other_z = np.log(sum_of_exp(other[r], other_top)) + np.float64(other_top)
-        out[r, 0] = weighted_gap(base[r], other[r], base_top, base_z - other_z) / base_sum
-        out[r, 1] = np.float64(base[r, targets[r]]) - base_z
-        out[r, 2] = np.float64(other[r, targets[r]]) - other_z
-        out[r, 3] = 1.0 if np.argmax(base[r]) == np.argmax(other[r]) else 0.0
+        total = 0.0
+        for i in range(0, base.shape[1], SHORT):
+            total += short_stored_gap(base[r, i : i + SHORT], other[r, i : i + SHORT], other_z[r])
+        out[r] = total
+
+
+@njit(cache=True, nogil=True)
+def store_rows(logits, words, start, stop):  # type: ignore[no-untyped-def]
+    """words[r], uint16: a row of logits as llama.cpp stores it behind the scale and the minimum, which are put in
+    front as float32.
+    """
+    for r in range(start, stop):
+        row = logits[r]
+        top, least = row[0], row[0]
+        for i in range(row.size):
+            top = max(top, row[i])
+            least = min(least, row[i])
+        least = max(least, top - f32(16))
+        z = f32(np.log(sum_of_exp(row, top)))
+        head = words[r, :4].view(np.float32)
+        scale = (top - least) / f32(65535)
+        head[0] = scale
+        head[1] = least - top - z
+        inverse = ONE / scale if scale != ZERO else ZERO
+        for i in range(row.size):
+            words[r, 4 + i] = np.uint16(nearest(inverse * (row[i] - least))) if row[i] > least else np.uint16(0)
+        for i in range(4 + row.size, words.shape[1]):
+            words[r, i] = np.uint16(0)

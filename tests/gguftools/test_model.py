@@ -222,7 +222,7 @@ def test_quantize_takes_models_and_plain_values(file, tmp_path):
         (lambda file, out: gguftools.convert_endian(file, "middle"), "'middle'"),
         (lambda file, out: gguftools.set_metadata(file, {1: 2}), "values is dict; a mapping with texts as keys"),
         (lambda file, out: gguftools.set_metadata(file, remove=[3]), "remove is list; a text, or several, was"),
-        (lambda file, out: gguftools.divergence(file, file, 3), "the text is 3; a path"),
+        (lambda file, out: gguftools.divergence(file, file, text=3), "the text is 3; a path"),
         (lambda file, out: gguftools.perplexity(file, AUSTEN / "config.json", n_ctx="x"), "n_ctx is 'x'"),
         (lambda file, out: gguftools.load(file, threads="x"), "threads is 'x'; a whole number"),
         (lambda file, out: gguftools.export(file, 3), "the output is 3; a path"),
