@@ -1,7 +1,7 @@
 """The importance matrix: how large the inputs of each weight are, summed while a model reads a text.
 
 A weight's columns matter as much as the values they are multiplied with, so the sums of squared inputs tell the
-quantizer where its errors would hurt.
+quantizer where its errors would hurt. The sums of the inputs themselves tell how far they are from being centred.
 """
 
 from collections.abc import Callable
@@ -10,32 +10,51 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrays import Doubles, Floats, Ids
+from .kernels.column_sums import add_columns
+from .kernels.threads import share_out
 
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)
 Observe = Callable[[str, Floats, int, int], None]
+LEAST_COLUMNS = 256  # that are worth a thread
 
 
 @dataclass
 class Sums:
-    """Of one weight: squares (experts, width), float64; counts (experts,): rows of input each expert has seen."""
+    """Of one weight: squares and inputs (experts, width), float64; counts (experts,): rows each expert has seen."""
 
     squares: Doubles
+    inputs: Doubles
     counts: Ids
 
 
 @dataclass
 class Importance:
-    """Collects while a model runs; `observe` is handed to it as the hook of its products."""
+    """Collects while a model runs; `observe` is handed to it as the hook of its products.
+
+    Rows are added in their order, so sums depend neither on threads nor on how rows come in batches. wanted: whether
+    the inputs of the weight of this name are summed. threads: for the sums.
+    """
 
     sums: dict[str, Sums] = field(default_factory=dict)
+    wanted: Callable[[str], bool] = lambda name: True
+    threads: int = 1
 
     def observe(self, name: str, x: Floats, expert: int = 0, experts: int = 1) -> None:
         """Add the inputs x (n, width) of the weight `name`, or of one of its experts."""
+        if not self.wanted(name):
+            return
         if name not in self.sums:
-            self.sums[name] = Sums(np.zeros((experts, x.shape[1])), np.zeros(experts, np.int64))
+            shape = experts, x.shape[1]
+            self.sums[name] = Sums(np.zeros(shape), np.zeros(shape), np.zeros(experts, np.int64))
         mine = self.sums[name]
-        mine.squares[expert] += np.einsum("ij,ij->j", x, x, dtype=np.float64)
-        mine.counts[expert] += len(x)
+        rows = np.ascontiguousarray(x, np.float32)
+        squares, inputs = mine.squares[expert], mine.inputs[expert]
+
+        def add(start: int, stop: int) -> None:
+            add_columns(rows, start, stop, squares, inputs)
+
+        share_out(add, rows.shape[1], LEAST_COLUMNS, self.threads)
+        mine.counts[expert] += len(rows)
 
     def weights(self, name: str) -> Floats:
         """Mean squared inputs, float32 (experts, width); ones for an expert that has seen nothing."""

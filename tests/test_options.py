@@ -36,7 +36,8 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
-    "--precision": ("", "float16", "Exact"),
+    "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
+    "--save-every": ("-1", "x", ""),
     "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
     "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
@@ -64,7 +65,7 @@ FLAGS = {
     "--no-fallback", "--statistics", "--resume", "--check-tensors", "--sparse", "--tensor-values", "--no-tensors",
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
-    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors",
+    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--parse-special",
 }  # fmt: skip
 
 

@@ -3,31 +3,44 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
-EXAMPLES = ("gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",)
+EXAMPLES = (
+    "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
+    "gguftools imatrix model-f16.gguf -f prose.txt -f code.txt -o imatrix.gguf --save-every 50 --resume",
+)
 
 
 def imatrix(
     model: Annotated[Path, Argument(help="GGUF file, best unquantized.")],
-    file: Path,
+    file: list[Path],
     output: Annotated[str, "a file; .dat for the legacy form."],
     ctx: int = 512, chunks: int | None = None,
+    skip_chunks: Annotated[int, Option(min=0, help="Leave out the first so many windows of each text.")] = 0,
+    parse_special: Annotated[bool, "Read special tokens that a text spells as these tokens."] = False,
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
-    overwrite: bool = False, threads: int | None = None, json: bool = False,
+    precision: Annotated[
+        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+    ] = "float32",
+    save_every: Annotated[int, Option(min=0, help="Windows after which --resume can go on; 0: none.")] = 10,
+    resume: bool = False, overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import note, note_slow_products, print_json, print_matrix, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
+    from ..writing.resume import left_behind
 
     source = opened_gguf(model)
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
+    for warning in left_behind([Path(output)], resume):
+        note(f"warning: {warning}")
     note_slow_products(threads)
     with window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
-            source, file, output, n_ctx=ctx, chunks=chunks, with_output=process_output, threads=threads,
+            source, file, output, n_ctx=ctx, chunks=chunks, skip_chunks=skip_chunks, parse_special=parse_special,
+            with_output=process_output, precision=precision, save_every=save_every, resume=resume, threads=threads,
             overwrite=overwrite, progress=progress,
         )  # fmt: skip
     print_json(matrix) if json else print_matrix(matrix)

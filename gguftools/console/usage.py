@@ -41,7 +41,9 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     }),
     "imatrix": _by_old({
         DROPPED: "--no-ppl",
-        DROPPED_WITH_VALUE: "--output-frequency -ofreq --ofreq --output-format --save-frequency",
+        DROPPED_WITH_VALUE: "--output-frequency -ofreq --ofreq --output-format",
+        "--skip-chunks": "--chunk --from-chunk", "--save-every": "--save-frequency",
+        "--process-output": "--with-output",
     }),
     "perplexity": {"--ppl-output-type": DROPPED_WITH_VALUE},
     "split": {"--split": DROPPED},
@@ -71,9 +73,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "imatrix": {
         "--in-file": "matrices are put together by `gguftools imatrix-info A B --merge OUTPUT`",
-        "--show-statistics": "`gguftools imatrix-info MATRIX` shows them",
-        "--parse-special": "special tokens that a text spells stay text",
-        **_by_old({"cut the text instead: windows are counted from its start": "--chunk --from-chunk"}),
+        "--show-statistics": "`gguftools imatrix-info MATRIX --statistics` shows them",
     },
     "perplexity": {
         **_by_old({

@@ -1,57 +1,168 @@
-"""Measure an importance matrix: which columns of each weight meet large inputs while the model reads a text."""
+"""Measure an importance matrix: which columns of each weight meet large inputs while the model reads texts."""
 
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quants.arguments import PathLike, as_path
-from quants.errors import ModelError
+from quants.arguments import PathLike, as_count, as_path
+from quants.errors import GgufToolsError, ModelError, OptionError
 
 from ..files.atomic import NOTHING, check_target, output_path
 from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
-from .perplexity import Progress, tokens_of
+from ..writing.resume import fingerprint
+from .importance_state import State, unfinished_sums
+from .perplexity import Progress, read_text, tokens_at_once
+
+if TYPE_CHECKING:
+    from runtime.importance import Importance
+    from runtime.perplexity import Windows
 
 MOST = 3e38  # what float32 holds
+SAVE_EVERY = 10  # windows
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text as tokens, and its windows. bos: what begins each of them, None for nothing."""
+
+    tokens: Sequence[int]
+    bos: int | None
+    plan: "Windows"
 
 
 def imatrix(
-    source: PathLike | Model, text: PathLike, output: PathLike | None = None, *,
-    n_ctx: int = 512, chunks: int | None = None, with_output: bool = False, threads: int | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    source: PathLike | Model, text: PathLike | Sequence[PathLike], output: PathLike | None = None, *,
+    n_ctx: int = 512, chunks: int | None = None, skip_chunks: int = 0, parse_special: bool = False,
+    with_output: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY, resume: bool = False,
+    threads: int | None = None, overwrite: bool = False, progress: Progress | None = None,
 ) -> ImportanceMatrix:  # fmt: skip
-    """Let the model read the file `text` in windows: an importance matrix, the sums of squared inputs of its weights.
+    """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
-    Windows are those of perplexity, every position counts. output: where it is written, too: GGUF form, or the legacy
-    one if it ends in .dat; overwrite: even if it exists. n_ctx: tokens of a window. chunks: read the first so many
-    windows only. with_output: also for the weights of the head, which recipes don't ask importance for.
-    threads: default all processors. progress(windows done, of how many, 0.0).
+    text: a file, or several, whose sums add up. Windows are those of perplexity, every position counts. output: where
+    it is written, too: GGUF form, or the legacy one if it ends in .dat; overwrite: even if it exists. n_ctx: tokens of
+    a window. Of each text skip_chunks windows are left out, and then the first `chunks` are read. parse_special:
+    special tokens that a text spells become these tokens. with_output: also for the weights of the head, which recipes
+    don't ask importance for. precision: as in `perplexity`. save_every: with an output, keep the sums beside it after
+    so many windows, 0 for never; resume: go on from those that an interrupted run of the same model, texts and options
+    left. threads: default all processors. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance
     from runtime.model import Model as RunningModel
-    from runtime.perplexity import windows
+    from runtime.precision import precision_named
 
     model = opened(source)
-    reads = [*model.files, as_path(text, "the text")]
+    files = [as_path(each, "the text") for each in ([text] if isinstance(text, (str, Path)) else list(text))]  # type: ignore[arg-type]
+    if not files:
+        raise OptionError("there is no text to read")
+    reads = [*model.files, *files]
+    as_count(save_every, "save_every")
+    if resume and output is None:
+        raise OptionError("there is no output whose run could be resumed")
     target = Path("imatrix.gguf") if output is None else output_path(output)
     if output is not None:
         check_target(target, NOTHING.also(reads), overwrite)
-    tokens, bos = tokens_of(model, text)
-    plan = windows(len(tokens), n_ctx, chunks=chunks)
-    found = Importance()
-    net = RunningModel(model.metadata, model.tensors, threads=threads, observe=found.observe)
-    for done, (inputs, _) in enumerate(plan.batches(tokens, bos), 1):
-        net.lazy_logits(inputs)
-        if progress:
-            progress(done, len(plan.starts), 0.0)
-    entries = {}
+    chosen = precision_named(precision)
+    texts = [_read(model, file, n_ctx, chunks, skip_chunks, parse_special) for file in files]
+    found = Importance(wanted=lambda name: with_output or name not in ("output.weight", "token_embd.weight"))
+    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen, observe=found.observe)
+    found.threads = net.threads
+    total = sum(len(each.plan.starts) for each in texts)
+    head = _head(model, texts, n_ctx, with_output, chosen)
+    at_once = max(1, tokens_at_once(model) // n_ctx)
+    keep = save_every if output is not None else 0
+    with unfinished_sums(target, head, resume) if keep or resume else nullcontext() as state:
+        done = _restored(state, found, total)
+        if done and progress:
+            progress(done, total, 0.0)
+        saved = done
+        try:
+            for inputs in _batches(texts, done, min(at_once, keep) if keep else at_once):
+                net.lazy_logits(inputs)
+                done += len(inputs)
+                _check_finite(found)
+                if state is not None and keep and done - saved >= keep and done < total:
+                    state.save(done, found.sums)
+                    saved = done
+                if progress:
+                    progress(done, total, 0.0)
+        except GgufToolsError as error:
+            if state is not None and not isinstance(error.__cause__, OSError):
+                state.end()  # another try would end in the same way
+            raise
+        matrix = ImportanceMatrix(target, _entries(found), tuple(file.name for file in files), total, n_ctx)
+        if output is not None:
+            write_imatrix(matrix, target, overwrite, reads)
+        if state is not None:
+            state.end()
+    return matrix
+
+
+def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, skip_chunks: int, parse_special: bool) -> _Text:
+    from runtime.perplexity import windows
+
+    tokenizer = model.tokenizer
+    tokens = tokenizer.encode(read_text(file), parse_special=parse_special)
+    skipped = as_count(skip_chunks, "skip_chunks") * as_count(n_ctx, "n_ctx")
+    left = len(tokens) - skipped
+    if skipped and left < 2 * n_ctx:
+        what = f"{file} has {len(tokens)} tokens: {max(0, left)} behind its first {skip_chunks} windows of {n_ctx}"
+        raise OptionError(what, hint="at least 2 windows are needed")
+    plan = windows(left, n_ctx, chunks=chunks)
+    return _Text(tokens[skipped:], tokenizer.bos if tokenizer.add_bos else None, plan)
+
+
+def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
+    """The windows of all texts but the first `done`, up to `size` of a text at a time: ids (windows, n_ctx)."""
+    for text in texts:
+        left = text.plan.starts[done:]
+        done = max(0, done - len(text.plan.starts))
+        plan = type(text.plan)(left, text.plan.n_ctx, text.plan.first, text.plan.last)
+        for inputs, _ in plan.batches(text.tokens, text.bos, size):
+            yield inputs
+
+
+def _head(model: Model, texts: Sequence[_Text], n_ctx: int, with_output: bool, precision: str) -> dict[str, object]:
+    """What must be the same when a run is taken up again."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(np.asarray([-1 if text.bos is None else text.bos, len(text.plan.starts)], "<i8").tobytes())
+        digest.update(np.asarray(text.tokens[: n_ctx * len(text.plan.starts)], "<i8").tobytes())
+    tensors = [[tensor.name, tensor.format.name, *tensor.shape] for tensor in model.tensors.values()]
+    options = {"n_ctx": n_ctx, "with_output": with_output, "precision": precision, "tensors": tensors}
+    return {
+        "gguftools": 1, "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
+        "texts": digest.hexdigest(), "sources": fingerprint(model.files),
+    }  # fmt: skip
+
+
+def _restored(state: State | None, found: "Importance", total: int) -> int:
+    """Fill in the sums of an earlier run; how many windows they are of."""
+    from runtime.importance import Sums
+
+    if state is None or state.windows > total:
+        return 0
+    found.sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
+    return state.windows
+
+
+def _check_finite(found: "Importance") -> None:
     for name, sums in found.sums.items():
         if not np.all(sums.squares < MOST):
             raise ModelError(f"the inputs of {name!r} are too large to be squared", "keys or weights are wrong")
-        if with_output or name not in ("output.weight", "token_embd.weight"):
-            entries[name] = Entry(sums.squares.astype(np.float32), sums.counts.astype(np.float32))
-    matrix = ImportanceMatrix(target, entries, (Path(text).name,), len(plan.starts), n_ctx)
-    if output is not None:
-        write_imatrix(matrix, target, overwrite, reads)
-    return matrix
+
+
+def _entries(found: "Importance") -> dict[str, Entry]:
+    return {
+        name: Entry(*(array.astype(np.float32) for array in (sums.squares, sums.counts, sums.inputs)))
+        for name, sums in found.sums.items()
+    }

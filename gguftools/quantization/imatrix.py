@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,36 +24,18 @@ from quants.spelling import did_you_mean
 from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..writing.pipeline import FilePlan, Item, write_files
+from .imatrix_entry import Entry as Entry
+from .imatrix_entry import Floats
+from .imatrix_statistics import FIGURES, statistics
 from .recipes import layer_of
 
-Floats = NDArray[np.float32]
-
-SUMS, COUNTS = ".in_sum2", ".counts"
+SUMS, COUNTS, INPUTS, STATISTICS = ".in_sum2", ".counts", ".in_sum", ".stats"
 DEFAULT_CHUNK_SIZE = 512  # tokens; .dat files don't say
 MISSING_EXPERTS_ALLOWED = 0.05  # share of a tensor's experts that may be unseen without being an error
 DEAD_COLUMNS = 32  # so many zero weights in a row, aligned, and encoders store a block of zeros
 MAX_NAME_BYTES = 1 << 12
 WARNINGS_SHOWN = 10
 LONGEST_SHOWN = 80  # of a name that may be anything
-
-
-class Entry(NamedTuple):
-    """What was measured for one weight. sums: float32 (experts, width); counts: float32 (experts,)."""
-
-    sums: Floats
-    counts: Floats
-
-    def mean(self) -> Floats:
-        """float32 (experts, width): the importance of each column; ones for experts that saw no input."""
-        seen = self.counts > 0
-        mean = np.ones_like(self.sums)
-        np.divide(self.sums, self.counts[:, None], out=mean, where=seen[:, None])
-        return mean
-
-    @property
-    def unseen(self) -> list[int]:
-        """Experts without a single input."""
-        return [int(i) for i in np.flatnonzero(~(self.counts > 0))]
 
 
 @dataclass(frozen=True)
@@ -78,13 +60,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class ImportanceMatrix:
-    """Entries by the name of the weight, and where they are from: chunks of a text, of `chunk_size` tokens each."""
+    """Entries by the name of the weight, and where they are from: chunks of a text, of `chunk_size` tokens each.
+
+    next_layers: how many of the last layers predict tokens after the next one, as far as the file says.
+    """
 
     path: Path
     entries: dict[str, Entry]
     datasets: tuple[str, ...] = ()
     chunks: int = 0
     chunk_size: int = DEFAULT_CHUNK_SIZE
+    next_layers: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The matrix in figures."""
@@ -123,19 +109,27 @@ def _from_gguf(file: GgufFile) -> ImportanceMatrix:
         counts = file.tensors.get(weight + COUNTS)
         if counts is None:
             raise FileError(f"{file.path} has {name!r} but no {weight + COUNTS!r}")
-        for each in (tensor, counts):
+        inputs = file.tensors.get(weight + INPUTS)
+        for each in filter(None, (tensor, counts, inputs)):
             if each.format.name != "F32":
                 raise FileError(f"{file.path}: {each.name!r} is {each.format.name}; sums and counts are F32")
         if not counts.size or not tensor.size or tensor.size % counts.size:
             raise FileError(f"{file.path}: {name!r} has {tensor.size} values for {counts.size} counts")
-        sums = tensor.float32().reshape(counts.size, -1)
-        entries[weight] = Entry(sums.astype(np.float32), counts.float32().reshape(-1).astype(np.float32))
+        if inputs is not None and inputs.size != tensor.size:
+            raise FileError(f"{file.path}: {inputs.name!r} has {inputs.size} values, {name!r} has {tensor.size}")
+        rows = [
+            None if each is None else each.float32().reshape(counts.size, -1).astype(np.float32)
+            for each in (tensor, inputs)
+        ]
+        assert rows[0] is not None
+        entries[weight] = Entry(rows[0], counts.float32().reshape(-1).astype(np.float32), rows[1])
     if not entries:
         raise FileError(f"{what}: it has no tensor whose name ends in {SUMS}")
     return ImportanceMatrix(
         file.path, entries, tuple(map(str, file.metadata.get("imatrix.datasets", ()))),
         int(file.metadata.get("imatrix.chunk_count", 0)),
         int(file.metadata.get("imatrix.chunk_size", DEFAULT_CHUNK_SIZE)),
+        int(file.metadata.get("imatrix.n_layer_nextn", 0)),
     )  # fmt: skip
 
 
@@ -192,29 +186,44 @@ def write_imatrix(
             for piece in _dat_pieces(matrix):
                 file.write(piece)
         return
-    metadata = Metadata({"general.type": "imatrix", "imatrix.datasets": list(matrix.datasets),
-                         "imatrix.chunk_count": matrix.chunks, "imatrix.chunk_size": matrix.chunk_size})  # fmt: skip
+    head: dict[str, Any] = {"general.type": "imatrix", "imatrix.datasets": list(matrix.datasets),
+                            "imatrix.chunk_count": matrix.chunks, "imatrix.chunk_size": matrix.chunk_size}  # fmt: skip
+    if matrix.next_layers:
+        head["imatrix.n_layer_nextn"] = matrix.next_layers
+    metadata = Metadata(head | {"imatrix.stats_schema": list(FIGURES)})
+    figures = statistics(matrix.entries, matrix.next_layers).tensors
     arrays: dict[str, Floats] = {}
     for name, entry in sorted(matrix.entries.items()):
         arrays |= {name + SUMS: entry.sums, name + COUNTS: entry.counts[:, None]}
+        if entry.inputs is not None:
+            arrays[name + INPUTS] = entry.inputs
+        if len(entry.counts) == 1:  # a row is written as ggml does, which counts no dimension of one
+            arrays |= {key: arrays[key][0] for key in (name + SUMS, name + COUNTS, name + INPUTS) if key in arrays}
+        if name in figures:
+            arrays[name + STATISTICS] = figures[name].as_stored()
     items = tuple(Item(tensor, tensor.format) for tensor in (from_array(*each) for each in arrays.items()))
     write_files([FilePlan(path, metadata, items)], overwrite=overwrite, reads=read, finite=False)
 
 
 def _dat_pieces(matrix: ImportanceMatrix) -> Iterable[bytes]:
-    yield struct.pack("<i", len(matrix.entries))
-    for name, entry in sorted(matrix.entries.items()):
+    stored = {name: entry for name, entry in matrix.entries.items() if len(entry.unseen) < len(entry.counts)}
+    yield struct.pack("<i", len(stored))
+    for name, entry in sorted(stored.items()):
         calls = max(1, -(-int(entry.counts.max()) // max(1, matrix.chunk_size)))
         values = entry.mean() * np.float32(calls)
         raw_name = name.encode()
         yield struct.pack("<i", len(raw_name)) + raw_name + struct.pack("<ii", calls, values.size)
         yield values.astype("<f4").tobytes()
-    dataset = (matrix.datasets[0] if matrix.datasets else "").encode()
+    dataset = (matrix.datasets[-1] if matrix.datasets else "").encode()  # the form has room for one
     yield struct.pack("<ii", matrix.chunks, len(dataset)) + dataset
 
 
 def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
-    """The matrix that measuring all their texts at once would have given. Raises FileError where shapes differ."""
+    """The matrix that measuring all their texts at once would have given. Raises FileError where shapes differ.
+
+    An entry of which one matrix has no sums of inputs, as those of the legacy form, has none. Chunks of other sizes
+    count as so many of the first one's size.
+    """
     if not matrices:
         raise OptionError("there is nothing to merge")
     first = matrices[0]
@@ -222,12 +231,30 @@ def merge(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
     for matrix in matrices:
         for name, entry in matrix.entries.items():
             have = entries.get(name)
-            if have is not None and have.sums.shape != entry.sums.shape:
-                found = f"{name!r} has shape {entry.sums.shape}, before it was {have.sums.shape}"
-                raise FileError(f"{matrix.path}: {found}", hint="they are of different models")
-            entries[name] = entry if have is None else Entry(have.sums + entry.sums, have.counts + entry.counts)
+            entries[name] = entry if have is None else _added(have, entry, name, matrix.path)
     datasets = tuple(dict.fromkeys(name for matrix in matrices for name in matrix.datasets))
-    return replace(first, entries=entries, datasets=datasets, chunks=sum(m.chunks for m in matrices))
+    size = max(1, first.chunk_size)
+    tokens = sum(matrix.chunks * matrix.chunk_size for matrix in matrices)
+    next_layers = max(matrix.next_layers for matrix in matrices)
+    chunks = (tokens + size // 2) // size
+    return replace(first, entries=entries, datasets=datasets, chunks=chunks, next_layers=next_layers)
+
+
+def _added(one: Entry, other: Entry, name: str, path: Path) -> Entry:
+    one, other = _split_like(one, other), _split_like(other, one)
+    if one.sums.shape != other.sums.shape:
+        found = f"{name!r} has shape {other.sums.shape}, before it was {one.sums.shape}"
+        raise FileError(f"{path}: {found}", hint="they are of different models")
+    inputs = None if one.inputs is None or other.inputs is None else one.inputs + other.inputs
+    return Entry(one.sums + other.sums, one.counts + other.counts, inputs)
+
+
+def _split_like(entry: Entry, other: Entry) -> Entry:
+    """An entry of the legacy form, which counts all experts as one, as one with the experts of the other."""
+    experts = len(other.counts)
+    if len(entry.counts) > 1 or experts == 1 or entry.sums.size != other.sums.size or entry.inputs is not None:
+        return entry
+    return Entry(entry.sums.reshape(experts, -1), np.repeat(entry.counts, experts))
 
 
 def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> ImportanceMatrix:

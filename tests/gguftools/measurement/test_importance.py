@@ -10,9 +10,12 @@ import pytest
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.measurement.importance import imatrix
-from gguftools.quantization.imatrix import read_imatrix
+from gguftools.quantization.imatrix import ImportanceMatrix, merge, read_imatrix
+from quants.errors import FileError, ModelError, OptionError
 
-from ...conftest import ROOT
+from ...conftest import DATA, ROOT
+
+TEXT = ROOT / "examples" / "persuasion.txt"
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +46,117 @@ def test_the_head_on_request(model: Path, tmp_path: Path) -> None:
     entry = found.entries["output.weight"]
     assert entry.counts.tolist() == [128.0]
     assert np.isfinite(entry.sums).all()
+
+
+def test_the_reference_s_sums(model: Path) -> None:
+    """Made with caches in float32 and without flash attention, which rounds to float16."""
+    theirs = read_imatrix(DATA / "golden" / "austen.imatrix.gguf")
+    ours = imatrix(model, TEXT, n_ctx=128, skip_chunks=1, chunks=3, with_output=True, precision="reference")
+    assert set(ours.entries) == set(theirs.entries)
+    assert (ours.chunks, ours.chunk_size, ours.datasets) == (theirs.chunks, theirs.chunk_size, theirs.datasets)
+    for name, entry in theirs.entries.items():
+        mine = ours.entries[name]
+        assert np.array_equal(mine.counts, entry.counts), name
+        assert mine.sums == pytest.approx(entry.sums, rel=2e-3), name
+        assert mine.inputs is not None
+        assert entry.inputs is not None
+        assert np.linalg.norm(mine.sums - entry.sums) < 2e-4 * np.linalg.norm(entry.sums), name
+        assert np.linalg.norm(mine.inputs - entry.inputs) < 3e-4 * np.linalg.norm(entry.inputs), name
+
+
+def same(one: ImportanceMatrix, other: ImportanceMatrix, exactly: float = 0) -> None:
+    assert set(one.entries) == set(other.entries)
+    for name, entry in one.entries.items():
+        for mine, theirs in zip(entry, other.entries[name], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=exactly, atol=exactly, err_msg=name)
+
+
+def test_several_texts_add_up(model: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text(TEXT.read_text()[5000:9000])
+    both = imatrix(model, [TEXT, short], n_ctx=64, chunks=2)
+    apart = merge([imatrix(model, text, n_ctx=64, chunks=2) for text in (TEXT, short)])
+    assert (both.chunks, both.datasets) == (apart.chunks, apart.datasets) == (4, ("persuasion.txt", "short.txt"))
+    same(both, apart, 1e-5)
+
+
+def test_special_tokens_on_request(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "chat.txt"
+    text.write_text("<|eot_id|>Anne said.\n" * 40)
+    spelled, parsed = (imatrix(model, text, n_ctx=32, parse_special=parse).chunks for parse in (False, True))
+    assert parsed < spelled
+
+
+def test_too_much_is_skipped(model: Path) -> None:
+    with pytest.raises(OptionError, match=r"persuasion\.txt has \d+ tokens: 0 behind its first 99999 windows of 64"):
+        imatrix(model, TEXT, n_ctx=64, skip_chunks=99999)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(windows: int):
+    def progress(done: int, total: int, value: float) -> None:
+        if done >= windows:
+            raise Killed
+
+    return progress
+
+
+def interrupted(model: Path, target: Path, windows: int = 5, **options) -> None:
+    with pytest.raises(Killed):
+        imatrix(model, TEXT, target, n_ctx=64, chunks=8, save_every=2, progress=killed_after(windows), **options)
+    assert not target.exists()
+
+
+def test_a_killed_run_goes_on(model: Path, tmp_path: Path) -> None:
+    whole = imatrix(model, TEXT, tmp_path / "whole.gguf", n_ctx=64, chunks=8, save_every=2)
+    target, seen = tmp_path / "part.gguf", []
+    interrupted(model, target)
+    imatrix(
+        model, TEXT, target, n_ctx=64, chunks=8, save_every=2, resume=True,
+        progress=lambda done, *_: seen.append(done),
+    )  # fmt: skip
+    assert seen == [6, 8]
+    same(read_imatrix(target), whole)
+    assert (tmp_path / "part.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part.gguf", "whole.gguf"]
+
+
+def test_what_a_kill_cut_off_is_not_believed(model: Path, tmp_path: Path) -> None:
+    target, seen = tmp_path / "m.gguf", []
+    interrupted(model, target, 6)
+    partial, journal = tmp_path / "m.gguf.partial", tmp_path / "m.gguf.partial.journal"
+    data = bytearray(partial.read_bytes())
+    data[0] ^= 1  # of the first place, which has six windows; the second one has four
+    partial.write_bytes(data)
+    with journal.open("a") as lines:
+        lines.write('{"windows": 8, "at"')
+    whole = imatrix(model, TEXT, n_ctx=64, chunks=8)
+    resumed = imatrix(
+        model, TEXT, target, n_ctx=64, chunks=8, resume=True, progress=lambda done, *_: seen.append(done)
+    )
+    assert seen[0] == 4
+    same(resumed, whole, 1e-5)
+
+
+def test_another_run_is_not_resumed(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "m.gguf"
+    interrupted(model, target)
+    with pytest.raises(FileError, match="begun on other texts or windows"):
+        imatrix(model, TEXT, target, n_ctx=64, chunks=4, resume=True)
+    with pytest.raises(FileError, match="begun with other options"):
+        imatrix(model, TEXT, target, n_ctx=64, chunks=8, with_output=True, resume=True)
+    anew = imatrix(model, TEXT, target, n_ctx=64, chunks=4)
+    assert anew.chunks == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_an_error_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gguftools.measurement import importance
+
+    monkeypatch.setattr(importance, "MOST", 0.0)
+    with pytest.raises(ModelError, match="too large to be squared"):
+        imatrix(model, TEXT, tmp_path / "m.gguf", n_ctx=64, chunks=4)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,120 @@
+"""Sums of an importance matrix that is being measured, kept beside it so that a killed run can be taken up again.
+
+    NAME.partial            two places for the sums, float64, and counts, int64, which are written in turn
+    NAME.partial.journal    one JSON line that says what they are measured on and of, then one for each time they were
+                            written: {"windows": done, "at": first byte, "crc": crc32, "entries": [[name, experts,
+                            width], …]}
+
+A line is noted after its bytes were handed to the system, and these are compared with their sum before they are
+believed; if the last ones are not whole, those before them are.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import FileError
+
+from ..files.atomic import Unfinished, explained, unfinished, write_at
+from ..writing.resume import JOURNAL, PARTIAL
+
+if TYPE_CHECKING:
+    from runtime.importance import Sums
+
+Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+
+
+@dataclass
+class State:
+    """What is kept. windows, sums: of the earlier run: squares and inputs (experts, width) and counts (experts,)."""
+
+    file: Unfinished
+    windows: int = 0
+    sums: dict[str, Arrays] = field(default_factory=dict)
+    _last: tuple[int, int] = (0, 0)  # first byte and bytes of what was written last, which stays as it is
+
+    def save(self, windows: int, sums: Mapping[str, "Sums"]) -> None:
+        """Keep the sums of so many windows."""
+        data = b"".join(
+            np.ascontiguousarray(array, kind).tobytes()
+            for each in sums.values()
+            for array, kind in ((each.squares, "<f8"), (each.inputs, "<f8"), (each.counts, "<i8"))
+        )
+        first, size = self._last
+        at = 0 if first >= len(data) else first + size
+        entries = [[name, *each.squares.shape] for name, each in sums.items()]
+        with explained(self.file.target, len(data)):
+            write_at(self.file.fd, memoryview(data), at)
+            self.file.note({"windows": windows, "at": at, "crc": zlib.crc32(data), "entries": entries})
+        self._last = at, len(data)
+
+    def end(self) -> None:
+        """Remove what is kept: the work is done, or cannot be done."""
+        self.file.abandon()
+
+    def restore(self, lines: Sequence[str]) -> None:
+        """Take the sums of the last line that is as it was written."""
+        for line in reversed(lines):
+            with suppress(ValueError, KeyError, TypeError, OverflowError):  # the line that a kill cut off
+                if self._take(json.loads(line)):
+                    return
+
+    def _take(self, line: Mapping[str, Any]) -> bool:
+        shapes = [(str(name), int(experts), int(width)) for name, experts, width in line["entries"]]
+        size = sum(8 * experts * (2 * width + 1) for _, experts, width in shapes)
+        at, windows = int(line["at"]), int(line["windows"])
+        if min(at, size, windows) < 0 or at + size > os.fstat(self.file.fd).st_size:
+            return False
+        data = os.pread(self.file.fd, size, at)
+        if zlib.crc32(data) != line["crc"]:
+            return False
+        position = 0
+        for name, experts, width in shapes:
+            arrays = []
+            for kind, count in (("<f8", experts * width), ("<f8", experts * width), ("<i8", experts)):
+                arrays.append(np.frombuffer(data, kind, count, position).copy())
+                position += 8 * count
+            self.sums[name] = arrays[0].reshape(experts, width), arrays[1].reshape(experts, width), arrays[2]
+        self.windows, self._last = windows, (at, size)
+        return True
+
+
+@contextmanager
+def unfinished_sums(target: Path, head: Mapping[str, Any], resume: bool) -> Iterator[State]:
+    """Begin to keep the sums of the matrix `target`, or take up those that an earlier run left.
+
+    head: what they are measured on. Raises FileError where another run is at work on it, where a stranger's files have
+    these names, or where the earlier run measured something else.
+    """
+    with unfinished(target, PARTIAL, PARTIAL + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
+        if resume and file.lines:
+            _check_same(json.loads(file.lines[0]), head, target)
+        sizes = [0]
+        with suppress(OSError):
+            sizes.append(file.path.lstat().st_size)
+        file.open(*(sizes if file.lines else [0]))
+        state = State(file)
+        with explained(target, 0):
+            if resume and file.lines:
+                state.restore(file.lines[1:])
+            else:
+                file.restart(head)
+        yield state
+
+
+def _check_same(earlier: Mapping[str, Any], head: Mapping[str, Any], target: Path) -> None:
+    reasons = {
+        "importance matrix": "with other options, or as another file",
+        "texts": "on other texts or windows", "sources": "with a model that was changed since",
+    }  # fmt: skip
+    for key, why in reasons.items():
+        if earlier.get(key) != head[key]:
+            raise FileError(f"{target} was begun {why}", hint="run it without --resume to start anew")

@@ -1,0 +1,14 @@
+"""Sums over the rows of a float32 matrix, in float64."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_columns(x, start, stop, squares, inputs):  # type: ignore[no-untyped-def]
+    """Add columns start … stop - 1 of x (n, width) and their squares to float64 (width,), one row after the other."""
+    for r in range(x.shape[0]):
+        for i in range(start, stop):
+            value = np.float64(x[r, i])
+            squares[i] += value * value
+            inputs[i] += value
