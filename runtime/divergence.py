@@ -9,6 +9,7 @@ A base is a model that runs, or what an earlier run kept of one (`stored_logits`
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,12 +25,13 @@ from .windows import Window, batched
 # Columns of what is kept of a prediction: beside the base, and of each model's logits alone.
 KL, KL_REVERSE, VARIATION = range(3)
 Z, ENTROPY, TOP, TOP_LOGIT, LOG_P = range(5)
+APART, OWN = 3, 5  # how many there are of both
 LOGITS_AT_ONCE = 1 << 25  # of one model: 134 MB
 LEAST_POSITIONS = 16  # at a time, however large the vocabulary
 
 LazyForward = Callable[[Ids, int], LazyLogits]  # as `Model.lazy_logits`
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean KL of the first model so far
-Save = Callable[[int, int, int, Floats], None]  # window, predictions start and stop of it, the base's logits of them
+Save = Callable[[int, int, int, "Rows"], None]  # window, predictions start and stop of it, what the base says of them
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Logits(Protocol):
     def logits(self, window: int, start: int, stop: int) -> Floats: ...
 
 
-class Base(Logits, Protocol):
+class Base(Protocol):
     """What models are compared with.
 
     lower_bound: whether divergences from it are only lower bounds. rows, compare: `row_figures` and `compare`, or what
@@ -60,7 +62,9 @@ class Base(Logits, Protocol):
 
     @property
     def lower_bound(self) -> bool: ...
-    def rows(self, logits: Floats, targets: Ids, threads: int) -> Rows: ...
+    @property
+    def vocabulary(self) -> int: ...
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows: ...
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles: ...
 
 
@@ -98,8 +102,13 @@ class RunningLogits:
     def logits(self, window: int, start: int, stop: int) -> Floats:
         return self.states(window, start, stop).float32()
 
-    def rows(self, logits: Floats, targets: Ids, threads: int) -> Rows:
-        return row_figures(logits, targets, threads)
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of tokens that it gives logits of."""
+        return (self._states or self.states(0, 0, 1)).weight.rows
+
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
+        return row_figures(self.logits(window, start, stop), targets, threads)
 
     def compare(self, base: Rows, other: Rows, threads: int) -> Doubles:
         return compare(base, other, threads)
@@ -109,6 +118,13 @@ class RunningLogits:
         group = next(batched(following, self.at_once))
         self._begin, self._first = window, group[0].first
         return self.forward(np.stack([each.inputs for each in group]), self._first)
+
+
+class Kept(Protocol):
+    """What is kept of windows that were measured: float64 (predictions, `columns`)."""
+
+    def earlier(self, window: int) -> Doubles | None: ...
+    def note(self, window: int, values: Doubles) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -128,44 +144,60 @@ class Predictions:
 
 def divergence(
     windows: Sequence[Window], base: Base, others: Mapping[str, Logits], *, progress: Progress | None = None,
-    save: Save | None = None, threads: int = 1,
+    save: Save | None = None, kept: Kept | None = None, threads: int = 1,
 ) -> Predictions:  # fmt: skip
-    """Compare models, by name, with a base at every scored position. save: is given the base's logits as they come.
+    """Compare models, by name, with a base at every scored position.
 
-    progress: called after each window. Raises OptionError where vocabularies differ, ModelError for logits that are
-    not finite, each with the name.
+    save: is given what the base says as it comes. kept: has what was measured before, which is not measured again, and
+    is given each window when it is done. progress: called after each window. Raises OptionError where vocabularies
+    differ, ModelError for logits that are not finite, each with the name.
     """
     count = sum(len(window.scored) for window in windows)
-    of_base = np.empty((count, 5))
-    own = {name: np.empty((count, 5)) for name in others}
-    apart = {name: np.empty((count, 3)) for name in others}
-    vocabulary = base.logits(0, 0, 1).shape[1] if count else 1
-    begin, step = 0, max(LEAST_POSITIONS, LOGITS_AT_ONCE // vocabulary)
+    every = np.empty((count, columns(len(others))))
+    of_base = every[:, :OWN]
+    own = {name: every[:, columns(i) : columns(i) + OWN] for i, name in enumerate(others)}
+    apart = {name: every[:, columns(i) + OWN : columns(i + 1)] for i, name in enumerate(others)}
+    begin = 0
     for number, window in enumerate(windows):
-        for start, stop in spans(len(window.scored), step):
+        whole = slice(begin, begin + len(window.scored))
+        earlier = None if kept is None else kept.earlier(number)
+        if earlier is not None:
+            every[whole] = earlier
+        for start, stop in spans(len(window.scored), _step(base)) if earlier is None else ():
             targets = window.targets[start:stop]
-            expected = base.rows(base.logits(number, start, stop), targets, threads)
-            if save is not None:
-                save(number, start, stop, expected.logits)
+            expected = base.rows(number, start, stop, targets, threads)
             here = slice(begin + start, begin + stop)
             of_base[here] = expected.values
             _check("the base", number, expected.values)
+            if save is not None:
+                save(number, start, stop, expected)
             for name, model in others.items():
                 logits = model.logits(number, start, stop)
-                if logits.shape != expected.logits.shape:
-                    sizes = f"{expected.logits.shape[1]} tokens, {name} one of {logits.shape[1]}"
+                if logits.shape[1] != base.vocabulary:
+                    sizes = f"{base.vocabulary} tokens, {name} one of {logits.shape[1]}"
                     raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
                 got = row_figures(logits, targets, threads)
                 _check(name, number, got.values)
                 own[name][here] = got.values
                 apart[name][here] = base.compare(expected, got, threads)
-                _check(name, number, apart[name][here])
+                _check(name, number, apart[name][here, : 1 if base.lower_bound else None])
+        if kept is not None and earlier is None:
+            kept.note(number, every[whole])
         begin += len(window.scored)
         if progress is not None:
             first = next(iter(apart.values()), None)
             progress(number + 1, len(windows), 0.0 if first is None else float(first[:begin, KL].mean()))
     where = [(np.full(len(each.scored), i), each.scored) for i, each in enumerate(windows)]
     return Predictions(of_base, own, apart, *(np.concatenate(each) for each in zip(*where, strict=True)))
+
+
+def columns(models: int) -> int:
+    """How many numbers are kept of a prediction beside so many models."""
+    return OWN + models * (OWN + APART)
+
+
+def _step(base: Base) -> int:
+    return max(LEAST_POSITIONS, LOGITS_AT_ONCE // base.vocabulary)
 
 
 def _check(name: str, window: int, values: Doubles) -> None:

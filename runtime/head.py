@@ -113,24 +113,41 @@ def head(forward: Pass, x: Floats) -> LazyLogits | Floats:
         return x
     if "output_proj.weight" in tensors:
         x = forward.project(tensors, "output_proj", x)
-    weight, finish = output_of(forward.network, threads)
+    output = output_of(forward.network)
     if forward.observe:
-        forward.observe(weight.name, x, 0, 1)
-    return LazyLogits(x, weight, finish, threads, forward.precision, forward.profile)
+        forward.observe(output.weight.name, x, 0, 1)
+    return LazyLogits(x, output.weight, output.finish(threads), threads, forward.precision, forward.profile)
 
 
-def output_of(network: Network, threads: int) -> tuple[Tensor, Finish]:
-    """The matrix that gives logits, and what is done to them after it."""
+@dataclass(frozen=True)
+class Output:
+    """What gives logits: a matrix, and what is done to its products after it.
+
+    bias: float32 (vocabulary,) or None. scale: of the sum of both. softcap: what tanh keeps the result within.
+    """
+
+    weight: Tensor
+    bias: Floats | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def finish(self, threads: int) -> Finish:
+        bias, scale, cap = self.bias, np.float32(self.scale), self.softcap
+
+        def finish(logits: Floats, first: int) -> Floats:
+            if bias is not None:
+                logits += bias[first : first + logits.shape[1]]
+            if scale != 1:
+                logits *= scale
+            return ops.softcap(logits, cap, threads) if cap else logits
+
+        return finish
+
+
+def output_of(network: Network) -> Output:
+    """What gives this model's logits."""
     hyper, tensors = network.hyper, network.global_tensors
     name = "output" if "output.weight" in tensors else "token_embd"
     bias = tensors.array("output.bias")  # which a tied head may have, too
-    scale = np.float32(hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1))
-
-    def finish(logits: Floats, first: int) -> Floats:
-        if bias is not None:
-            logits += bias[first : first + logits.shape[1]]
-        if scale != 1:
-            logits *= scale
-        return ops.softcap(logits, hyper.logit_softcap, threads) if hyper.logit_softcap else logits
-
-    return tensors.need(f"{name}.weight"), finish
+    scale = hyper.logit_scale * (hyper.tied_logit_scale if name == "token_embd" else 1)
+    return Output(tensors.need(f"{name}.weight"), bias, scale, hyper.logit_softcap)

@@ -50,8 +50,9 @@ class StoredLogits:
         values += minimum[:, None]
         return values
 
-    def rows(self, logits: Floats, targets: Ids, threads: int) -> Rows:
+    def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
         """What is known of stored rows alone; the targets' log-probabilities are those of the file, as it has them."""
+        logits = self.logits(window, start, stop)
         figures = row_figures(logits, targets, threads)
         figures.values[:, LOG_P] = logits[np.arange(len(logits)), targets]
         return figures

@@ -113,7 +113,8 @@ class TokenSteps:
         self.x = vectors(network.hyper.width)
         for layer in network.layers:
             (self._parallel if network.hyper.parallel else self._sequential)(layer)
-        self.output, self.finish = output_of(network, threads)
+        output = output_of(network)
+        self.output, self.finish = output.weight, output.finish(threads)
         self.logits = aligned((MOST_TOKENS, self.output.rows))
         self._product(self._normed(network.global_tensors, "output_norm", self.x), self.output, None, self.logits)
         self.rows = np.stack(self.operations.rows)

@@ -313,7 +313,7 @@ def _saving(
     with atomic_output(path, overwrite=overwrite, reads=reads) as file:
         writer = StoredWriter(file.write, size, thread_count(threads))
         writer.begin(np.array(reading.tokens, np.int64), n_ctx)
-        yield lambda window, start, stop, logits: writer.rows(logits)
+        yield lambda window, start, stop, rows: writer.rows(rows.logits)
 
 
 def _figures(

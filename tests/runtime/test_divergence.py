@@ -38,8 +38,12 @@ class Made:
     def logits(self, window, start, stop):
         return self.table[WINDOWS[window].inputs[WINDOWS[window].scored[start:stop]]]
 
-    def rows(self, logits, targets, threads):
-        return row_figures(logits, targets, threads)
+    @property
+    def vocabulary(self):
+        return self.table.shape[1]
+
+    def rows(self, window, start, stop, targets, threads):
+        return row_figures(self.logits(window, start, stop), targets, threads)
 
     def compare(self, base: Rows, other: Rows, threads):
         return compare(base, other, threads)
@@ -232,3 +236,26 @@ def test_what_is_written_is_what_the_reference_writes():
     assert (apart != 0).mean() < 2e-3  # halves, where its compiler fuses a product and a sum
     minima = (np.ascontiguousarray(each.words[..., 2:4]).view("<f4") for each in (ours, theirs))
     np.testing.assert_allclose(*minima, atol=2e-6)
+
+
+def test_windows_that_were_measured_are_not_measured_again():
+    class Kept(dict):
+        def earlier(self, window):
+            return self.get(window)
+
+        def note(self, window, values):
+            assert window not in self
+            self[window] = values.copy()
+
+    kept, models = Kept(), {"x": Made(TABLE + NOISE), "y": Made(TABLE - NOISE)}
+    whole = divergence(WINDOWS, Made(TABLE), models, kept=kept)
+    assert len(kept) == len(WINDOWS)
+    del kept[1], kept[4]
+    broken = Made(np.full_like(TABLE, np.nan))
+    with pytest.raises(ModelError, match="window 2 "):
+        divergence(WINDOWS, broken, models, kept=kept)
+    again = divergence(WINDOWS, Made(TABLE), models, kept=kept)
+    assert np.array_equal(again.base, whole.base)
+    for name in models:
+        assert np.array_equal(again.others[name], whole.others[name])
+        assert np.array_equal(again.apart[name], whole.apart[name])
