@@ -21,6 +21,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
+    "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
     "gguftools.measurement.perplexity": "perplexity",
     "gguftools.metadata.edit": "set_metadata",
@@ -32,9 +33,9 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "export", "formats",
-    "gpu_split", "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata", "split",
-    "validate", "weight_errors",
+    "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "evaluate", "export",
+    "formats", "gpu_split", "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata",
+    "split", "validate", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
     from .measurement.divergence import divergence
+    from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity
     from .metadata.edit import set_metadata

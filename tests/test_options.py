@@ -24,8 +24,8 @@ OPTIONS = {
 # A call of each command that is right; MODEL, CK, TEXT, MATRIX and SHARD stand for files.
 CALLS = {
     "architectures": "", "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
-    "demo": "-o out", "diff": "MODEL MODEL", "export": "MODEL -o out", "formats": "",
-    "gpu-split": "activations --vram 1G", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
+    "demo": "-o out", "diff": "MODEL MODEL", "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
+    "formats": "", "gpu-split": "activations --vram 1G", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "set-metadata": "MODEL general.name=x", "show": "MODEL",
     "split": "MODEL -o out", "validate": "MODEL",
@@ -38,6 +38,9 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
     "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
     "--save-every": ("-1", "x", ""),
+    "--tasks": COUNTS, "--seed": ("-1", "x", "4294967296", ""),
+    "--hellaswag": ("", "absent", "TEXT", "MODEL"), "--winogrande": ("", "absent", "TEXT", "MODEL"),
+    "--multiple-choice": ("", "absent", "TEXT", "MODEL"),
     "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
     "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
@@ -78,7 +81,9 @@ def files(tmp_path_factory) -> dict[str, Path]:
     done = run("imatrix", model, "-f", TEXT, "-o", matrix, "--chunks", 1, "-c", 64, cwd=folder)
     assert done.returncode == 0, done.stderr
     shard = next(folder.glob("set-00001-*"))
-    return {"MODEL": model, "MATRIX": matrix, "CK": EXAMPLE, "TEXT": TEXT, "SHARD": shard}
+    tasks = folder / "tasks.txt"
+    tasks.write_text("Talking: They went\n2\nout.\nin.\naway.\nhome.\n")
+    return {"TASKS": tasks, "MODEL": model, "MATRIX": matrix, "CK": EXAMPLE, "TEXT": TEXT, "SHARD": shard}
 
 
 def refuses(words: list[str], files: dict[str, Path], folder: Path, monkeypatch) -> str:

@@ -45,6 +45,10 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--skip-chunks": "--chunk --from-chunk", "--save-every": "--save-frequency",
         "--process-output": "--with-output",
     }),
+    "evaluate": _by_old({
+        "--tasks": "--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks",
+        "--multiple-choice": "-bf --binary-file",
+    }),
     "perplexity": {"--ppl-output-type": DROPPED_WITH_VALUE},
     "split": {"--split": DROPPED},
     "merge": {"--merge": DROPPED, "--delete-splits": "--free"},
@@ -77,7 +81,8 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "perplexity": {
         **_by_old({
-            "only perplexity is measured": "--hellaswag --winogrande --multiple-choice",
+            "`gguftools evaluate MODEL --hellaswag FILE` measures it, and others":
+                "--hellaswag --winogrande --multiple-choice",
             "`gguftools.divergence(MODEL, BASE, TEXT)` in Python measures it": "--kl-divergence --kl-divergence-base",
         }),
         "--save-all-logits": "logits are not kept",
@@ -128,6 +133,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("vocab", "all_tensors errors imatrix", "vocabularies are compared, not tensors"),
         ("errors", "all_tensors", "errors are those of all tensors"),
     ],
+    "evaluate": [("json", "markdown", ONE_FORM)],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
         ("running", "json", "the JSON has the value after every window"),

@@ -26,7 +26,7 @@ CALLS = {
     "perplexity --model model.gguf -f t.txt -t8 -b 512": "`gguftools perplexity model.gguf -f t.txt --threads 8`",
     "perplexity model.gguf -f t.txt --ctx-size=512": "--ctx 512`",
     "perplexity model.gguf -f t.txt --ppl-stride 256": "--stride 256`",
-    "perplexity model.gguf -f t.txt --hellaswag": "only perplexity is measured",
+    "perplexity model.gguf -f t.txt --hellaswag": "`gguftools evaluate MODEL --hellaswag FILE`",
     "perplexity model.gguf t.txt -f x": "--file t.txt",
     "imatrix -m model.gguf -f t.txt -o i.gguf -ngl 99": "`gguftools imatrix model.gguf -f t.txt -o i.gguf`",
     "imatrix model.gguf -f t.txt -o i.gguf --in-file a.gguf": "imatrix-info",

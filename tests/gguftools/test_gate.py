@@ -34,7 +34,7 @@ WRITES = {
 }  # fmt: skip
 FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 
-READERS = {"architectures", "audit", "diff", "formats", "perplexity", "show", "validate"}
+READERS = {"architectures", "audit", "diff", "evaluate", "formats", "perplexity", "show", "validate"}
 
 
 @dataclass(frozen=True)

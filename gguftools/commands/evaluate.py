@@ -1,0 +1,77 @@
+"""Measure how often models choose the right answer, as llama-perplexity: HellaSwag, Winogrande, multiple choice."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from ..measurement.evaluation import EvaluationReport, TestReport
+
+EXAMPLES = (
+    "gguftools evaluate model-F16.gguf model-Q4_K_M.gguf --hellaswag hellaswag_val_full.txt",
+    "gguftools evaluate model.gguf --winogrande winogrande.csv --multiple-choice mmlu.bin --tasks 1000",
+)
+
+
+def evaluate(
+    models: Annotated[list[Path], Argument(help="GGUF files to measure (of split sets, any shard).")],
+    hellaswag: Annotated[Path | None, Option(metavar="FILE", help="Tasks of HellaSwag: text, 6 lines each.")] = None,
+    winogrande: Annotated[Path | None, Option(metavar="FILE", help="Tasks of Winogrande: CSV, a line each.")] = None,
+    multiple_choice: Annotated[
+        Path | None, Option(metavar="FILE", help="Tasks of MMLU, ARC, TruthfulQA: llama-perplexity's binary form.")
+    ] = None,
+    tasks: Annotated[
+        int | None, Option(min=1, help="Tasks drawn of each test; 400 of HellaSwag and all others if not given.")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the draw; 1 draws llama-perplexity's tasks.")] = 1,
+    ctx: int = 512, threads: int | None = None,
+    precision: Annotated[
+        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+    ] = "float32",
+    markdown: bool = False, json: bool = False,
+) -> None:  # fmt: skip
+    from ..console.ui import note_slow_products, said, usage, window_progress
+    from ..measurement.evaluation import evaluate as measure
+    from ..model import opened_gguf
+
+    if hellaswag is None and winogrande is None and multiple_choice is None:
+        usage("no test is given", "add --hellaswag FILE, --winogrande FILE or --multiple-choice FILE")
+    note_slow_products(threads)
+    what = models[0].name if len(models) == 1 else f"{len(models)} files"
+    with window_progress(f"evaluate {what}", "score") as progress:
+        result = measure(
+            [opened_gguf(each) for each in models], hellaswag=hellaswag, winogrande=winogrande,
+            multiple_choice=multiple_choice, tasks=tasks, seed=seed, n_ctx=ctx, threads=threads, precision=precision,
+            progress=progress,
+        )  # fmt: skip
+    if said(result, json):
+        return
+    for test in result.tests:
+        _print_test(result, test, markdown)
+
+
+def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) -> None:
+    """A table of one test, a row for each file."""
+    from ..console.ui import print_line, print_markdown, print_table
+
+    scores = [file.tests[test.name] for file in result.files]
+    several = len(scores) > 1
+    columns = ("file", "score %", "±", "95 % interval", *(("to the first", "±") if several else ()))
+    rows = []
+    for file, score in zip(result.files, scores, strict=True):
+        row = [file.path, _percent(score.score), _percent(score.standard_error)]
+        row.append(f"{_percent(score.low)} … {_percent(score.high)}")
+        if several and score.difference is not None:
+            row += [f"{100 * score.difference:+.2f}", _percent(score.difference_error or 0.0)]
+        rows.append(row + [""] * (len(columns) - len(row)))
+    (print_markdown if markdown else print_table)(test.title, columns, rows, "lrrrrr")
+    print_line(f"{test.tasks} of {test.available} tasks; chance {_percent(scores[0].chance)} %")
+    if test is not result.tests[-1]:
+        print_line()
+    sys.stdout.flush()
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"

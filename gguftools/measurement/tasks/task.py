@@ -1,0 +1,57 @@
+"""A task as its file has it, and reading the files that are text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quants.errors import FileError
+
+from ...files.naming import hint_for_absent
+
+MOST_BYTES = 1 << 30  # of a file; the largest known have 20 MB
+
+
+@dataclass(frozen=True)
+class Task:
+    """texts: the context with each answer; right: the numbers of those that are right; where: in the file, for errors.
+
+    bases: of a sentence with a gap, what goes before the gap and each choice.
+    """
+
+    where: str
+    texts: tuple[str, ...]
+    right: frozenset[int]
+    bases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Tasks drawn from a file that has so many; left_out: what of the file is no task, and why."""
+
+    tasks: list[Task]
+    available: int
+    left_out: tuple[str, ...] = ()
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a file. Raises FileError where it cannot be read, or is too large to be one of tasks."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error
+    if len(data) > MOST_BYTES:
+        raise FileError(f"{path} is larger than any file of tasks: more than {MOST_BYTES >> 30} GB")
+    return data
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 file as llama.cpp takes them: apart at line feeds alone, the last one of which does not count.
+
+    Raises FileError.
+    """
+    try:
+        text = read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    text = text.removesuffix("\n")
+    return text.split("\n") if text else []
