@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gguftools.__main__ import build_app
 from gguftools.console.usage import APART, NEEDS, flag
 
 from .findings.tool import EXAMPLE, TEXT, run, typed
+from .gguftools.measurement.report.example import results
 
 PROGRAM: Any = typer.main.get_command(build_app())
 OPTIONS = {
@@ -27,8 +29,8 @@ CALLS = {
     "demo": "-o out", "diff": "MODEL MODEL", "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "gpu-split": "activations --vram 1G", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "perplexity": "MODEL -f TEXT",
-    "quantize": "MODEL Q4_K_M -o out.gguf", "set-metadata": "MODEL general.name=x", "show": "MODEL",
-    "split": "MODEL -o out", "validate": "MODEL",
+    "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
+    "show": "MODEL", "split": "MODEL -o out", "validate": "MODEL",
 }  # fmt: skip
 SIZES = ("0", "-1", "x", "1.5G", "")
 COUNTS = ("0", "-3", "x", "1.5", "")
@@ -46,7 +48,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
     "--against": ("", "absent"), "--lora": ("", "absent", "CK"), "--predictor": ("", "absent", "CK"),
     "--merge-lora": ("", "absent", "CK=nan", "CK=x"), "--model": ("", "absent.gguf"),
-    "--output": ("",), "--merge": ("",), "--check": ("", "absent"),
+    "--output": ("",), "--html": ("", ".", "absent/x.html"), "--merge": ("",), "--check": ("", "absent"),
     "--tensors": ("", "(", "nothing_matches"), "--key": ("", "general.nmae"),
     "--include-weights": ("", "fnn"), "--exclude-weights": ("", "fnn"),
     "--tensor-type": ("", "x", "=Q8_0", "(=Q8_0", "attn=Q8", "fnn=Q8_0"), "--tensor-type-file": ("", "absent"),
@@ -83,7 +85,9 @@ def files(tmp_path_factory) -> dict[str, Path]:
     shard = next(folder.glob("set-00001-*"))
     tasks = folder / "tasks.txt"
     tasks.write_text("Talking: They went\n2\nout.\nin.\naway.\nhome.\n")
-    return {"TASKS": tasks, "MODEL": model, "MATRIX": matrix, "CK": EXAMPLE, "TEXT": TEXT, "SHARD": shard}
+    (folder / "results.json").write_text(json.dumps(results(1, passages=1)))
+    return {"RESULTS": folder / "results.json", "TASKS": tasks, "MODEL": model, "MATRIX": matrix, "CK": EXAMPLE,
+            "TEXT": TEXT, "SHARD": shard}  # fmt: skip
 
 
 def refuses(words: list[str], files: dict[str, Path], folder: Path, monkeypatch) -> str:

@@ -25,6 +25,7 @@ SHARED: Mapping[str, Any] = {
     "markdown": "Print tables as Markdown.",
     "ctx": Option("--ctx", "-c", min=4, help="Tokens of a window."),
     "chunks": Option("--chunks", min=1, help="Read the first so many windows only."),
+    "html": "Write a report: one page of HTML.",
     "file": Option("--file", "-f", help="Text for the model to read."),
     "imatrix": "Importance matrix, GGUF or legacy form.",
     "new": "Add keys that no program is known to read, too.",
@@ -37,7 +38,7 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 
 # What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
 BY_NAME = {
-    "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "imatrix": "FILE",
+    "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "html": "FILE", "imatrix": "FILE",
     "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",

@@ -164,6 +164,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},
     "quantize": {"include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix"},
+    "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},
 }
 

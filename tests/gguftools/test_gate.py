@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from gguftools import commands
 from ..conftest import ROOT
 from ..findings.forks import Tool
 from .files.torch_files import write_torch
+from .measurement.report.example import results
 from .models import metadata_of, write_model
 
 GATE = {"files/atomic.py", "files/locks.py"}
@@ -66,6 +68,7 @@ WRITERS = {
     "imatrix": Writer("imatrix m.gguf -f t -c 128 --chunks 1 -o TARGET", ("m.gguf", "t")),
     "imatrix_info": Writer("imatrix-info k k --merge TARGET", ("k",)),
     "merge": Writer("merge s-00001-of-00002.gguf -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
+    "report": Writer("report results.json --html TARGET", ("results.json",)),
     "quantize": Writer(
         "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
     ),
@@ -129,6 +132,7 @@ def made(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "examples" / "austen-4m", folder / "ck")
     (folder / "t").write_text((ROOT / "examples" / "persuasion.txt").read_text()[:8000])
     (folder / "rules").write_text("attn_v=Q8_0\n")
+    (folder / "results.json").write_text(json.dumps(results(2, passages=1)))
     (folder / "values.json").write_text('{"general.author": "me"}')
     for line in (
         "convert ck -o m.gguf --outtype f16", "imatrix m.gguf -f t -o k -c 128 --chunks 1",

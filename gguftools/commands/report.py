@@ -1,0 +1,31 @@
+"""Draw saved results of `divergence --json`: a page of HTML to show around, a Markdown table for a model card."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+EXAMPLES = (
+    "gguftools report results.json --html report.html",
+    "gguftools report results.json --markdown >> README.md",
+)
+
+
+def report(
+    results: Annotated[Path, Argument(help="What `gguftools divergence … --json` printed.")],
+    html: str | None = None, markdown: bool = False, overwrite: bool = False,
+) -> None:  # fmt: skip
+    from ..console.ui import print_line, print_table
+    from ..measurement.report import card
+    from ..measurement.report.page import check_html_target, write_html
+    from ..measurement.report.results import read_results, results_of
+
+    if html is not None:
+        check_html_target(html, overwrite, [results])
+    data, source = read_results(results), str(results)
+    if html is not None:
+        write_html(data, html, source=source, overwrite=overwrite, reads=[results])
+    if markdown:
+        print_line(card.markdown(data, source).rstrip("\n"), keep="\n")
+    elif html is None:
+        print_table(None, card.COLUMNS, card.rows(results_of(data, source)), card.RIGHT)

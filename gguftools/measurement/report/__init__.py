@@ -1,0 +1,1 @@
+"""What `divergence` measured, for people: a page of HTML, a table for a model card."""

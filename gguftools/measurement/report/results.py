@@ -1,0 +1,253 @@
+"""Results of `gguftools divergence --json`, read as what they are: text from somewhere, much of it lacking."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from quants.arguments import PathLike, as_path
+from quants.errors import FileError
+
+from ...metadata.visible import visible
+
+EXPECTED = "write one with `gguftools divergence … --json > RESULTS.json`"
+LONGEST_LABEL = 28
+PERCENTILES = ("min", "p0.1", "p1", "p5", "p10", "p25", "median", "p75", "p90", "p95", "p99", "p99.9", "max")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values over edges: one more edge than values, or as many."""
+
+    edges: list[float]
+    values: list[float]
+
+    def __bool__(self) -> bool:
+        return len(self.values) > 0 and len(self.edges) in (len(self.values), len(self.values) + 1)
+
+
+@dataclass(frozen=True)
+class Position:
+    """One of the worst predictions: where it is, what was expected, and the tokens around it with what each lost."""
+
+    text: str
+    window: int | None
+    position: int | None
+    kl: float | None
+    before: str
+    token: str
+    p_base: float | None
+    p: float | None
+    base_top: str
+    top: str
+    passage: list[tuple[str, float]]
+
+
+@dataclass
+class Measured:
+    """One file. figures: every single number by its path, such as "kl_divergence.mean"; absent ones are not there.
+
+    label: a short name that no other file of the results has. tensors: name → figure → value.
+    """
+
+    path: str
+    type: str
+    figures: dict[str, float]
+    lower_bound: bool
+    texts: dict[str, dict[str, float]]
+    positions: Curve
+    histogram: Curve
+    chunks: list[float]
+    worst: list[Position]
+    tensors: dict[str, dict[str, float]]
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def kl(self) -> float:
+        return self.figures["kl_divergence.mean"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All files, in the order of the results. texts: name → what is known of it."""
+
+    base: str
+    figures: dict[str, float]
+    precision: str
+    products: str
+    texts: dict[str, dict[str, float]]
+    files: list[Measured] = field(default_factory=list)
+
+    @property
+    def lower_bound(self) -> bool:
+        return any(file.lower_bound for file in self.files)
+
+    @property
+    def scored(self) -> int:
+        return int(sum(text.get("scored", 0) for text in self.texts.values()))
+
+
+def read_results(path: PathLike) -> Mapping[str, Any]:
+    """The plain data of a saved result. Raises FileError for what is no JSON object."""
+    from archs.small_files import read_json_object
+
+    return read_json_object(as_path(path, "the results"))
+
+
+def results_of(data: Mapping[str, Any], source: str = "the results") -> Results:
+    """Check plain data and take it apart; of each file the path, the perplexity and the mean divergence must be there.
+
+    source: what messages call the data. Raises FileError that names what is missing or is not what it should be.
+    """
+    whole = _Entry(data, source)
+    files = [_measured(entry) for entry in whole.entries("files")]
+    if not files:
+        raise FileError(f"{source} has no files", EXPECTED)
+    for file, label in zip(files, labels([file.path for file in files], [file.type for file in files]), strict=True):
+        file.label = label
+    texts = {entry.text("name") or f"text {number}": entry.figures() for number, entry in
+             enumerate(whole.entries("texts", optional=True), 1)}  # fmt: skip
+    return Results(
+        whole.text("base", needed=True), whole.figures(), whole.text("precision"), whole.text("products"), texts, files
+    )
+
+
+def labels(paths: list[str], types: list[str]) -> list[str]:
+    """A short name for each file: its type where no other has it, or of its name what the others' do not begin with."""
+    if all(types) and len(set(types)) == len(types):
+        return [_short(each) for each in types]
+    stems = [visible(Path(path).name.removesuffix(".gguf")) for path in paths]
+    parts = [re.split(r"(?<=[-_.])", stem) for stem in stems]
+    same = takewhile(lambda each: len(parts) > 1 and len(set(each)) == 1, zip(*parts, strict=False))
+    cut = sum(len(each[0]) for each in same)
+    short = [_short(stem[cut:] or stem) for stem in stems]
+    seen: dict[str, int] = {}
+    for number, each in enumerate(short):
+        seen[each] = seen.get(each, 0) + 1
+        if short.count(each) > 1:
+            short[number] = f"{each} ({seen[each]})" if seen[each] > 1 else each
+    return short
+
+
+def _short(text: str) -> str:
+    text = visible(text)
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL // 2]}…{text[1 - LONGEST_LABEL // 2 :]}"
+
+
+def _measured(entry: "_Entry") -> Measured:
+    figures = entry.figures()
+    path = entry.text("path") or entry.text("file", needed=True)
+    for key in ("perplexity", "kl_divergence.mean"):
+        if key not in figures:
+            raise FileError(f"{entry.where} has no number {key}", EXPECTED)
+    return Measured(
+        path=path, type=entry.text("type"), figures=figures, lower_bound=entry.value("lower_bound") is True,
+        texts={name: inner.figures() for name, inner in entry.named("texts")},
+        positions=Curve(entry.numbers("positions", "edges"), entry.numbers("positions", "kl_mean")),
+        histogram=Curve(entry.numbers("histogram", "edges"), entry.numbers("histogram", "counts")),
+        chunks=entry.numbers("chunks"), worst=[_position(each) for each in entry.entries("worst", optional=True)],
+        tensors={name: inner.figures() for name, inner in entry.named("tensors")},
+    )  # fmt: skip
+
+
+def _position(entry: "_Entry") -> Position:
+    figures = entry.figures()
+    passage = []
+    for each in entry.value("passage") or []:
+        if not isinstance(each, (list, tuple)) or len(each) != 2 or not isinstance(each[0], str):
+            raise FileError(f"{entry.where}.passage has something else than pairs of token and divergence", EXPECTED)
+        passage.append((each[0], _finite(each[1]) or 0.0))
+    window, position = figures.get("window"), figures.get("position")
+    return Position(
+        entry.text("text"), None if window is None else int(window), None if position is None else int(position),
+        figures.get("kl"), entry.text("before"), entry.text("token"), figures.get("p_base"), figures.get("p"),
+        entry.text("base_top"), entry.text("top"), passage,
+    )  # fmt: skip
+
+
+def _finite(value: Any) -> float | None:
+    """A number that can be drawn; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer that no float is near
+        return None
+
+
+def _number(value: Any) -> float | None:
+    """A number, infinite ones too; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return None if math.isnan(value) else float(value)
+    except OverflowError:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An object of the data, and where in it that is."""
+
+    data: Any
+    where: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, Mapping):
+            raise FileError(f"{self.where} is {type(self.data).__name__}, not an object", EXPECTED)
+
+    def value(self, key: str) -> Any:
+        return self.data.get(key)
+
+    def text(self, key: str, needed: bool = False) -> str:
+        found = self.value(key)
+        if found is None and not needed:
+            return ""
+        if not isinstance(found, str):
+            what = "has no text" if found is None else f"has {type(found).__name__} instead of a text at"
+            raise FileError(f"{self.where} {what} {key}", EXPECTED)
+        return found
+
+    def entries(self, key: str, optional: bool = False) -> list["_Entry"]:
+        found = self.value(key)
+        if found is None and optional:
+            return []
+        if not isinstance(found, (list, tuple)):
+            raise FileError(f"{self.where} has no list {key}", EXPECTED)
+        return [_Entry(each, f"{self.where}: {key}[{number}]") for number, each in enumerate(found)]
+
+    def named(self, key: str) -> Iterator[tuple[str, "_Entry"]]:
+        found = self.value(key)
+        if found is not None:
+            for name, each in _Entry(found, f"{self.where}: {key}").data.items():
+                yield str(name), _Entry(each, f"{self.where}: {key}.{visible(str(name))}")
+
+    def numbers(self, *keys: str) -> list[float]:
+        """A list of finite numbers; what is none of those is left out with all behind it."""
+        found: Any = self.data
+        for key in keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if found is None:
+            return []
+        if not isinstance(found, (list, tuple)):
+            raise FileError(f"{self.where} has no list {'.'.join(keys)}", EXPECTED)
+        values = [_finite(each) for each in found]
+        end = next((number for number, each in enumerate(values) if each is None), len(values))
+        return [each for each in values[:end] if each is not None]
+
+    def figures(self) -> dict[str, float]:
+        """The numbers of this object, and of the objects in it, by their path."""
+        found = {}
+        for key, each in self.data.items():
+            inner = each.items() if isinstance(each, Mapping) and key not in ("texts", "tensors") else [("", each)]
+            for name, value in inner:
+                if (number := _number(value)) is not None:
+                    found[f"{key}.{name}" if name else str(key)] = number
+        return found
