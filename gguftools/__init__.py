@@ -18,6 +18,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.catalogue": "architectures formats",
     "gguftools.inspection.compare": "diff",
     "gguftools.inspection.hashing": "hash",
+    "gguftools.inspection.identification": "identify",
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
@@ -34,8 +35,8 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
     "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "evaluate", "export",
-    "formats", "gpu_split", "hash", "imatrix", "load", "merge", "open", "perplexity", "quantize", "set_metadata",
-    "split", "validate", "weight_errors",
+    "formats", "gpu_split", "hash", "identify", "imatrix", "load", "merge", "open", "perplexity", "quantize",
+    "set_metadata", "split", "validate", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .inspection.catalogue import architectures, formats
     from .inspection.compare import diff
     from .inspection.hashing import hash
+    from .inspection.identification import identify
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
     from .measurement.divergence import divergence

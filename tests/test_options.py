@@ -70,7 +70,7 @@ FLAGS = {
     "--no-fallback", "--statistics", "--resume", "--check-tensors", "--sparse", "--tensor-values", "--no-tensors",
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
-    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--parse-special",
+    "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
 }  # fmt: skip
 
 

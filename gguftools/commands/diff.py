@@ -8,12 +8,14 @@ from typer import Argument, Exit
 if TYPE_CHECKING:
     from ..inspection.compare import DiffReport, TensorDifference
     from ..inspection.drafting import DraftingReport
+    from ..inspection.identification import Identification, TensorOrigin
     from ..inspection.weight_errors import Errors, WeightErrors
 
 EXAMPLES = (
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
     "gguftools diff model.gguf checkpoint/",
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf --errors --imatrix imatrix.gguf",
+    "gguftools diff checkpoint/ strange-Q4_K_M.gguf --identify",
     "gguftools diff model.gguf draft.gguf --vocab",
 )
 
@@ -25,12 +27,14 @@ def diff(
     all_tensors: Annotated[bool, "List tensors that are the same, too."] = False,
     errors: Annotated[bool, "How far is each of B's tensors from A's? The worst first."] = False,
     sort: Annotated[str, "Order of --errors: worst, name, layer, rmse or size."] = "worst",
+    identify: Annotated[bool, "By which recipe was B made from A, and which tensors otherwise?"] = False,
+    full: Annotated[bool, "With --identify: compare all rows, not some of each tensor."] = False,
     imatrix: Path | None = None, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, print_json, usage
 
-    if imatrix and not errors:
-        usage("--imatrix means nothing without --errors", "add it, or leave out --imatrix")
+    if imatrix and not (errors or identify):
+        usage("--imatrix means nothing without --errors or --identify", "add one of them, or leave out --imatrix")
     if vocab:
         from ..inspection.drafting import can_draft
 
@@ -39,6 +43,8 @@ def diff(
         raise Exit(0 if drafting.possible else 1)
     if errors:
         raise Exit(_errors(a, b, sort, imatrix, threads, json))
+    if identify:
+        raise Exit(_identify(a, b, imatrix, full, threads, json))
     from ..inspection.compare import diff as compare
 
     with bytes_progress(f"diff {a.name}") as progress:
@@ -87,6 +93,49 @@ def _error_cells(errors: "Errors", found: "WeightErrors") -> list[str]:
     if errors.non_finite:
         cells[2] = f"{errors.non_finite} not finite"
     return cells
+
+
+def _identify(a: Path, b: Path, imatrix: Path | None, full: bool, threads: int | None, json: bool) -> int:
+    from ..console.ui import bytes_progress, said
+    from ..inspection.identification import identify
+
+    with bytes_progress(f"identify {b.name}") as progress:
+        found = identify(a, b, imatrix=imatrix, full=full, threads=threads, progress=progress)
+    if not said(found, json):
+        _print_identification(found)
+    return 0 if found.is_explained else 1
+
+
+def _print_identification(found: "Identification") -> None:
+    from ..console.ui import print_line, print_table
+    from ..inspection.identification import MADE
+
+    shown = [each for each in found.tensors if each.is_other_format or not each.is_explained]
+    if shown:
+        columns = ("tensor", "type", found.recipe, "made", "rows", "equal", "error", "ours")
+        print_table("tensors that are otherwise", columns, [_origin_row(each) for each in shown], "llllrrrr")
+    for made, count in found.made.items():
+        print_line(f"{count} tensors {MADE[made]}")
+    rounded = sorted({each.via for each in found.tensors if each.via})
+    if rounded:
+        print_line(f"the original was rounded to {' or '.join(rounded)} first")
+    for names, what in (
+        (found.only_original, "missing"), (found.only_file, "new"), (found.other_shapes, "of another shape"),
+    ):  # fmt: skip
+        for name in names:
+            print_line(f"{name} is {what}")
+    if found.declared_imatrix and found.imatrix is None:
+        print_line(f"the file says that an importance matrix was used, {found.declared_imatrix}: --imatrix tries one")
+    if found.also:
+        print_line(f"the formats are those of {', '.join(found.also)}, too")
+    print_line(found.verdict)
+    more = f"{len(found.rules)} rules of --tensor-type, which --json has, make the same formats"
+    print_line(f"the same formats: {found.command}" if found.command else more)
+
+
+def _origin_row(each: "TensorOrigin") -> tuple[str, ...]:
+    shares = ("" if share is None else f"{100 * share:.3g} %" for share in (each.relative, each.expected_relative))
+    return (each.name, each.format, each.expected or "", each.made, str(each.rows), str(each.equal_rows), *shares)
 
 
 def _print_comparison(found: "DiffReport", all_tensors: bool) -> None:

@@ -130,8 +130,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],
     "diff": [
-        ("vocab", "all_tensors errors imatrix", "vocabularies are compared, not tensors"),
-        ("errors", "all_tensors", "errors are those of all tensors"),
+        ("vocab", "all_tensors errors identify imatrix", "vocabularies are compared, not tensors"),
+        ("errors", "all_tensors identify", "errors are those of all tensors"),
+        ("identify", "all_tensors", "tensors that are otherwise are listed"),
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
@@ -159,7 +160,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 }  # fmt: skip
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
-    "diff": {"sort": "errors"},
+    "diff": {"sort": "errors", "full": "identify"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},
