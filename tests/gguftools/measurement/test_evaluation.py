@@ -1,0 +1,129 @@
+"""Right answers counted as the reference counts them, task by task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gguftools.conversion.convert import convert
+from gguftools.measurement.evaluation import evaluate, paired, wilson
+from quants.errors import FileError, OptionError
+
+from ...conftest import DATA, ROOT
+from ...findings.tool import typed
+from . import task_files
+
+GOLDEN = json.loads((DATA / "golden" / "austen-4m-evaluation.json").read_text())
+FEW = 120  # the first so many draws are those of a longer draw
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    task_files.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return convert(ROOT / "examples" / "austen-4m", folder / "F16.gguf", "f16").outputs[0].file
+
+
+@pytest.fixture(scope="module")
+def files(folder: Path) -> dict[str, Path]:
+    return {
+        "hellaswag": folder / "hellaswag.txt", "winogrande": folder / "winogrande.csv",
+        "multiple_choice": folder / "choices.bin",
+    }  # fmt: skip
+
+
+def bits(right: list[bool]) -> str:
+    return "".join(str(int(each)) for each in right)
+
+
+def test_all_tasks_as_the_reference(model, files):
+    """F16, whose products round least: each of 1200 answers, and every figure that it prints."""
+    result = evaluate(model, **files, tasks=400, precision="reference")
+    tests, golden = result.files[0].tests, GOLDEN["F16"]
+    for name, score in tests.items():
+        assert bits(score.right) == golden[name]["right"], name
+    low, high = golden["hellaswag"]["interval"]
+    assert (100 * tests["hellaswag"].low, 100 * tests["hellaswag"].high) == pytest.approx((low, high), abs=1e-4)
+    for name in ("winogrande", "multiple_choice"):
+        final = 100 * tests[name].score, 100 * tests[name].standard_error
+        assert final == pytest.approx(golden[name]["final"], abs=1e-4)
+    assert 100 * tests["multiple_choice"].chance == pytest.approx(golden["multiple_choice"]["chance"], abs=1e-4)
+    assert [(test.available, test.tasks) for test in result.tests] == [(430, 400), (429, 400), (430, 400)]
+    assert len(result.warnings) == 1  # the last line of Winogrande
+    for own, theirs in zip(tests["winogrande"].scores, golden["winogrande"]["scores"], strict=False):
+        assert own == pytest.approx(theirs, abs=2e-3)
+
+
+def test_a_quantized_file_beside_another(model, files, folder):
+    quantized = convert(ROOT / "examples" / "austen-4m", folder / "q.gguf", "Q4_K_M").outputs[0].file
+    result = evaluate([model, quantized], **files, tasks=FEW, precision="reference")
+    first, second = result.files
+    for name, score in second.tests.items():
+        assert bits(score.right) == GOLDEN["Q4_K_M"][name]["right"][:FEW], name
+        assert score.difference == pytest.approx(score.score - first.tests[name].score)
+        assert 0 <= score.difference_error < first.tests[name].standard_error  # they stumble over the same tasks
+    assert first.tests["hellaswag"].difference is None
+
+
+def test_progress_tells_the_score_so_far(model, files):
+    told = []
+    evaluate(model, hellaswag=files["hellaswag"], winogrande=files["winogrande"], tasks=40,
+             progress=lambda *each: told.append(each))  # fmt: skip
+    assert [done for done, _, _ in told] == [32, 40, 72, 80]
+    assert {total for _, total, _ in told} == {80}
+
+
+def test_an_interval_of_nothing_and_of_all():
+    assert wilson(0, 10) == pytest.approx((0, 0.2775), abs=1e-4)  # textbook values
+    assert wilson(10, 10) == pytest.approx((0.7225, 1), abs=1e-4)
+    assert paired([True, True, False], [False, True, False])[0] == pytest.approx(1 / 3)
+    assert paired([True], [False]) == (1.0, 0.0)
+
+
+def test_tasks_too_long_are_found_before_anything_runs(model, folder):
+    long = folder / "long.txt"
+    long.write_text("A: b\n0\n" + "word " * 300 + "\nx.\ny.\nz.\n")
+    with pytest.raises(OptionError, match=r"the task at line 1 of .*long.txt needs \d+ tokens; 4 windows of 64"):
+        evaluate(model, hellaswag=long, n_ctx=64)
+
+
+def test_what_is_asked_has_to_make_sense(model, files):
+    with pytest.raises(OptionError, match="no test is given"):
+        evaluate(model)
+    with pytest.raises(OptionError, match="no model is given"):
+        evaluate([], **files)
+    with pytest.raises(OptionError, match="tasks is 0"):
+        evaluate(model, **files, tasks=0)
+    with pytest.raises(OptionError, match="seed is -1"):
+        evaluate(model, **files, seed=-1)
+    with pytest.raises(FileError, match="cannot be read"):
+        evaluate(model, hellaswag="absent")
+
+
+def test_the_command(model, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["evaluate", model, model, "--winogrande", files["winogrande"], "--tasks", 30]
+    done = typed(*words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Winogrande"
+    assert lines[2].split()[1:] == lines[3].split()[1:6]
+    assert lines[3].split()[-2:] == ["+0.00", "0.00"]
+    assert lines[4] == "30 of 429 tasks; chance 50.00 %"
+    result = json.loads(typed(*words, "--json").stdout)
+    assert bits(result["files"][0]["tests"]["winogrande"]["right"])[:5] == GOLDEN["F16"]["winogrande"]["right"][:5]
+    assert "| file | score % |" in typed(*words, "--markdown").stdout
+
+
+def test_without_a_test(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = typed("evaluate", model)
+    assert done.returncode == 2
+    assert "no test is given" in done.stderr
