@@ -55,3 +55,11 @@ def test_scripts_run_from_an_empty_folder(environment: Path, tmp_path: Path):
     for language, text in blocks(ROOT / "docs" / "python.md"):
         assert language == "python"
         run(environment / "python", "-c", text, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_texts_to_measure_on_are_in_it(environment: Path, tmp_path: Path):
+    program = "from gguftools.measurement.texts import default_texts as d; print(*(t.path.stat().st_size for t in d()))"
+    folder = ROOT / "gguftools" / "measurement" / "default_texts"
+    sizes = [path.stat().st_size for path in sorted(folder.glob("*.txt"))]
+    assert run(environment / "python", "-c", program, cwd=tmp_path).split() == [str(size) for size in sizes]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import lzma
+import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,22 @@ def test_a_plain_text_is_cut_as_perplexity_does(model):
     assert found.scored == 62
     with pytest.raises(OptionError, match=rf"{text.name}: the text has .* 2 windows of 1000000 that are needed"):
         windows_of(model, text, 1000000)
+
+
+def test_the_texts_of_the_package(model):
+    texts = {text.name: text.path.read_text(encoding="utf-8") for text in default_texts()}
+    assert list(texts) == [
+        "code", "conversation", "documents", "encyclopedia", "fiction", "languages", "mathematics", "scripts",
+    ]  # fmt: skip
+    assert sum(len(text.encode()) for text in texts.values()) < 300_000
+    assert all(len(windows_of(model, text).windows) >= 8 for text in default_texts())
+    assert all(unicodedata.is_normalized("NFC", text) for text in texts.values())
+    for text in texts.values():  # nothing is there twice to fill it up
+        lines = [line for line in text.split("\n") if len(line) > 80]
+        assert len(lines) == len(set(lines))
+    letters = Counter(unicodedata.name(c).split()[0] for c in texts["scripts"] if c.isalpha())
+    found = {script for script, count in letters.items() if count > 100}
+    assert found >= {"CYRILLIC", "GREEK", "CJK", "HIRAGANA", "HANGUL", "ARABIC", "HEBREW", "DEVANAGARI", "THAI"}
 
 
 @pytest.mark.parametrize("template", [CHATML, FORCED])
