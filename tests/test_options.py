@@ -26,7 +26,8 @@ OPTIONS = {
 # A call of each command that is right; MODEL, CK, TEXT, MATRIX and SHARD stand for files.
 CALLS = {
     "architectures": "", "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
-    "demo": "-o out", "diff": "MODEL MODEL", "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
+    "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
+    "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "gpu-split": "activations --vram 1G", "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
@@ -43,6 +44,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--tasks": COUNTS, "--seed": ("-1", "x", "4294967296", ""),
     "--hellaswag": ("", "absent", "TEXT", "MODEL"), "--winogrande": ("", "absent", "TEXT", "MODEL"),
     "--multiple-choice": ("", "absent", "TEXT", "MODEL"),
+    "--save-base": ("", "absent/base.kld", "TEXT"), "--worst": ("-1", "21", "x", ""),
+    "--fail-above": ("", "mean", "p98=1", "mean=x", "mean=-1"),
     "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
     "--file": ("", "absent.txt", "-", "."), "--imatrix": ("", "absent.gguf", "MODEL"),
@@ -71,6 +74,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
+    "--chat",
 }  # fmt: skip
 
 

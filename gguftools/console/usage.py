@@ -83,9 +83,9 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
         **_by_old({
             "`gguftools evaluate MODEL --hellaswag FILE` measures it, and others":
                 "--hellaswag --winogrande --multiple-choice",
-            "`gguftools.divergence(MODEL, BASE, TEXT)` in Python measures it": "--kl-divergence --kl-divergence-base",
+            "`gguftools divergence BASE MODEL -f TEXT` measures it": "--kl-divergence --kl-divergence-base",
+            "`gguftools divergence MODEL --save-base FILE -f TEXT` writes them": "--save-all-logits",
         }),
-        "--save-all-logits": "logits are not kept",
     },
     "set-metadata": {
         "--general-name": "KEY=VALUE sets any key: general.name=NAME",
@@ -134,6 +134,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("errors", "all_tensors identify", "errors are those of all tensors"),
         ("identify", "all_tensors", "tensors that are otherwise are listed"),
     ],
+    "divergence": [
+        ("round_activations", "precision", "the first is the second's `reference`"),
+        ("worst", "json", "the JSON has them"),
+    ],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
@@ -161,6 +165,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
+    "divergence": {"overwrite": "save_base"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},

@@ -16,12 +16,14 @@ from quants.spelling import quote
 from ..files.atomic import NOTHING, atomic_output, check_space, check_target, output_path
 from ..model import Model, opened
 from .perplexity import Progress, tokens_at_once, tokens_of
+from .texts import NamedText, check_names, default_texts, named_texts, windows_of
 
 if TYPE_CHECKING:
     from runtime.divergence import Base, Predictions, RunningLogits, Save, StoredBase
     from runtime.tokenizer import Tokenizer
     from runtime.windows import Window
 
+Texts = PathLike | NamedText | Sequence[PathLike | NamedText] | Mapping[str, PathLike]
 WORST = 20
 BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side of it
 SPLITTING = (  # of keys tokenizer.ggml.…: beside the tokens, what decides how a text becomes them
@@ -81,7 +83,8 @@ class DivergenceReport:
     base_perplexity: float
     base_perplexity_error: float
     base_entropy: float
-    files: list[FileDivergence] = field(default_factory=list)
+    files: list[FileDivergence]
+    warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -97,7 +100,8 @@ class _Reading:
 
     windows: list["Window"]
     texts: list[Text]
-    tokens: list[int]  # of all windows, as the texts have them
+    tokens: list[int]  # of all windows, as the texts have them; none of conversations
+    remarks: list[str]
 
     def spans(self) -> Iterator[tuple[str, slice]]:
         """Each text's predictions."""
@@ -109,15 +113,15 @@ class _Reading:
 
 def divergence(
     base: PathLike | Model, *others: PathLike | Model,
-    text: PathLike | Sequence[PathLike] | Mapping[str, PathLike] | None = None,
-    n_ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
-    round_activations: bool = False, precision: str = "float32", save_base: PathLike | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    text: Texts | None = None, chat: bool = False, n_ctx: int | None = None, chunks: int | None = None,
+    threads: int | None = None, round_activations: bool = False, precision: str = "float32",
+    save_base: PathLike | None = None, overwrite: bool = False, progress: Progress | None = None,
 ) -> DivergenceReport:  # fmt: skip
     """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
     base: a model, or a file of stored logits that llama-perplexity or save_base wrote, whose text and windows are
-    taken. text: one, several, or several by name, each of which gets its own figures, too.
+    taken. text: one, several, or several by name, each of which gets its own figures, too; None for those that come
+    with this package. chat: texts are conversations, JSONL, whose answers alone are scored.
     n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text, None for all; as in
     `perplexity`. threads: None for all processors. precision, round_activations: as in `perplexity`. save_base: write
     the base's predictions there in llama.cpp's form.
@@ -138,11 +142,13 @@ def divergence(
     model = files[0] if source is None else source
     for file in files:
         _check_vocabulary(model, file)
-    named = _named(text)
-    reading = _read(model, named, n_ctx, chunks, stored)
+    texts = [] if text is None else _named(text, chat)
+    if stored is None and not texts:
+        texts = default_texts()
+    reading = _read(model, texts, n_ctx, chunks, stored)
     for file in files:
-        _check_tokens(model, file, named.values())
-    width = len(reading.windows[0].inputs)
+        _check_tokens(model, file, [each.path for each in texts if not each.chat])
+    width = stored.n_ctx if stored is not None else n_ctx or 512
 
     def running(file: Model) -> "RunningLogits":
         from runtime.divergence import RunningLogits
@@ -157,6 +163,7 @@ def divergence(
         save = None
         if save_base is not None:
             reads = NOTHING.also(path for file in (model, *files) for path in file.files)
+            reads = reads.also(each.path for each in texts).also([None if isinstance(base, Model) else base])
             target = output_path(save_base)
             save = stack.enter_context(_saving(target, model, reading, width, reads, overwrite, threads))
         found = measure(reading.windows, from_, models, progress=progress, save=save, threads=thread_count(threads))
@@ -169,7 +176,7 @@ def divergence(
         str(base.path if isinstance(base, Model) else base), width, chosen, products(chosen), reading.texts,
         math.exp(loss), math.exp(loss) * error, float(found.base[:, ENTROPY].mean()),
         [_figures(name, file, reading, found, targets, model.tokenizer, from_.lower_bound)
-         for name, file in zip(names, files, strict=True)],
+         for name, file in zip(names, files, strict=True)], reading.remarks,
     )  # fmt: skip
 
 
@@ -218,47 +225,42 @@ def _plain(value: Any) -> Any:
 
 
 def _read(
-    model: Model, named: Mapping[str, PathLike], n_ctx: int | None, chunks: int | None, stored: "StoredBase | None"
+    model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None, stored: "StoredBase | None"
 ) -> _Reading:  # fmt: skip
-    from runtime.windows import text_windows
-
     if stored is not None:
-        return _read_stored(model, named, n_ctx, chunks, stored)
-    if not named:
-        raise OptionError("there is no text to measure on", "name one: -f TEXT")
-    windows, texts, tokens = [], [], []
-    for name, path in named.items():
-        found, bos = tokens_of(model, path)
-        try:
-            these = text_windows(found, n_ctx or 512, bos=bos, chunks=chunks)
-        except OptionError as error:
-            raise error if len(named) == 1 else OptionError(f"{name}: {error}", error.hint) from error
-        windows += these
-        texts.append(Text(name, str(path), len(these), sum(len(each.scored) for each in these)))
-        tokens += [token for each in these for token in found[each.start : each.start + len(each.inputs)]]
-    return _Reading(windows, texts, tokens)
+        return _read_stored(model, texts, n_ctx, chunks, stored)
+    read = [windows_of(model, text, n_ctx or 512, chunks=chunks) for text in texts]
+    windows = [window for text in read for window in text.windows]
+    tokens = [  # as the texts have them, without what begins each window
+        token
+        for text in read
+        for window in text.windows
+        for token in text.tokens[window.start : window.start + len(window.inputs)]
+    ]
+    said = [Text(each.text.name, str(each.text.path), len(each.windows), each.scored) for each in read]
+    return _Reading(windows, said, tokens, [remark for each in read for remark in each.remarks])
 
 
 def _read_stored(
-    model: Model, named: Mapping[str, PathLike], n_ctx: int | None, chunks: int | None, stored: "StoredBase"
+    model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None, stored: "StoredBase"
 ) -> _Reading:  # fmt: skip
     from runtime.windows import Window
 
     if n_ctx not in (None, stored.n_ctx):
         raise OptionError(f"the base was stored with windows of {stored.n_ctx} tokens, not {n_ctx}")
-    if len(named) > 1:
-        raise OptionError("a stored base has one text", "name that, or none")
+    if len(texts) > 1 or any(text.chat for text in texts):
+        raise OptionError("a stored base has one plain text", "name that, or none")
     size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
     if size != stored.vocabulary:
         sizes = f"the base has a vocabulary of {stored.vocabulary} tokens, {model.path} one of {size}"
         raise OptionError(f"{sizes}; they have to be equal")
     tokenizer, width = model.tokenizer, stored.n_ctx
     count = len(stored.tokens) // width
-    for path in named.values():
-        found, _ = tokens_of(model, path)
+    for text in texts:
+        found, _ = tokens_of(model, text.path)
         if found[: len(stored.tokens)] != stored.tokens.tolist():
             hint = "leave -f out to take the text that is stored"
-            raise OptionError(f"the base was stored of another text than {path}", hint)
+            raise OptionError(f"the base was stored of another text than {text.path}", hint)
     if chunks is not None:
         count = min(count, chunks)
     tokens = stored.tokens[: count * width]
@@ -269,24 +271,21 @@ def _read_stored(
         if tokenizer.add_bos and tokenizer.bos is not None:
             inputs[0] = tokenizer.bos
         windows.append(Window(inputs, scored, tokens[start + scored + 1], start))
-    name, path_ = next(iter(named.items()), ("text", None))
-    text = Text(name, None if path_ is None else str(path_), count, count * len(scored))
-    return _Reading(windows, [text], tokens.tolist())
+    name, path = (texts[0].name, str(texts[0].path)) if texts else ("text", None)
+    return _Reading(windows, [Text(name, path, count, count * len(scored))], tokens.tolist(), [])
 
 
-def _named(text: Any) -> dict[str, PathLike]:
-    if text is None:
-        return {}
-    if isinstance(text, Mapping):
-        return {str(name): as_path(path, "the text") for name, path in text.items()}
-    several = text if isinstance(text, (list, tuple)) else [text]
-    named: dict[str, PathLike] = {}
-    for each in several:
-        path = as_path(each, "the text")
-        if path.stem in named:
-            raise OptionError(f"two texts are called {path.stem!r}", "give them names of their own: NAME=PATH")
-        named[path.stem] = path
-    return named
+def _named(given: Texts, chat: bool) -> list[NamedText]:
+    """The texts that a function is given. Raises OptionError for what are none, and for names that come twice."""
+    if isinstance(given, Mapping):
+        return [NamedText(str(name), as_path(path, "the text"), chat) for name, path in given.items()]
+    several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+    texts = [
+        each if isinstance(each, NamedText) else named_texts([str(as_path(each, "the text"))], chat)[0]
+        for each in several
+    ]
+    check_names(texts)
+    return texts
 
 
 def _names(files: Sequence[Model]) -> list[str]:
@@ -308,6 +307,8 @@ def _saving(
     from runtime.stored_logits import StoredWriter, stored_size
 
     size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
+    if len(reading.tokens) != n_ctx * len(reading.windows):
+        raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
     check_target(path, reads, overwrite)
     check_space(path, stored_size(n_ctx, size, len(reading.windows)))
     with atomic_output(path, overwrite=overwrite, reads=reads) as file:

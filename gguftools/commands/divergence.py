@@ -1,0 +1,152 @@
+"""Measure how far quantized files' predictions are from those of the model they were made of."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Exit, Option
+
+if TYPE_CHECKING:
+    from ..measurement.divergence import DivergenceReport, FileDivergence
+
+EXAMPLES = (
+    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf model-Q8_0.gguf -f text.txt",
+    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf -f novel=a.txt -f code=b.py --fail-above mean=0.02",
+    "gguftools divergence model-f16.gguf --save-base base.kld -f text.txt",
+)
+
+
+def divergence(
+    base: Annotated[Path, Argument(help="What to compare with: a GGUF file, a checkpoint's folder or a saved base.")],
+    others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of a split set, any shard).")] = None,
+    file: Annotated[
+        list[str] | None,
+        Option("--file", "-f", metavar="[NAME=]PATH", help="Text for the model to read: one of several, if repeated."),
+    ] = None,
+    chat: Annotated[bool, "Texts are conversations, JSONL: score the answers alone."] = False,
+    ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
+    round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
+    precision: Annotated[
+        str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
+    ] = "float32",
+    save_base: Annotated[
+        str | None, Option(metavar="PATH", help="Keep the base's predictions, in llama.cpp's form.")
+    ] = None,
+    overwrite: bool = False,
+    worst: Annotated[int, Option(min=0, max=20, help="Show so many of the predictions that diverge furthest.")] = 0,
+    fail_above: Annotated[
+        str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99.9=1.")
+    ] = None,
+    json: bool = False,
+) -> None:  # fmt: skip
+    from quants.errors import GgufToolsError
+
+    from ..console.ui import note_slow_products, print_error, said, window_progress
+    from ..measurement.divergence import divergence as measure
+    from ..measurement.divergence import exceeded, parse_limits
+    from ..measurement.texts import named_texts
+
+    limits = {} if fail_above is None else parse_limits(fail_above)
+    texts = None if file is None else named_texts(file, chat)
+    note_slow_products(threads)
+    with window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL") as progress:
+        report = measure(
+            base, *(others or ()), text=texts, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
+            round_activations=round_activations, precision=precision, save_base=save_base, overwrite=overwrite,
+            progress=progress,
+        )  # fmt: skip
+    if not said(report, json):
+        _print(report, worst)
+    above = exceeded(report, limits)
+    for line in above:
+        print_error(GgufToolsError(line))
+    if above:
+        raise Exit(1)
+
+
+def _print(report: "DivergenceReport", worst: int) -> None:
+    """Each file's figures, in llama-perplexity's order; of several a table of all at the end."""
+    from ..console.ui import print_line, print_table
+
+    windows, scored = (sum(getattr(text, name) for text in report.texts) for name in ("windows", "scored"))
+    for file in report.files:
+        _print_file(report, file, worst)
+    if len(report.files) > 1:
+        columns = ("file", "size", "PPL", "ratio", "mean KL", "median", "99.9 %", "max", "same top", "acceptance")
+        print_table("all files", columns, [_row(file) for file in report.files], "lrrrrrrrrr")
+        print()
+    perplexity = f"perplexity {report.base_perplexity:.4f} ± {report.base_perplexity_error:.4f}"
+    print_line(f"base {report.base}: {perplexity}, entropy {report.base_entropy:.4f} nats")
+    print_line(f"{windows} windows of {report.n_ctx} tokens, {scored} predictions, products in {report.products}")
+
+
+def _row(file: "FileDivergence") -> tuple[str, ...]:
+    from ..console.ui import size
+
+    kl, rest = file.kl_divergence, file.figures
+    return (
+        Path(file.path).name, size(file.size), f"{rest['perplexity']:.4f}", f"{rest['perplexity_ratio']:.5f}",
+        f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}", f"{kl['median']:.6f}", f"{kl['p99.9']:.4f}",
+        f"{kl['max']:.4f}", f"{100 * rest['same_top']:.2f} %", f"{100 * rest['acceptance']['mean']:.2f} %",
+    )  # fmt: skip
+
+
+def _bound(file: "FileDivergence") -> str:
+    return "≥ " if file.lower_bound else ""
+
+
+def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) -> None:
+    from ..console.ui import print_line, print_table, size
+
+    rest = file.figures
+    print_line(f"{file.path}: {size(file.size)}, {file.bits_per_weight:.2f} bits per weight {file.type}".rstrip())
+    print()
+    print_table(None, ("", "", "±"), _lines(report, rest), "lrr")
+    print()
+    kl, change = rest["kl_divergence"], rest["p_change"]
+    names = [name for name in change if name not in ("mean", "standard_error", "rms", "rms_error")]
+    spread = [
+        (name.replace("p", "") + " %" if name[1:2].isdigit() else name, f"{kl[name]:.6f}" if name in kl else "",
+         f"{100 * change[name]:.3f} %")
+        for name in names
+    ]  # fmt: skip
+    print_table(None, ("", f"{_bound(file)}KL", "Δp"), spread, "lrr")
+    print()
+    if len(file.texts) > 1:
+        rows = [(name, *_row_of_text(figures)) for name, figures in file.texts.items()]
+        print_table(None, ("text", "PPL", "ratio", "mean KL", "99.9 %", "same top"), rows, "lrrrrr")
+        print()
+    for each in file.worst[:worst]:
+        where = f"{each['text']}, window {each['window'] + 1}, token {each['position']}"
+        print_line(f"KL {each['kl']:.4f} in {where}: …{each['before']!r} then {each['token']!r}")
+        print_line(f"  p {each['p_base']:.4f} → {each['p']:.4f}, first {each['base_top']!r} → {each['top']!r}")
+    if worst:
+        print()
+
+
+def _lines(report: "DivergenceReport", of: Any) -> list[tuple[str, str, str]]:
+    """Means with their errors."""
+    change = of["p_change"]
+    return [
+        ("PPL(file)", f"{of['perplexity']:.6f}", f"{of['perplexity_error']:.6f}"),
+        ("PPL(base)", f"{report.base_perplexity:.6f}", f"{report.base_perplexity_error:.6f}"),
+        ("correlation of ln PPL", f"{of['correlation']:.2f} %", ""),
+        ("ln PPL(file) / PPL(base)", f"{of['log_ratio']:.6f}", f"{of['log_ratio_error']:.6f}"),
+        ("PPL(file) / PPL(base)", f"{of['perplexity_ratio']:.6f}", f"{of['perplexity_ratio_error']:.6f}"),
+        ("PPL(file) - PPL(base)", f"{of['perplexity_difference']:.6f}", f"{of['perplexity_difference_error']:.6f}"),
+        *((what, f"{of[name]['mean']:.6f}", f"{of[name]['standard_error']:.6f}") for what, name in (
+            ("KL(base ‖ file)", "kl_divergence"), ("KL(file ‖ base)", "kl_reverse"),
+            ("total variation", "total_variation"), ("entropy change", "entropy_change"))),
+        *((what, f"{100 * of[name]['mean']:.3f} %", f"{100 * of[name]['standard_error']:.3f} %") for what, name in (
+            ("acceptance", "acceptance"), ("Δp of the right token", "p_change"))),
+        ("RMS Δp", f"{100 * change['rms']:.3f} %", f"{100 * change['rms_error']:.3f} %"),
+        ("same top token", f"{100 * of['same_top']:.3f} %", f"{100 * of['same_top_error']:.3f} %"),
+        ("right token first in one alone", f"{100 * of['flips']:.3f} %", ""),
+    ]  # fmt: skip
+
+
+def _row_of_text(of: Any) -> tuple[str, ...]:
+    kl = of["kl_divergence"]
+    return (
+        f"{of['perplexity']:.4f}", f"{of['perplexity_ratio']:.5f}", f"{kl['mean']:.6f} ± {kl['standard_error']:.6f}",
+        f"{kl['p99.9']:.4f}", f"{100 * of['same_top']:.2f} %",
+    )  # fmt: skip
