@@ -222,7 +222,7 @@ class Passage:
 
 
 def _shown(worst: Position) -> Passage:
-    place = [visible(worst.text) or "text", *([f"window {worst.window}"] if worst.window is not None else [])]
+    place = [visible(worst.text) or "text", *([f"window {worst.window + 1}"] if worst.window is not None else [])]
     if worst.position is not None:
         place.append(f"token {worst.position}")
     around = worst.passage or [(worst.before, 0.0), (worst.token, worst.kl or 0.0)]
