@@ -17,7 +17,7 @@ import numpy as np
 from quants.errors import ModelError, OptionError
 
 from .arrays import Doubles, Floats, Ids
-from .head import LazyLogits
+from .head import LazyLogits, Output
 from .kernels import softmax
 from .kernels.threads import share_out, spans
 from .windows import Window, batched
@@ -84,9 +84,13 @@ class RunningLogits:
 
     lower_bound = False
 
-    def __init__(self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048) -> None:
-        """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case."""
-        self.forward, self.windows, self.at_once = forward, windows, at_once
+    def __init__(
+        self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048, output: Output | None = None
+    ) -> None:
+        """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case.
+        output: what the model makes logits with.
+        """
+        self.forward, self.windows, self.at_once, self._output = forward, windows, at_once, output
         self._begin = self._first = 0  # window and position that the states begin with
         self._states: LazyLogits | None = None
 
@@ -102,10 +106,16 @@ class RunningLogits:
     def logits(self, window: int, start: int, stop: int) -> Floats:
         return self.states(window, start, stop).float32()
 
+    @property
+    def output(self) -> Output:
+        if self._output is None:
+            raise OptionError("what makes logits of states is not known")
+        return self._output
+
     @cached_property
     def vocabulary(self) -> int:
         """Number of tokens that it gives logits of."""
-        return (self._states or self.states(0, 0, 1)).weight.rows
+        return self._output.weight.rows if self._output else (self._states or self.states(0, 0, 1)).weight.rows
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
         return row_figures(self.logits(window, start, stop), targets, threads)

@@ -45,6 +45,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--hellaswag": ("", "absent", "TEXT", "MODEL"), "--winogrande": ("", "absent", "TEXT", "MODEL"),
     "--multiple-choice": ("", "absent", "TEXT", "MODEL"),
     "--save-base": ("", "absent/base.kld", "TEXT"), "--worst": ("-1", "21", "x", ""),
+    "--top-k": COUNTS, "--base-model": ("", "absent.gguf", "TEXT", "MODEL"), "--record": ("", ".", "absent/x", "TEXT"),
     "--fail-above": ("", "mean", "p98=1", "mean=x", "mean=-1"),
     "--batch": COUNTS, "--least": ("-1", "x", ""), "--vram": SIZES, "--check-logits": ("-1", "x", ""),
     "--outtype": ("", "q4km", "f17"), "--pre": ("", "nonsense"), "--fail-on": ("", "hihg"),
@@ -65,7 +66,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--sort": ("", "wrost"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
-                 "--sort": ["--errors"]}  # fmt: skip
+                 "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -74,7 +75,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--chat",
+    "--chat", "--with-output",
 }  # fmt: skip
 
 
@@ -154,8 +155,8 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    value = {"check_logits": "3", "split_max_tensors": "3", "split_max_size": "2M", "threads": "2"}.get(name, "TEXT")
-    return [flag(name), value]
+    counts = ("check_logits", "split_max_tensors", "threads", "top_k")
+    return [flag(name), "3" if name in counts else "2M" if name == "split_max_size" else "TEXT"]
 
 
 def test_every_contradiction_is_of_options_that_there_are():

@@ -29,7 +29,17 @@ def divergence(
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
     ] = "float32",
     save_base: Annotated[
-        str | None, Option(metavar="PATH", help="Keep the base's predictions, in llama.cpp's form.")
+        str | None, Option(metavar="PATH", help="Keep the base: small if the name ends in .gguf, else as llama.cpp.")
+    ] = None,
+    top_k: Annotated[
+        int | None, Option(min=1, metavar="K", help="Of a .gguf base, keep the K likeliest tokens alone.")
+    ] = None,
+    with_output: Annotated[bool, "Put the output matrix into a .gguf base."] = False,
+    base_model: Annotated[
+        Path | None, Option(metavar="FILE", help="What has the output matrix of a .gguf base that is measured from.")
+    ] = None,
+    record: Annotated[
+        str | None, Option(metavar="FILE", help="Note each window's figures here, and go on from it after a kill.")
     ] = None,
     overwrite: bool = False,
     worst: Annotated[int, Option(min=0, max=20, help="Show so many of the predictions that diverge furthest.")] = 0,
@@ -51,7 +61,8 @@ def divergence(
     with window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL") as progress:
         report = measure(
             base, *(others or ()), text=texts, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
-            round_activations=round_activations, precision=precision, save_base=save_base, overwrite=overwrite,
+            round_activations=round_activations, precision=precision, save_base=save_base, top_k=top_k,
+            with_output=with_output, base_model=base_model, record=record, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
     if not said(report, json):
@@ -86,8 +97,16 @@ def _row(file: "FileDivergence") -> tuple[str, ...]:
     return (
         Path(file.path).name, size(file.size), f"{rest['perplexity']:.4f}", f"{rest['perplexity_ratio']:.5f}",
         f"{_bound(file)}{kl['mean']:.6f} ± {kl['standard_error']:.6f}", f"{kl['median']:.6f}", f"{kl['p99.9']:.4f}",
-        f"{kl['max']:.4f}", f"{100 * rest['same_top']:.2f} %", f"{100 * rest['acceptance']['mean']:.2f} %",
+        f"{kl['max']:.4f}", f"{100 * rest['same_top']:.2f} %", _percent(rest["acceptance"]["mean"], 2),
     )  # fmt: skip
+
+
+def _nats(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6f}"
+
+
+def _percent(value: float | None, digits: int = 3) -> str:
+    return "unknown" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def _bound(file: "FileDivergence") -> str:
@@ -100,7 +119,7 @@ def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) 
     rest = file.figures
     print_line(f"{file.path}: {size(file.size)}, {file.bits_per_weight:.2f} bits per weight {file.type}".rstrip())
     print()
-    print_table(None, ("", "", "±"), _lines(report, rest), "lrr")
+    print_table(None, ("", "", "±"), _lines(report, rest, _bound(file)), "lrr")
     print()
     kl, change = rest["kl_divergence"], rest["p_change"]
     names = [name for name in change if name not in ("mean", "standard_error", "rms", "rms_error")]
@@ -123,7 +142,7 @@ def _print_file(report: "DivergenceReport", file: "FileDivergence", worst: int) 
         print()
 
 
-def _lines(report: "DivergenceReport", of: Any) -> list[tuple[str, str, str]]:
+def _lines(report: "DivergenceReport", of: Any, bound: str) -> list[tuple[str, str, str]]:
     """Means with their errors."""
     change = of["p_change"]
     return [
@@ -133,10 +152,10 @@ def _lines(report: "DivergenceReport", of: Any) -> list[tuple[str, str, str]]:
         ("ln PPL(file) / PPL(base)", f"{of['log_ratio']:.6f}", f"{of['log_ratio_error']:.6f}"),
         ("PPL(file) / PPL(base)", f"{of['perplexity_ratio']:.6f}", f"{of['perplexity_ratio_error']:.6f}"),
         ("PPL(file) - PPL(base)", f"{of['perplexity_difference']:.6f}", f"{of['perplexity_difference_error']:.6f}"),
-        *((what, f"{of[name]['mean']:.6f}", f"{of[name]['standard_error']:.6f}") for what, name in (
-            ("KL(base ‖ file)", "kl_divergence"), ("KL(file ‖ base)", "kl_reverse"),
+        *((what, _nats(of[name]["mean"]), _nats(of[name]["standard_error"])) for what, name in (
+            (f"{bound}KL(base ‖ file)", "kl_divergence"), ("KL(file ‖ base)", "kl_reverse"),
             ("total variation", "total_variation"), ("entropy change", "entropy_change"))),
-        *((what, f"{100 * of[name]['mean']:.3f} %", f"{100 * of[name]['standard_error']:.3f} %") for what, name in (
+        *((what, _percent(of[name]["mean"]), _percent(of[name]["standard_error"])) for what, name in (
             ("acceptance", "acceptance"), ("Δp of the right token", "p_change"))),
         ("RMS Δp", f"{100 * change['rms']:.3f} %", f"{100 * change['rms_error']:.3f} %"),
         ("same top token", f"{100 * of['same_top']:.3f} %", f"{100 * of['same_top_error']:.3f} %"),

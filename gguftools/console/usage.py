@@ -137,6 +137,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "divergence": [
         ("round_activations", "precision", "the first is the second's `reference`"),
         ("worst", "json", "the JSON has them"),
+        ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
@@ -165,7 +166,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
-    "divergence": {"overwrite": "save_base"},
+    "divergence": {"overwrite": "save_base", "top_k": "save_base", "with_output": "save_base"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge"},
     "perplexity": {"no_dense": "sparse"},

@@ -16,7 +16,8 @@ was made of, in any other file that has the same one, or in the base itself. A t
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class SavedBase:
     """A base that was read, as a base of `runtime.divergence`: rows are those of `source`.
 
     texts: windows by the name of their text. vocabulary_digest, text_digest: as `vocabulary_digest` and `text_digest`
-    give them.
+    give them. picked: which windows of `source` these are.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class SavedBase:
     vocabulary_digest: str
     text_digest: str
     source: StoredStates | StoredTops = field(repr=False)
+    picked: tuple[int, ...] = field(repr=False)
 
     @property
     def tokens(self) -> NDArray[np.int64]:
@@ -107,7 +109,19 @@ class SavedBase:
         return self.source.lower_bound
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
-        return self.source.rows(window, start, stop, targets, threads)
+        return self.source.rows(self.picked[window], start, stop, targets, threads)
+
+    def first(self, chunks: int | None) -> "SavedBase":
+        """The base on the first so many windows of each text; None for all. Raises OptionError for less than one."""
+        if chunks is None:
+            return self
+        if chunks < 1:
+            raise OptionError(f"{chunks} chunks were asked for; at least 1 is needed")
+        numbers, picked = iter(self.picked), list[int]()
+        for windows in self.texts.values():
+            picked += list(islice(numbers, len(windows)))[:chunks]
+        texts = {name: windows[:chunks] for name, windows in self.texts.items()}
+        return replace(self, texts=texts, picked=tuple(picked))
 
     def compare(self, base: Rows, other: Rows, threads: int) -> NDArray[np.float64]:
         return self.source.compare(base, other, threads)
@@ -315,7 +329,7 @@ def open_base(
         source = StoredStates(windows, states, output, precision_named(key.text("precision")), threads)
     return SavedBase(
         path, texts, key.number("n_ctx"), key.text("model"), precision_named(key.text("precision")),
-        key.text("vocabulary.sha256"), key.text("text.sha256"), source,
+        key.text("vocabulary.sha256"), key.text("text.sha256"), source, tuple(range(len(windows))),
     )  # fmt: skip
 
 

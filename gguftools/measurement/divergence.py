@@ -13,18 +13,22 @@ from quants.arguments import PathLike, as_path, thread_count
 from quants.errors import FileError, OptionError, VocabularyError
 from quants.spelling import quote
 
-from ..files.atomic import NOTHING, atomic_output, check_space, check_target, output_path
+from ..files.atomic import NOTHING, Reads, atomic_output, check_space, check_target, output_path
 from ..model import Model, opened
 from .perplexity import Progress, tokens_at_once, tokens_of
+from .record import Record, recorded
 from .texts import NamedText, check_names, default_texts, named_texts, windows_of
 
 if TYPE_CHECKING:
-    from runtime.divergence import Base, Predictions, RunningLogits, Save, StoredBase
+    from runtime.divergence import Base, Predictions, Rows, RunningLogits, Save, StoredBase
     from runtime.tokenizer import Tokenizer
     from runtime.windows import Window
 
+    from .bases import BaseWriter, SavedBase
+
 Texts = PathLike | NamedText | Sequence[PathLike | NamedText] | Mapping[str, PathLike]
 WORST = 20
+OWN_FORM = ".gguf"  # how names of bases of our own end
 BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side of it
 SPLITTING = (  # of keys tokenizer.ggml.…: beside the tokens, what decides how a text becomes them
     "model", "pre", "merges", "scores", "token_type", "add_bos_token", "bos_token_id", "add_space_prefix",
@@ -103,6 +107,10 @@ class _Reading:
     tokens: list[int]  # of all windows, as the texts have them; none of conversations
     remarks: list[str]
 
+    def by_text(self) -> dict[str, list["Window"]]:
+        ends = np.cumsum([text.windows for text in self.texts]).tolist()
+        return {text.name: self.windows[end - text.windows : end] for text, end in zip(self.texts, ends, strict=True)}
+
     def spans(self) -> Iterator[tuple[str, slice]]:
         """Each text's predictions."""
         begin = 0
@@ -115,29 +123,42 @@ def divergence(
     base: PathLike | Model, *others: PathLike | Model,
     text: Texts | None = None, chat: bool = False, n_ctx: int | None = None, chunks: int | None = None,
     threads: int | None = None, round_activations: bool = False, precision: str = "float32",
-    save_base: PathLike | None = None, overwrite: bool = False, progress: Progress | None = None,
+    save_base: PathLike | None = None, top_k: int | None = None, with_output: bool = False,
+    base_model: PathLike | Model | None = None, record: PathLike | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> DivergenceReport:  # fmt: skip
     """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
-    base: a model, or a file of stored logits that llama-perplexity or save_base wrote, whose text and windows are
-    taken. text: one, several, or several by name, each of which gets its own figures, too; None for those that come
-    with this package. chat: texts are conversations, JSONL, whose answers alone are scored.
+    base: a model, or a base that llama-perplexity or save_base wrote, whose texts and windows are taken; base_model:
+    what has the output matrix of a base of our own, where it is not found. text: one, several, or several by name, each
+    of which gets its own figures, too; None for those that come with this package. chat: texts are conversations,
+    JSONL, whose answers alone are scored.
     n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text, None for all; as in
     `perplexity`. threads: None for all processors. precision, round_activations: as in `perplexity`. save_base: write
-    the base's predictions there in llama.cpp's form.
+    the base's predictions there: as our own small base where the name ends in .gguf (see `bases`; top_k: its likeliest
+    tokens alone; with_output: and the output matrix), else in llama.cpp's form. record: note each window's figures in
+    this file, and go on from it (with a base of our own, too) where an earlier run was killed; it goes in the end.
     progress: called after each window with (windows done, windows in all, mean divergence of the first file so far).
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
     differ from the base's and for a stored base of another text or window.
     """
+    from runtime.divergence import RunningLogits
     from runtime.divergence import divergence as measure
+    from runtime.head import output_of
     from runtime.model import Model as RunningModel
     from runtime.precision import Precision, precision_named, products
 
+    from .bases import Run, SavedBase, saved_base, vocabulary_digest
+
     chosen: Precision = "reference" if round_activations else precision_named(precision)
-    stored = None if isinstance(base, Model) else _stored(as_path(base, "the base"))
+    _check_form(save_base, top_k, with_output, record)
+    files = [opened(each) for each in others]
+    stored = None if isinstance(base, Model) else _stored(as_path(base, "the base"), base_model, files, threads)
     if not others and (stored is not None or save_base is None):
         raise OptionError("there is nothing to compare with the base", "name one file or more behind it")
-    files = [opened(each) for each in others]
+    own_form = save_base is not None and Path(save_base).suffix == OWN_FORM
+    if save_base is not None and (isinstance(stored, SavedBase) or (stored is not None and own_form)):
+        raise OptionError(f"{base} is a saved base already", "name the model that it is of to save another")
     source = None if stored is not None else opened(base)
     model = files[0] if source is None else source
     for file in files:
@@ -145,28 +166,46 @@ def divergence(
     texts = [] if text is None else _named(text, chat)
     if stored is None and not texts:
         texts = default_texts()
+    if isinstance(stored, SavedBase):
+        stored = stored.first(chunks)
     reading = _read(model, texts, n_ctx, chunks, stored)
     for file in files:
         _check_tokens(model, file, [each.path for each in texts if not each.chat])
     width = stored.n_ctx if stored is not None else n_ctx or 512
 
-    def running(file: Model) -> "RunningLogits":
-        from runtime.divergence import RunningLogits
-
+    def running(file: Model) -> RunningLogits:
         net = RunningModel(file.metadata, file.tensors, threads=threads, precision=chosen)
-        return RunningLogits(net.lazy_logits, reading.windows, tokens_at_once(file))
+        return RunningLogits(net.lazy_logits, reading.windows, tokens_at_once(file), output_of(net.network))
 
     names = _names(files)
     models = dict(zip(names, map(running, files), strict=True))
     from_: Base = running(source) if source is not None else stored  # type: ignore[assignment]
     with ExitStack() as stack:
-        save = None
+        save = writer = kept = None
+        read = [path for file in (model, *files) for path in file.files]
+        reads = NOTHING.also(read).also(each.path for each in texts)
+        if stored is not None:
+            read.append(Path(str(base)))
+            reads = reads.also([Path(str(base))])
+        if record is not None:
+            noted = (as_path(record, "the record"), reading, read, len(files), reads, chosen, width)
+            kept = stack.enter_context(_record(*noted))
         if save_base is not None:
-            reads = NOTHING.also(path for file in (model, *files) for path in file.files)
-            reads = reads.also(each.path for each in texts).also([None if isinstance(base, Model) else base])
             target = output_path(save_base)
-            save = stack.enter_context(_saving(target, model, reading, width, reads, overwrite, threads))
-        found = measure(reading.windows, from_, models, progress=progress, save=save, threads=thread_count(threads))
+            if target.suffix == OWN_FORM and isinstance(from_, RunningLogits):
+                run = Run(reading.by_text(), width, _absolute(model), vocabulary_digest(model.metadata), chosen,
+                          from_.output)  # fmt: skip
+                writer = stack.enter_context(saved_base(
+                    target, run, sources=read, top_k=top_k, with_output=with_output, resume=kept is not None,
+                    overwrite=overwrite, reads=reads,
+                ))  # fmt: skip
+                save = _adding(writer, from_)
+            else:
+                save = stack.enter_context(_saving(target, model, reading, width, reads, overwrite, threads))
+        found = measure(
+            reading.windows, from_, models, progress=progress, save=save, threads=thread_count(threads),
+            kept=kept if kept is None or writer is None else Both(kept, writer),
+        )  # fmt: skip
     from runtime.divergence import ENTROPY, LOG_P
     from runtime.statistics import mean_and_error
 
@@ -180,9 +219,70 @@ def divergence(
     )  # fmt: skip
 
 
-def _stored(path: Path) -> "StoredBase | None":
+def _check_form(save_base: PathLike | None, top_k: int | None, with_output: bool, record: PathLike | None) -> None:
+    """Raise OptionError for what a base is not saved with."""
+    own = save_base is not None and Path(save_base).suffix == OWN_FORM
+    if (top_k is not None or with_output) and not own:
+        what = "top_k" if top_k is not None else "with_output"
+        raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
+    if record is not None and save_base is not None and not own:
+        raise OptionError("a base in llama.cpp's form is written in one go: there is no going on from a record",
+                          f"save one of our own: a name that ends in {OWN_FORM}")  # fmt: skip
+
+
+def _absolute(model: Model) -> str:
+    return str(model.path.absolute()) if model.files else str(model.path)
+
+
+def _adding(writer: "BaseWriter", base: "RunningLogits") -> "Save":
+    """What hands a base's predictions to the writer, in the form that it takes."""
+
+    def save(window: int, start: int, stop: int, rows: "Rows") -> None:
+        writer.add(window, start, stop, rows if writer.needs_rows else base.states(window, start, stop))
+
+    return save
+
+
+@dataclass(frozen=True)
+class Both:
+    """A record beside a base that is written: done is what both have."""
+
+    record: Record
+    writer: "BaseWriter"
+
+    def earlier(self, window: int) -> Any:
+        return self.record.earlier(window) if self.writer.covered(window) else None
+
+    def note(self, window: int, values: Any) -> None:
+        self.record.note(window, values)
+
+
+@contextmanager
+def _record(
+    path: Path, reading: _Reading, read: Sequence[Path], files: int, reads: Reads, precision: str, n_ctx: int
+) -> Iterator[Record]:  # fmt: skip
+    from runtime.divergence import columns
+
+    from .bases import text_digest
+
+    plan = {"n_ctx": n_ctx, "precision": precision, "text": text_digest(reading.windows)}
+    sizes = [len(window.scored) for window in reading.windows]
+    with recorded(path, plan, read, sizes, columns(files), reads) as record:
+        yield record
+
+
+def _stored(
+    path: Path, base_model: PathLike | Model | None, others: Sequence[Model], threads: int | None
+) -> "StoredBase | SavedBase | None":
     """A base that an earlier run kept, if the file is one. Raises FileError for a damaged one."""
     from runtime.stored_logits import MAGIC, stored_logits
+
+    from .bases import is_base, open_base
+
+    if is_base(path):
+        return open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
+    if base_model is not None:
+        raise OptionError(f"{path} is no base of our own: it needs no output matrix", "leave base_model out")
 
     try:
         if path.is_dir() or not path.exists():
@@ -225,8 +325,13 @@ def _plain(value: Any) -> Any:
 
 
 def _read(
-    model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None, stored: "StoredBase | None"
+    model: Model, texts: Sequence[NamedText], n_ctx: int | None, chunks: int | None,
+    stored: "StoredBase | SavedBase | None",
 ) -> _Reading:  # fmt: skip
+    from .bases import SavedBase
+
+    if isinstance(stored, SavedBase):
+        return _read_saved(model, texts, n_ctx, stored)
     if stored is not None:
         return _read_stored(model, texts, n_ctx, chunks, stored)
     read = [windows_of(model, text, n_ctx or 512, chunks=chunks) for text in texts]
@@ -273,6 +378,32 @@ def _read_stored(
         windows.append(Window(inputs, scored, tokens[start + scored + 1], start))
     name, path = (texts[0].name, str(texts[0].path)) if texts else ("text", None)
     return _Reading(windows, [Text(name, path, count, count * len(scored))], tokens.tolist(), [])
+
+
+def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, base: "SavedBase") -> _Reading:
+    from .bases import vocabulary_digest
+
+    if n_ctx not in (None, base.n_ctx):
+        raise OptionError(f"the base was saved with windows of {base.n_ctx} tokens, not {n_ctx}")
+    if vocabulary_digest(model.metadata) != base.vocabulary_digest:
+        raise OptionError(f"{base.path} is of another vocabulary than {model.path}; they have to be equal")
+    if texts and len(texts) != len(base.texts):
+        problem = f"{base.path} was made on other texts: {', '.join(base.texts)}"
+        raise OptionError(problem, "leave -f out to take the texts that are in it")
+    given: Sequence[NamedText | None] = texts or [None] * len(base.texts)
+    said = []
+    for (name, windows), text in zip(base.texts.items(), given, strict=True):
+        if text is not None:
+            found = windows_of(model, text, base.n_ctx).windows
+            if len(found) < len(windows) or any(
+                not np.array_equal(mine.inputs, its.inputs) or not np.array_equal(mine.scored, its.scored)
+                for mine, its in zip(found, windows, strict=False)
+            ):
+                hint = "leave -f out to take the text that is in it"
+                raise OptionError(f"{base.path} was made on another text than {text.path}", hint)
+        path = None if text is None else str(text.path)
+        said.append(Text(text.name if text else name, path, len(windows), sum(len(each.scored) for each in windows)))
+    return _Reading(base.windows, said, [], [])
 
 
 def _named(given: Texts, chat: bool) -> list[NamedText]:
@@ -328,7 +459,7 @@ def _figures(
     kl = apart[:, KL]
 
     def figures(part: slice) -> dict[str, Any]:
-        return statistics.figures(found.base[part], other[part], apart[part], targets[part])
+        return _known(statistics.figures(found.base[part], other[part], apart[part], targets[part]))
 
     ends = np.cumsum([len(window.scored) for window in reading.windows])
     values = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
@@ -339,6 +470,14 @@ def _figures(
         [float(value) for value in np.cumsum(kl)[ends - 1] / ends],
         _worst(reading, found, name, kl, targets, tokenizer),
     )  # fmt: skip
+
+
+def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures, None for those that cannot be had from what the base has kept."""
+    return {
+        name: _known(value) if isinstance(value, Mapping) else None if value != value else value
+        for name, value in figures.items()
+    }
 
 
 def _size(file: Model) -> int:

@@ -1,0 +1,159 @@
+"""The command and `gguftools.divergence` with bases of our own, and runs that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.conversion.convert import convert
+from gguftools.measurement.divergence import divergence
+from gguftools.writing.resume import journal_path, partial_path
+from quants.errors import FileError, OptionError
+
+from ...conftest import ROOT
+
+TEXT = ROOT / "examples" / "persuasion.txt"
+CHOSEN = {"text": {"a": TEXT, "b": TEXT}, "n_ctx": 128, "chunks": 3}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    source = ROOT / "examples" / "austen-4m"
+    return {name: convert(source, folder / f"{name}.gguf", name).outputs[0].file for name in ("F16", "Q4_0")}
+
+
+def of_files(report):
+    """What was measured, without what says where."""
+    plain = report.as_dict() if not isinstance(report, dict) else report
+    return json.dumps([{**file, "path": ""} for file in plain["files"]])
+
+
+def test_a_saved_base_gives_the_same_figures(files, tmp_path):
+    base = tmp_path / "base.gguf"
+    live = divergence(files["F16"], files["Q4_0"], save_base=base, **CHOSEN)
+    again = divergence(base, files["Q4_0"])
+    assert of_files(again) == of_files(live)
+    assert [(text.name, text.file, text.windows) for text in again.texts] == [("a", None, 3), ("b", None, 3)]
+    assert (again.base_perplexity, again.base_entropy) == (live.base_perplexity, live.base_entropy)
+    named = divergence(base, files["Q4_0"], text={"a": TEXT, "b": TEXT})
+    assert of_files(named) == of_files(live)
+    fewer = divergence(base, files["Q4_0"], chunks=2)
+    assert of_files(fewer) == of_files(divergence(files["F16"], files["Q4_0"], **{**CHOSEN, "chunks": 2}))
+
+
+def test_a_base_that_does_not_fit_is_one_clear_line(files, tmp_path):
+    base, other = tmp_path / "base.gguf", tmp_path / "other.txt"
+    divergence(files["F16"], save_base=base, text=TEXT, n_ctx=128, chunks=2)
+    other.write_text("Something else. " * 200, encoding="utf-8")
+    for text in (other, {"a": TEXT, "b": TEXT}):
+        with pytest.raises(OptionError, match=r"base.gguf was made on .*other"):
+            divergence(base, files["Q4_0"], text=text)
+    with pytest.raises(OptionError, match="windows of 128 tokens, not 256"):
+        divergence(base, files["Q4_0"], n_ctx=256)
+    with pytest.raises(OptionError, match="at least 1"):
+        divergence(base, files["Q4_0"], chunks=0)
+    with pytest.raises(OptionError, match="nothing to compare"):
+        divergence(base)
+    with pytest.raises(OptionError, match="is a saved base already"):
+        divergence(base, files["Q4_0"], save_base=tmp_path / "again.gguf")
+    tokens = list(gguftools.open(files["Q4_0"]).metadata["tokenizer.ggml.tokens"])
+    tokens[700] += "x"
+    gguftools.set_metadata(files["Q4_0"], {"tokenizer.ggml.tokens": tokens}, output=tmp_path / "third.gguf")
+    with pytest.raises(OptionError, match="of another vocabulary than"):
+        divergence(base, tmp_path / "third.gguf")
+    with pytest.raises(OptionError, match="no base of our own"):
+        divergence(files["F16"], files["Q4_0"], base_model=files["F16"], **CHOSEN)
+
+
+def test_top_k_is_called_a_bound(files, tmp_path):
+    base = tmp_path / "base.gguf"
+    live = divergence(files["F16"], files["Q4_0"], save_base=base, top_k=20, **CHOSEN).files[0]
+    got = divergence(base, files["Q4_0"])
+    file = got.files[0]
+    assert file.lower_bound
+    assert not live.lower_bound
+    assert 0.5 * live.kl_divergence["mean"] < file.kl_divergence["mean"] < live.kl_divergence["mean"]
+    for name in ("kl_reverse", "total_variation", "acceptance"):
+        assert file.figures[name] == {"mean": None, "standard_error": None}
+    for name in ("perplexity", "perplexity_ratio_error", "same_top", "flips"):
+        assert file.figures[name] == pytest.approx(live.figures[name], rel=1e-5)
+    assert file.figures["entropy_change"]["mean"] == pytest.approx(live.figures["entropy_change"]["mean"], abs=1e-6)
+    json.dumps(got.as_dict(), allow_nan=False)
+    shown = call(base, files["Q4_0"])
+    assert "≥ KL(base ‖ file)" in shown.stdout
+    assert "unknown" in shown.stdout
+
+
+def test_what_goes_with_which_form(files, tmp_path):
+    for given in ({"top_k": 3}, {"with_output": True}):
+        with pytest.raises(OptionError, match="of bases of our own"):
+            divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "base.kld", **given, **CHOSEN)
+    with pytest.raises(OptionError, match="in one go"):
+        divergence(files["F16"], save_base=tmp_path / "base.kld", record=tmp_path / "record", **CHOSEN)
+    assert not list(tmp_path.iterdir())
+
+
+def call(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "gguftools", "divergence", *map(str, words)], capture_output=True, text=True, check=True
+    )
+
+
+def test_an_interrupted_run_goes_on_at_its_window(files, tmp_path):
+    base, record, whole = (tmp_path / name for name in ("base.gguf", "record", "whole.gguf"))
+    want = divergence(files["F16"], files["Q4_0"], save_base=whole, **CHOSEN)
+    done = []
+
+    def progress(number, count, mean):
+        done.append(number)
+        if number == 3:
+            raise KeyboardInterrupt
+
+    given = {"save_base": base, "record": record, **CHOSEN}
+    with pytest.raises(KeyboardInterrupt):
+        divergence(files["F16"], files["Q4_0"], progress=progress, **given)
+    assert record.exists()
+    assert partial_path(base).exists()
+    assert not base.exists()
+    with pytest.raises(FileError, match="is the record of another measurement"):
+        divergence(files["F16"], files["Q4_0"], **{**given, "n_ctx": 64})
+    with pytest.raises(FileError, match="is the record of another measurement"):
+        divergence(files["F16"], files["F16"], **given)
+    got = divergence(files["F16"], files["Q4_0"], **given)
+    assert of_files(got) == of_files(want)
+    assert base.read_bytes() == whole.read_bytes()
+    assert not record.exists()
+    assert not partial_path(base).exists()
+    assert not journal_path(base).exists()
+
+
+def test_a_kill_loses_no_window_that_was_done(files, tmp_path):
+    base, record = tmp_path / "base.gguf", tmp_path / "record"
+    words = [files["F16"], files["Q4_0"], "-f", TEXT, "-c", "128", "--json", "--record", record, "--save-base", base]
+    command = [sys.executable, "-m", "gguftools", "divergence", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        end = time.monotonic() + 120
+        while not record.exists() or record.read_bytes().count(b"\n") < 3:
+            assert child.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.002)
+        os.kill(child.pid, signal.SIGKILL)
+    noted = record.read_bytes()
+    windows = noted.count(b"\n") - 1
+    finished = call(*words)
+    got = json.loads(finished.stdout)
+    want = divergence(files["F16"], files["Q4_0"], text=TEXT, n_ctx=128)
+    assert got["texts"][0]["windows"] > windows >= 2
+    assert np.allclose(got["files"][0]["chunks"], want.files[0].chunks, rtol=1e-12)
+    assert of_files(got) == of_files(want)
+    assert not record.exists()
+    assert of_files(divergence(base, files["Q4_0"])) == of_files(want)
