@@ -7,6 +7,7 @@ answer a window of its own: what the model would see when it is asked for this o
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 AT_ONCE = 64  # texts rendered by one process
 TODAY = "2026-01-01T12:00:00"  # for templates that write the date: the same text whenever it is measured
 ROLE = "assistant"
+MORE = ("tool_calls", "reasoning_content", "thinking")  # of a message, besides its content
+WANTED = 4  # texts for an answer
 FORM = 'a line is {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}, …]}'
+
+PARTIAL = re.compile(r"<[^<>\s]*$")  # the beginning of a token such as <|end|>
 
 Message = Mapping[str, Any]
 Span = tuple[int, int]  # characters of a text
@@ -70,20 +75,24 @@ def conversation_windows(
     template = model.chat_template
     if not isinstance(template, str):
         raise VocabularyError(f"{model.path} has no chat template", "set one with `gguftools set-metadata`")
-    read = read_conversations(path)
     if chunks is not None and as_count(chunks, "chunks") < 1:
         raise OptionError(f"{chunks} chunks were asked for; at least 1 is needed")
-    rendered = rendered_conversations(template, special_texts(model.metadata), read[:chunks])[:chunks]
-    found, cut = list["Window"](), 0
+    read = read_conversations(path)[:chunks]
+    every = rendered_conversations(template, special_texts(model.metadata), read)
+    if not every:
+        raise VocabularyError(f"{model.path}: its chat template hides the answers of {path}; none is found")
+    rendered, found, cut = every[:chunks], list["Window"](), 0
     for each in rendered:
-        window, length = _window(model.tokenizer, each, n_ctx)
-        cut += length > n_ctx
+        window, shorter = _window(model.tokenizer, each, n_ctx)
+        cut += shorter
         if window is not None:
             found.append(window)
     if not found:
         raise OptionError(f"{path}: no answer begins within {n_ctx} tokens", "take a larger context")
     remarks = []
-    if len({each.place for each in rendered}) < len(rendered):
+    if hidden := sum(len(each.answers) for each in read) - sum(len(each.answers) for each in every):
+        remarks.append(f"{path}: {hidden} answers are not found in what the chat template writes, and not measured")
+    if len({each.place for each in every}) < len(every):
         remarks.append(f"{path}: the chat template rewrites earlier answers, so each has a window of its own")
     if cut:
         remarks.append(f"{path}: {cut} of {len(rendered)} windows are longer than {n_ctx} tokens, and cut there")
@@ -127,26 +136,32 @@ def rendered_conversations(
 ) -> list[Rendered]:
     """Each conversation with its answers found; in several parts where the template does not keep what it wrote.
 
-    specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails or hides
-    the answers.
+    Answers that cannot be told from what is around them are not among them, such as calls of tools that the template
+    leaves out. specials: bos_token and so on. Raises VocabularyError, naming the conversation, where the template fails
+    or refuses it.
     """
     common = {"documents": None, **specials}
     asked = [common | variables for each in conversations for variables in _wanted(each)]
     texts = iter(_texts(template, asked))
     found = list[Rendered]()
     for each in conversations:
-        wanted = [next(texts) for _ in range(3 * len(each.answers))]
-        for text, error in wanted:
-            if text is None:
-                raise VocabularyError(f"{each.place}: the chat template {error}")
-        found += _parts(each, [text or "" for text, _ in wanted])
+        parts = list[Rendered]()
+        for answer in each.answers:
+            asking, before, whole, going_on = (next(texts) for _ in range(WANTED))
+            for _, error in (asking, before, whole):
+                if error is not None:
+                    raise VocabularyError(f"{each.place}: the chat template {error}")
+            span = _answer(each.messages[answer], *(text or "" for text, _ in (asking, before, whole, going_on)))
+            if span is not None:
+                parts.append(Rendered(each.place, whole[0] or "", [span]))
+        found += _joined(parts)
     return found
 
 
 def _wanted(conversation: Conversation) -> Iterator[dict[str, Any]]:
-    """For each answer, what comes before it with and without the line that asks for it; and all up to its end."""
+    """For each answer, what comes before it with and without the line that asks for it; all up to its end, likewise."""
     for answer in conversation.answers:
-        for end, ask in ((answer, True), (answer, False), (answer + 1, False)):
+        for end, ask in ((answer, True), (answer, False), (answer + 1, False), (answer + 1, True)):
             yield {**conversation.variables, "messages": conversation.messages[:end], "add_generation_prompt": ask}
 
 
@@ -157,50 +172,52 @@ def _texts(template: str, asked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
             yield answer.text, answer.error
 
 
-def _parts(conversation: Conversation, texts: Sequence[str]) -> list[Rendered]:
-    """The conversation as a whole, or one part for each answer. texts: as `_wanted` asks for them."""
-    place, parts = conversation.place, list[Rendered]()
-    for number, answer in enumerate(conversation.answers):
-        asking, before, whole = texts[3 * number : 3 * number + 3]
-        span = _answer(_content(conversation.messages[answer]), asking, before, whole)
-        if span is None:
-            what = f"message {answer + 1} in {place} cannot be told from what the chat template writes around it"
-            raise VocabularyError(what)
-        parts.append(Rendered(place, whole, [span]))
-    last = parts[-1].text
-    if all(last.startswith(part.text[: part.answers[0][1]]) for part in parts):
-        return [Rendered(place, last, [part.answers[0] for part in parts])]
+def _joined(parts: list[Rendered]) -> list[Rendered]:
+    """A conversation's parts, each up to one answer: as one where the last has all answers as they were."""
+    if not parts:
+        return []
+    last = parts[-1]
+    if all(last.text.startswith(part.text[: part.answers[0][1]]) for part in parts):
+        return [Rendered(last.place, last.text, [part.answers[0] for part in parts])]
     return parts
 
 
-def _answer(content: str, asking: str, before: str, whole: str) -> Span | None:
-    """The characters of the last answer in a text, up to and with the token that ends it.
+def _answer(message: Message, asking: str, before: str, whole: str, going_on: str) -> Span | None:
+    """The characters of the last answer in a text, up to and with the token that ends it, None where it is not found.
 
     Where the template puts something between the line that asks and the answer, such as an empty thought, that does
-    not count; a text that is not found (a call of a tool, written in the template's way) counts from the line that
-    asks on.
+    not count, but a thought or a call of a tool that the message has does. before, asking: the text without the answer,
+    and with the line that asks for it; going_on: the text with the line that asks for one more, which lacks what is
+    written at the very end of a conversation alone.
     """
+    asked, content = whole.startswith(asking), _content(message)
+    if not (asked or whole.startswith(before)):
+        return None
+    begin = _alike(asking, whole)
+    at = whole.find(content, begin)
+    if at < 0 and not asked:  # what is asked for and what is answered may begin alike
+        at = whole.find(content, len(before))
+    if content and at >= 0 and not (asked and any(message.get(key) for key in MORE)):
+        begin = at
+    elif not asked:
+        return None
+    kept = _alike(whole, going_on)
+    if begin + len(content) <= kept < len(whole):
+        whole = PARTIAL.sub("", whole[:kept])
     end = len(whole.rstrip())
-    begin = len(asking) if whole.startswith(asking) else None
-    searched = len(before) if begin is None and whole.startswith(before) else begin
-    if content and searched is not None:
-        at = whole.find(content, searched)
-        begin = at if at >= 0 else begin
-    return None if begin is None or begin >= end else (begin, end)
+    return (begin, end) if begin < end else None
 
 
 def _content(message: Message) -> str:
-    """What the message says, as far as it is text; "" where there is more to it, which counts as well."""
+    """What the message says, as far as it is text."""
     content = message.get("content")
     if isinstance(content, list):  # of parts
-        parts = [part.get("text", "") for part in content if isinstance(part, dict)]
-        content = parts[0] if parts else ""
-    extra = any(message.get(key) for key in ("tool_calls", "reasoning_content", "thinking"))
-    return "" if extra or not isinstance(content, str) else content.strip()
+        content = next((part.get("text") for part in content if isinstance(part, dict)), None)
+    return content.strip() if isinstance(content, str) else ""
 
 
-def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", int]:
-    """A text's window of at most n_ctx tokens, None where no answer begins in it; and how many tokens it has."""
+def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Window | None", bool]:
+    """A text's window of at most n_ctx tokens, None where no answer begins in it; and whether answers are cut off."""
     from runtime.windows import Window
 
     bos = tokenizer.bos if tokenizer.add_bos else None
@@ -214,14 +231,14 @@ def _window(tokenizer: "Tokenizer", rendered: Rendered, n_ctx: int) -> tuple["Wi
         raise VocabularyError(f"{rendered.place}: the chat template writes nothing")
     spans = [[_alike(ids, encoded(rendered.text[:at])) for at in span] for span in rendered.answers]
     answers = [np.arange(max(1, begin), end) for begin, end in spans]  # a token over both counts as the answer's
-    targets = np.concatenate(answers)
-    targets = targets[targets < n_ctx]
+    wanted = np.concatenate(answers)
+    targets = wanted[wanted < n_ctx]
     if not len(targets):
-        return None, len(ids)
+        return None, True
     tokens = np.array(ids, np.int64)
-    return Window(tokens[: targets[-1]], targets - 1, tokens[targets]), len(ids)
+    return Window(tokens[: targets[-1]], targets - 1, tokens[targets]), len(targets) < len(wanted)
 
 
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first tokens are the same."""
+def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many of the first tokens, or characters, are the same."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import unicodedata
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gguftools.measurement.texts import NamedText, TextWindows, default_texts, named_texts, windows_of
 from gguftools.model import Model
 from gguftools.model import open as open_model
 from quants.errors import FileError, GgufToolsError, OptionError, VocabularyError
+
+from ..inspection.audits.published import PUBLISHED
 
 TURN = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
 ASK = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -143,6 +147,41 @@ def test_a_long_conversation_is_cut(model):
         measured(model, CHATML, SUMS, n_ctx=8)
 
 
+def test_what_ends_the_whole_is_no_answer(model):
+    ending = CHATML + "{% if not add_generation_prompt %}{{ 'The end' }}{% endif %}"
+    found = measured(model, ending, SUMS)
+    assert answers(model, found) == ["It is 4.<|im_end|>That is 6, of course.\n<|im_end|>"]
+
+
+def test_answers_that_are_not_written_are_left_out_and_counted(model):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "sum", "arguments": {}}}]}
+    silent = "{% for m in messages if m.content %}" + TURN + "{% endfor %}"
+    found = measured(model, silent, [SUMS[0], call, {"role": "tool", "content": "4"}, SUMS[1]])
+    assert [text.removeprefix("<|im_start|>assistant\n") for text in answers(model, found)] == ["It is 4.<|im_end|>"]
+    assert found.remarks[0].endswith("1 answers are not found in what the chat template writes, and not measured")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_templates(model, name):
+    """Whatever they do with thoughts and ends of texts, both answers are found, with at most one token behind each."""
+    found = measured(model, PUBLISHED[name], SUMS[:4])
+    wanted = ["It is 4.", "That is 6, of course."]
+    texts = [text for each in measured_texts(model, found) for text in each]
+    assert len(texts) == 2
+    for text, content in zip(texts, wanted, strict=True):
+        assert text.startswith(content[:-1]), text  # its last token may be one with what follows
+        assert re.fullmatch(r"\.?\s*(<[^<>]*>?)?", text.removeprefix(content[:-1])), text
+
+
+def measured_texts(model: Model, found: TextWindows) -> list[list[str]]:
+    """Of each window the answers apart: runs of predictions without a gap."""
+    split = [np.flatnonzero(np.diff(each.scored) > 1) + 1 for each in found.windows]
+    return [
+        [model.tokenizer.decode(run) for run in np.split(each.targets, gaps)]
+        for each, gaps in zip(found.windows, split, strict=True)
+    ]
+
+
 def test_the_day_changes_nothing(model):
     today = measured(model, "{{ strftime_now('%d %b %Y') }} " + CHATML, SUMS)
     assert model.tokenizer.decode(today.windows[0].inputs).startswith("01 Jan 2026 ")
@@ -180,9 +219,9 @@ def test_lines_that_are_no_conversation(model, line, error, tmp_path):
     ("template", "error"),
     [
         ("{{ raise_exception('no') }}", "line 1 of .*: the chat template refuses it: no"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}{{ messages|length }}", "message 2 in line 1 of .* be told"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}{{ messages|length }}", "hides the answers of .*; none is"),
         ("{% for i in range(10**9) %}{% endfor %}", "the chat template does not end|takes|fails"),
-        ("", "message 2 in line 1 of .* cannot be told"),
+        ("", "hides the answers of .*; none is found"),
     ],
 )
 def test_templates_that_hide_the_answers(model, template, error):
