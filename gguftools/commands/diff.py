@@ -116,9 +116,8 @@ def _print_identification(found: "Identification") -> None:
         print_table("tensors that are otherwise", columns, [_origin_row(each) for each in shown], "llllrrrr")
     for made, count in found.made.items():
         print_line(f"{count} tensors {MADE[made]}")
-    rounded = sorted({each.via for each in found.tensors if each.via})
-    if rounded:
-        print_line(f"the original was rounded to {' or '.join(rounded)} first")
+    if found.vias and found.unexplained:
+        print_line(f"of some, the original was rounded to {' or '.join(found.vias)} first")
     for names, what in (
         (found.only_original, "missing"), (found.only_file, "new"), (found.other_shapes, "of another shape"),
     ):  # fmt: skip

@@ -32,7 +32,7 @@ from .weight_errors import Pairs, kind_of, plain_shapes
 SAMPLE = 1 << 16  # values of a tensor that are compared
 LEAST_ROWS = 8
 RUNS = 8  # places of a tensor that rows are taken from
-ROUNDED = ("F16", "BF16")  # what an original may have been converted to before it was quantized
+ROUNDED = ("F16", "BF16", "Q8_0")  # what an original may have been converted to before it was quantized
 FAR = 2.0  # times our encoder's error: more is no other way of rounding, but other values
 MOST_RULES = 12  # of a command that one would still type
 GUESSED = 1024  # added to the file type of a recipe that nobody stated
@@ -120,6 +120,11 @@ class Identification:
         return [tensor for tensor in self.tensors if not tensor.is_explained]
 
     @property
+    def vias(self) -> list[str]:
+        """Formats that the original was rounded to before tensors were made of it."""
+        return sorted({tensor.via for tensor in self.tensors if tensor.via})
+
+    @property
     def is_explained(self) -> bool:
         """Whether every tensor is there, and is what llama.cpp makes of the original."""
         return not (self.unexplained or self.only_original or self.only_file or self.other_shapes)
@@ -152,7 +157,8 @@ class Identification:
         compared = "all rows compared" if self.rows == self.of_rows else f"{self.rows} of {self.of_rows} rows compared"
         if unexplained:
             return f"{formats}; {unexplained} of {len(self.tensors)} tensors were made otherwise; {compared}"
-        return f"{formats}; every tensor to the byte as llama.cpp makes it; {compared}"
+        rounded = f" of the original rounded to {' or '.join(self.vias)} first" if self.vias else ""
+        return f"{formats}; every tensor to the byte as llama.cpp makes it{rounded}; {compared}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -395,7 +401,9 @@ class _Comparison:
 
     def _ways(self, item: Item) -> Iterator[_Way]:
         """The likely ones first."""
-        rounded = (via for via in ROUNDED if via != item.tensor.format.name and not item.tensor.format.is_quantized)
+        tensor = item.tensor
+        fitting = (via for via in ROUNDED if not tensor.width % format_named(via).block_size)
+        rounded = (via for via in fitting if via != tensor.format.name and not tensor.format.is_quantized)
         for via in (None, *rounded):
             if not item.format.needs_importance:
                 yield _Way(PLAIN, via, item._replace(importance=None))

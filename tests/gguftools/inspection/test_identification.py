@@ -181,10 +181,14 @@ def test_an_original_that_was_rounded_first(model, tmp_path):
     random = np.random.default_rng(0)
     values = random.normal(size=open_file(model).tensors["blk.0.ffn_up.weight"].shape).astype(np.float32)
     first = edited(model, tmp_path / "f32.gguf", {}, {"blk.0.ffn_up.weight": values})
-    quantize(first, "F16", tmp_path / "f16.gguf")
-    quantize(tmp_path / "f16.gguf", "Q8_0", tmp_path / "q8.gguf")
-    found = {each.name: each for each in identify(first, tmp_path / "q8.gguf").tensors}
-    assert (found["blk.0.ffn_up.weight"].made, found["blk.0.ffn_up.weight"].via) == ("plain", "F16")
+    for via, recipe in (("F16", "Q8_0"), ("BF16", "Q4_0"), ("Q8_0", "Q4_K_M")):
+        between, last = tmp_path / f"by-{via}.gguf", tmp_path / f"{recipe}.gguf"
+        quantize(first, via, between)
+        quantize(between, recipe, last, allow_requantize=True)
+        identified = identify(first, last)
+        assert f"rounded to {via} first" in identified.verdict
+        found = {each.name: each for each in identified.tensors}
+        assert (found["blk.0.ffn_up.weight"].made, found["blk.0.ffn_up.weight"].via) == ("plain", via)
 
 
 def test_tensors_that_are_missing_or_of_another_shape(model, plain, tmp_path):
