@@ -15,6 +15,7 @@ from quants.errors import ModelError
 
 from . import ops
 from .arrays import Floats, Ids
+from .branches import Branches
 from .importance import Observe
 from .kv_cache import KVCache
 from .matmul import Inputs, matmul, matmul_experts
@@ -93,7 +94,8 @@ class Pass:
 
     threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
     neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
-    last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes.
+    last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes. branches: how the
+    tokens are texts that begin alike, where they are that and not one text.
     """
 
     network: Network
@@ -106,6 +108,7 @@ class Pass:
     sparsity: Sparsity | None = None
     profile: Profile | None = None
     layer_inputs: Floats | None = None
+    branches: Branches | None = None
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
     _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)
@@ -114,6 +117,8 @@ class Pass:
         """Positions of each token of one text; now, because layers that have run lengthen the cache."""
         seen = self.cache.length if self.cache else 0
         self.positions = np.arange(seen, seen + self.length, dtype=np.int64)
+        if self.branches is not None:
+            self.positions = self.branches.positions
         self.block, self.keys, self.hyper = self.network.block, self.network.keys, self.network.hyper
         self.global_tensors = self.network.global_tensors
 

@@ -18,6 +18,7 @@ from quants.errors import ModelError
 
 from . import altup, decoder, encoder_decoder
 from .arrays import Floats, Ids
+from .branches import Branches
 from .embedding import embed
 from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head
@@ -28,6 +29,7 @@ from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .precision import Precision
 from .profile import Profile
 from .rope import rope_scaling
+from .self_attention import serves_branches
 from .token_step import TokenSteps, serves
 
 
@@ -93,11 +95,14 @@ class Model:
         """An empty cache, to hand to `forward` again and again while a text grows."""
         return KVCache()
 
-    def new_pass(self, texts: int, length: int, cache: KVCache | None = None) -> Pass:
+    def new_pass(
+        self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None
+    ) -> Pass:
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
         return Pass(
-            self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile
-        )
+            self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile,
+            branches=branches,
+        )  # fmt: skip
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
         """The text's logits from an empty cache: float32 (tokens, vocabulary). Raises ModelError as `forward` does.
@@ -176,9 +181,24 @@ class Model:
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return replace(result, x=result.x.reshape(*ids.shape[:-1], -1, result.x.shape[-1]))
 
-    def _evaluate(self, texts: Ids, cache: KVCache | None, first: int) -> LazyLogits | Floats:
+    @cached_property
+    def branches(self) -> bool:
+        """Whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""
+        plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
+        return plain and serves_branches(self.network)
+
+    def branched_logits(self, branches: Branches) -> LazyLogits:
+        """Of texts that begin alike: x (tokens, width) in their order. Raises ModelError as `forward` does."""
+        result = self._evaluate(self._checked(branches.tokens).reshape(1, -1), None, 0, branches)
+        if not isinstance(result, LazyLogits):
+            raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
+        return result
+
+    def _evaluate(
+        self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None
+    ) -> LazyLogits | Floats:
         """What `head` gives for positions `first` and on of each text, one after the other."""
-        forward = self.new_pass(len(texts), texts.shape[1], cache)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches)
         with one_thread():  # products that our threads don't share give the same bits whoever else measures
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:

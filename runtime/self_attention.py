@@ -5,7 +5,7 @@ import numpy as np
 from archs.hyper import LayerHyper
 
 from . import ops
-from .arrays import Floats
+from .arrays import Floats, Ids
 from .attention import attend
 from .layer import Layer, Network, Pass
 from .rope import apply_rope
@@ -41,17 +41,38 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
         k, v = forward.cache.append(layer.index, k, v)
     if any(other.kv_source_layer == layer.index for other in hyper.layers):
         forward.shared_keys[layer.index] = k, v
-    mixed = attend(
-        q, k, v, q_positions=forward.positions, scale=own.attention_scale, window=own.window,
-        softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
-        sequences=forward.texts, chunk=own.chunk, threads=threads,
-        **distance_penalties(forward.network, own, forward.length, len(k) // forward.texts),
-    )  # fmt: skip
+
+    def within(q: Floats, k: Floats, v: Floats, positions: Ids, texts: int) -> Floats:
+        return attend(
+            q, k, v, q_positions=positions, scale=own.attention_scale, window=own.window,
+            softcap=hyper.attention_softcap, causal=block.causal, sinks=layer.array("attn_sinks.weight"),
+            sequences=texts, chunk=own.chunk, threads=threads,
+            **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
+        )  # fmt: skip
+
+    if forward.branches is None:
+        mixed = within(q, k, v, forward.positions, forward.texts)
+    else:
+        mixed = forward.branches.attend(within, q, k, v)
     if "attn_gate.weight" in layer:
         gate = forward.project(layer, "attn_gate", x)
     if gate is not None:
         mixed *= ops.sigmoid(gate.reshape(mixed.shape), threads=threads)
     return forward.project(layer, "attn_output", mixed)
+
+
+def serves_branches(network: Network) -> bool:
+    """Whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for themselves
+    (not so in absolute embeddings, and where a text's length decides how it is rotated).
+    """
+    others = ("attn_kv_a_mqa.weight", "shortconv.in_proj.weight", "ssm_in.weight", "ssm_ba.weight", "ssm_beta.weight")
+    return (
+        network.block.causal
+        and (network.scaling is None or network.scaling.kind != "longrope")
+        and "position_embd.weight" not in network.global_tensors
+        and all("attn_output.weight" in layer and not any(map(layer.__contains__, others)) for layer in network.layers)
+        and all(own.kv_source_layer is None for own in network.hyper.layers)
+    )
 
 
 def _with_shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:

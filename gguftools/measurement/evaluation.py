@@ -196,13 +196,13 @@ def _score(
 ) -> Score:  # fmt: skip
     from runtime.choices import mean_log_probabilities
 
-    start = time.perf_counter()
+    start, branched = time.perf_counter(), net.branched_logits if net.branches else None
     scores: list[list[float]] = []
     picked: list[int] = []
     correct = 0
     for at in range(0, len(tasks), TASKS_AT_ONCE):
         group = slice(at, at + TASKS_AT_ONCE)
-        found = mean_log_probabilities(choices[group], net.lazy_logits, TOKENS_AT_ONCE)
+        found = mean_log_probabilities(choices[group], net.lazy_logits, TOKENS_AT_ONCE, branched)
         for task, each in zip(tasks[group], found, strict=True):
             picked.append(_best(each, bool(task.bases)))
             correct += picked[-1] in task.right

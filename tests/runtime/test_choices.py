@@ -73,7 +73,11 @@ def test_scores_are_means_of_log_probabilities(net):
         found = mean_log_probabilities(tasks, net.lazy_logits, tokens_at_once)
         for own, wanted in zip(found, expected, strict=True):
             assert own == pytest.approx(wanted, rel=1e-5, nan_ok=True)
+        once = mean_log_probabilities(tasks, net.lazy_logits, tokens_at_once, net.branched_logits)
+        for own, wanted in zip(once, expected, strict=True):
+            assert own == pytest.approx(wanted, rel=1e-5, nan_ok=True)
     assert math.isnan(found[-1][0])
+    assert net.branches
 
 
 def test_logits_that_are_no_numbers(net):

@@ -1,0 +1,94 @@
+"""Texts that begin alike in one pass, their beginning computed once.
+
+A trunk and the branches that follow on it stand one after the other in one row of tokens, many such trees in a row.
+Everything but attention takes tokens one by one; attention gives each branch the keys of its trunk and its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Floats, Ids
+
+Rows = NDArray[np.intp]
+# (queries, keys, values, positions of a text's queries, how many texts) → float32 (queries, heads * width)
+Attend = Callable[[Floats, Floats, Floats, Ids, int], Floats]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """trunk: token ids; branches: of each text, the ids that follow, none for a text that nothing is asked of."""
+
+    trunk: Sequence[int]
+    branches: tuple[Sequence[int], ...]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.trunk) + sum(map(len, self.branches))
+
+    def offset(self, branch: int, position: int) -> int:
+        """Where within the tree's tokens a text's token of that position is."""
+        if position < len(self.trunk):
+            return position
+        return position + sum(map(len, self.branches[:branch]))
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Trees in one row of tokens."""
+
+    trees: tuple[Tree, ...]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each tree begins."""
+        return [0, *np.cumsum([tree.tokens for tree in self.trees])[:-1].tolist()]
+
+    @cached_property
+    def tokens(self) -> Ids:
+        parts = (part for tree in self.trees for part in (tree.trunk, *tree.branches))
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+    @cached_property
+    def positions(self) -> Ids:
+        """Of each token in its text."""
+        return np.concatenate([
+            part for tree in self.trees for part in (
+                np.arange(len(tree.trunk)),
+                *(len(tree.trunk) + np.arange(len(branch)) for branch in tree.branches),
+            )
+        ]).astype(np.int64)  # fmt: skip
+
+    @cached_property
+    def _parts(self) -> list[tuple[slice, Rows, Rows]]:
+        """Of each tree: the trunk's rows; its branches' (branches, longest), filled up with their last; which of these
+        are not filled up.
+        """
+        found = []
+        for start, tree in zip(self.starts, self.trees, strict=True):
+            lengths = [len(branch) for branch in tree.branches if len(branch)]
+            ends = start + len(tree.trunk) + np.cumsum(lengths)
+            columns = np.arange(max(lengths, default=0))
+            rows = [np.minimum(end - length + columns, end - 1) for end, length in zip(ends, lengths, strict=True)]
+            own = np.array(rows, np.intp).reshape(len(lengths), len(columns))
+            real = np.flatnonzero(columns < np.array(lengths, np.intp)[:, None])
+            found.append((slice(start, start + len(tree.trunk)), own, real))
+        return found
+
+    def attend(self, attend: Attend, q: Floats, k: Floats, v: Floats) -> Floats:
+        """Attention within every text: float32 (tokens, heads * width)."""
+        out = np.empty((len(q), q.shape[1] * v.shape[2]), np.float32)
+        for trunk, rows, real in self._parts:
+            count = trunk.stop - trunk.start
+            if count:
+                out[trunk] = attend(q[trunk], k[trunk], v[trunk], np.arange(count), 1)
+            if rows.size:
+                before = np.broadcast_to(np.arange(trunk.start, trunk.stop), (len(rows), count))
+                seen = np.concatenate([before, rows], axis=1).reshape(-1)
+                own = rows.reshape(-1)
+                at = np.arange(count, count + rows.shape[1])
+                out[own[real]] = attend(q[own], k[seen], v[seen], at, len(rows))[real]
+        return out
