@@ -155,7 +155,7 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    counts = ("check_logits", "split_max_tensors", "threads", "top_k")
+    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst")
     return [flag(name), "3" if name in counts else "2M" if name == "split_max_size" else "TEXT"]
 
 

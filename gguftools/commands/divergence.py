@@ -50,13 +50,18 @@ def divergence(
 ) -> None:  # fmt: skip
     from quants.errors import GgufToolsError
 
-    from ..console.ui import note_slow_products, print_error, said, window_progress
+    from ..console.ui import note, note_slow_products, print_error, said, window_progress
     from ..measurement.divergence import divergence as measure
     from ..measurement.divergence import exceeded, parse_limits
+    from ..measurement.perplexity import context_warning
     from ..measurement.texts import named_texts
 
     limits = {} if fail_above is None else parse_limits(fail_above)
     texts = None if file is None else named_texts(file, chat)
+    for model in others or ():
+        if ctx is not None and (warning := context_warning(model, ctx)):
+            note(f"warning: {warning}")
+            break
     note_slow_products(threads)
     with window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL") as progress:
         report = measure(

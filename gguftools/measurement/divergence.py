@@ -130,13 +130,14 @@ def divergence(
     """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
     base: a model, or a base that llama-perplexity or save_base wrote, whose texts and windows are taken; base_model:
-    what has the output matrix of a base of our own, where it is not found. text: one, several, or several by name, each
-    of which gets its own figures, too; None for those that come with this package. chat: texts are conversations,
-    JSONL, whose answers alone are scored.
+    what has the output matrix of a base of our own, where it is not found. others: what is compared with it; none where
+    the base is only saved. text: one, several, or several by name, each of which gets its own figures, too; None for
+    those that come with this package. chat: texts are conversations, JSONL, whose answers alone are scored.
     n_ctx: tokens of a window, 512 if not given; chunks: of how many windows of each text, None for all; as in
     `perplexity`. threads: None for all processors. precision, round_activations: as in `perplexity`. save_base: write
     the base's predictions there: as our own small base where the name ends in .gguf (see `bases`; top_k: its likeliest
-    tokens alone; with_output: and the output matrix), else in llama.cpp's form. record: note each window's figures in
+    tokens alone; with_output: and the output matrix), else in llama.cpp's form; overwrite: replace a file that is
+    there. record: note each window's figures in
     this file, and go on from it (with a base of our own, too) where an earlier run was killed; it goes in the end.
     progress: called after each window with (windows done, windows in all, mean divergence of the first file so far).
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
