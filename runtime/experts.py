@@ -56,6 +56,8 @@ def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
     scale = layer.array("ffn_gate_inp.scale")
     if scale is not None:
         x = ops.rms_norm(x, scale, hyper.eps) * np.float32(x.shape[1] ** -0.5)
+    if forward.observe:
+        forward.observe(layer.need("ffn_gate_inp.weight").name, x, 0, 1)
     logits = x @ router.T
     if bias is not None:
         logits += bias

@@ -40,7 +40,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
     "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
-    "--save-every": ("-1", "x", ""),
+    "--save-every": ("-1", "x", ""), "--check-model": ("", "absent.gguf", "MATRIX"), "--least-rows": COUNTS,
     "--tasks": COUNTS, "--seed": ("-1", "x", "4294967296", ""),
     "--hellaswag": ("", "absent", "TEXT", "MODEL"), "--winogrande": ("", "absent", "TEXT", "MODEL"),
     "--multiple-choice": ("", "absent", "TEXT", "MODEL"),
@@ -66,7 +66,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--sort": ("", "wrost"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
-                 "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"]}  # fmt: skip
+                 "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
+                 "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -75,7 +76,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--chat", "--with-output",
+    "--fill", "--show-statistics", "--chat", "--with-output",
 }  # fmt: skip
 
 

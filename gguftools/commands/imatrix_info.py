@@ -1,33 +1,89 @@
-"""Examine importance matrices: coverage, what is wrong with them, which layers matter; merge and convert them."""
+"""Examine importance matrices: coverage, what is wrong with them, which layers matter; merge, fill and convert them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit
+from typer import Argument, Exit, Option
 
-EXAMPLES = ("gguftools imatrix-info imatrix.gguf", "gguftools imatrix-info a.gguf b.gguf --merge both.gguf")
+if TYPE_CHECKING:
+    from ..quantization.imatrix_statistics import MatrixStatistics
+
+EXAMPLES = (
+    "gguftools imatrix-info imatrix.gguf --show-statistics",
+    "gguftools imatrix-info imatrix.gguf --check-model model-f16.gguf",
+    "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
+    "gguftools imatrix-info imatrix.gguf --merge filled.gguf --check-model model-f16.gguf --fill --least-rows 64",
+)
 
 
 def imatrix_info(
     files: Annotated[list[Path], Argument(help="Importance matrices, GGUF or legacy form.")],
+    show_statistics: Annotated[bool, "llama-imatrix's figures of every weight's inputs, and of every layer's."] = False,
+    check_model: Annotated[Path | None, "The model that they are for: is all there, and enough?"] = None,
     merge: Annotated[str | None, "Write them as one matrix; .dat for the legacy form (also converts one)."] = None,
+    fill: Annotated[bool, "Let weights without data take those of weights with the same inputs."] = False,
+    least_rows: Annotated[
+        int | None, Option("--least-rows", min=1, help="Complete experts that saw fewer inputs by the mean of all.")
+    ] = None,
     overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import print_json, print_matrix
+    from ..console.ui import note, print_json, print_line, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path
+    from ..model import opened
     from ..quantization.imatrix import merge as merged
-    from ..quantization.imatrix import problems, read_imatrix, write_imatrix
+    from ..quantization.imatrix import read_imatrix, write_imatrix
+    from ..quantization.imatrix_doctor import examine, filled
+    from ..quantization.imatrix_statistics import statistics
 
     target = None if merge is None else output_path(merge)
+    model = None if check_model is None else opened(check_model)
+    reads = [*files, *([] if model is None else model.files)]
     if target is not None:
-        check_target(target, NOTHING.also(files), overwrite)
+        check_target(target, NOTHING.also(reads), overwrite)
     matrices = [read_imatrix(path) for path in files]
+    tensors = None if model is None else model.tensors
+    found = [examine(matrix, tensors) for matrix in matrices]
+    shown = []
+    for matrix, findings in zip(matrices, found, strict=True):
+        figures = statistics(matrix.entries, matrix.next_layers) if show_statistics else None
+        if json:
+            more = {"findings": [vars(finding) for finding in findings]}
+            shown.append(matrix.as_dict() | more | ({"statistics": figures.as_dict()} if figures else {}))
+            continue
+        print_matrix(matrix, findings)
+        if figures:
+            _print_statistics(figures)
+        if model is not None and not findings:
+            print_line(f"{matrix.path} has all that {model.path} needs")
     if json:
-        print_json(matrices[0] if len(matrices) == 1 else matrices)
-    else:
-        for matrix in matrices:
-            print_matrix(matrix)
+        print_json(shown[0] if len(shown) == 1 else shown)
     if target is not None:
-        write_imatrix(merged(matrices), target, overwrite, files)
-    if any(problem.kind in ("non-finite", "negative") for matrix in matrices for problem in problems(matrix)):
+        matrix, said = filled(merged(matrices), tensors if fill else None, least_rows or 0)
+        for line in said:
+            note(line)
+        write_imatrix(matrix, target, overwrite, reads)
+    if any(finding.severity == "error" for findings in found for finding in findings):
         raise Exit(1)
+
+
+def _print_statistics(found: "MatrixStatistics") -> None:
+    from ..console.ui import print_table
+
+    def shown(value: float | None, places: int = 4) -> str:
+        return "-" if value is None else f"{value:.{places}f}"
+
+    columns = ("mean", "deviation", "skewness", "kurtosis", "entropy %", "sum of squares", "gain")
+    beside = ("distance", "cosine", "Pearson", "covariance")
+    rows = [
+        (name, *map(shown, (each.mean, each.deviation, each.skewness, each.kurtosis)), shown(each.entropy, 2),
+         shown(each.energy), shown(each.gain, 2),
+         *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)))
+        for name, each in found.tensors.items()
+    ]  # fmt: skip
+    print_table(None, ("weight", *columns, *beside), rows, "l" + "r" * 11)
+    layers = [
+        (str(layer), shown(each.energy), shown(each.gain, 2),
+         *map(shown, (each.distance, each.cosine, each.pearson, each.covariance)))
+        for layer, each in found.layers.items()
+    ]  # fmt: skip
+    print_table(None, ("layer", "sum of squares", "gain", *beside), layers, "r" * 7)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..conversion.shards import ShardsReport
     from ..quantization.imatrix import ImportanceMatrix
+    from ..quantization.imatrix_doctor import Finding
     from ..writing.report import QuantizeReport
 
 BytesProgress = Callable[[int, int, str], None]
@@ -211,11 +212,12 @@ MOST_FOLDED = 2000  # rows that are folded in a second
 MOST_ROWS = 12  # entries and problems that a person is shown; --json has all
 
 
-def print_matrix(matrix: "ImportanceMatrix") -> None:
+def print_matrix(matrix: "ImportanceMatrix", findings: "Sequence[Finding] | None" = None) -> None:
     """An importance matrix: where it comes from, what matters most and least, what is wrong."""
-    from ..quantization.imatrix import layer_importance, problems, summary
+    from ..quantization.imatrix import layer_importance, summary
+    from ..quantization.imatrix_doctor import examine
 
-    entries, found = summary(matrix), problems(matrix)
+    entries, found = summary(matrix), examine(matrix) if findings is None else findings
     print_line(f"{matrix.path}: {len(entries)} entries from {matrix.chunks} chunks of {matrix.chunk_size} tokens"
           f" ({', '.join(matrix.datasets) or 'dataset not named'})")  # fmt: skip
     rows = [
@@ -226,8 +228,8 @@ def print_matrix(matrix: "ImportanceMatrix") -> None:
     print_table(None, columns, rows, "lrrrr")
     layers = [layer for layer in layer_importance(entries) if layer >= 0]
     print_line(f"layers by importance: {', '.join(map(str, layers))}")
-    for problem in found[:MOST_ROWS]:
-        note(f"warning: {problem}")
+    for finding in found[:MOST_ROWS]:
+        note(str(finding))
     if len(found) > MOST_ROWS:
         note(f"warning: {len(found) - MOST_ROWS} more problems; --json lists all")
 

@@ -77,7 +77,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
     },
     "imatrix": {
         "--in-file": "matrices are put together by `gguftools imatrix-info A B --merge OUTPUT`",
-        "--show-statistics": "`gguftools imatrix-info MATRIX --statistics` shows them",
+        "--show-statistics": "`gguftools imatrix-info MATRIX --show-statistics` shows them",
     },
     "perplexity": {
         **_by_old({
@@ -168,7 +168,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"overwrite": "save_base", "top_k": "save_base", "with_output": "save_base"},
     "hash": {"overwrite": "output"},
-    "imatrix-info": {"overwrite": "merge"},
+    "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},
     "quantize": {"include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix"},
     "report": {"overwrite": "html"},

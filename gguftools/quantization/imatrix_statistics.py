@@ -7,7 +7,8 @@ choosing the types of tensors they say little (ik_llama.cpp, discussion 2361).
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,13 @@ class MatrixStatistics:
 
     tensors: dict[str, Statistics]
     layers: dict[int, LayerStatistics]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lists of plain data."""
+        return {
+            "tensors": [{"name": name} | asdict(each) for name, each in self.tensors.items()],
+            "layers": [{"layer": layer} | asdict(each) for layer, each in self.layers.items()],
+        }
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +125,36 @@ def test_a_killed_run_goes_on(model: Path, tmp_path: Path) -> None:
     same(read_imatrix(target), whole)
     assert (tmp_path / "part.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["part.gguf", "whole.gguf"]
+
+
+def test_a_process_that_is_killed_outright(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "m.gguf"
+    words = [sys.executable, "-m", "gguftools", "imatrix", str(model), "-f", str(TEXT), "-o", str(target)]
+    words += ["-c", "64", "--chunks", "400", "--save-every", "4", "-j", "1"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        journal = tmp_path / "m.gguf.partial.journal"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
+            time.sleep(0.01)
+        process.kill()
+    assert not target.exists()
+    again = subprocess.run([*words, "--resume"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "interrupted" not in again.stderr
+    words[8] = str(tmp_path / "whole.gguf")
+    subprocess.run(words, cwd=ROOT, capture_output=True, check=True)
+    assert target.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "whole.gguf"]
+
+
+def test_two_at_once(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "m.gguf"
+
+    def second(done: int, *_: object) -> None:
+        with pytest.raises(FileError, match="another run is writing"):
+            imatrix(model, TEXT, target, n_ctx=64, chunks=4)
+
+    imatrix(model, TEXT, target, n_ctx=64, chunks=2, progress=second)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
 
 def test_what_a_kill_cut_off_is_not_believed(model: Path, tmp_path: Path) -> None:
