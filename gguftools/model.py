@@ -261,8 +261,7 @@ def write_quantized(
 
     kind = model.metadata.get("general.type")
     if isinstance(kind, str) and kind in NO_MODELS:
-        what, hint = NO_MODELS[kind]
-        raise FileError(f"{model.path} is {what}, not a model", hint)
+        raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
     layers = without_layers(model.metadata, model.streamed(), prune_layers)
     planner = Planner(model.metadata, layers, model.origin, matrix, warnings=warnings, **planning)
@@ -297,6 +296,20 @@ def opened_gguf(source: PathLike | Model) -> Model:
     if isinstance(source, (str, os.PathLike)):
         return of_file(open_gguf(Path(source)))
     return opened(source)
+
+
+def model_of_weights(source: PathLike | Model) -> Model:
+    """The same for what matrices are checked against. Raises FileError for what holds no model."""
+    model = opened(source)
+    kind = model.metadata.get("general.type")
+    if isinstance(kind, str) and kind in NO_MODELS:
+        raise _no_model(model.path, kind)
+    return model
+
+
+def _no_model(path: Path, kind: str) -> FileError:
+    what, hint = NO_MODELS[kind]
+    return FileError(f"{path} is {what}, not a model", hint)
 
 
 def stored_file(source: PathLike | Model) -> Path:

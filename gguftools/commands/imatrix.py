@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 EXAMPLES = (
     "gguftools imatrix model-f16.gguf -f calibration.txt -o imatrix.gguf",
-    "gguftools imatrix model-f16.gguf -f prose.txt -f code.txt -o imatrix.gguf --save-every 50 --resume",
+    "gguftools imatrix model.gguf -f prose.txt -f code.txt -o imatrix.gguf --resume",
 )
 
 

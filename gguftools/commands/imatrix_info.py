@@ -12,7 +12,7 @@ EXAMPLES = (
     "gguftools imatrix-info imatrix.gguf --show-statistics",
     "gguftools imatrix-info imatrix.gguf --check-model model-f16.gguf",
     "gguftools imatrix-info a.gguf b.gguf --merge both.gguf",
-    "gguftools imatrix-info imatrix.gguf --merge filled.gguf --check-model model-f16.gguf --fill --least-rows 64",
+    "gguftools imatrix-info a.gguf --merge b.gguf --check-model model.gguf --fill",
 )
 
 
@@ -29,14 +29,14 @@ def imatrix_info(
 ) -> None:  # fmt: skip
     from ..console.ui import note, print_json, print_line, print_matrix
     from ..files.atomic import NOTHING, check_target, output_path
-    from ..model import opened
+    from ..model import model_of_weights
     from ..quantization.imatrix import merge as merged
     from ..quantization.imatrix import read_imatrix, write_imatrix
     from ..quantization.imatrix_doctor import examine, filled
     from ..quantization.imatrix_statistics import statistics
 
     target = None if merge is None else output_path(merge)
-    model = None if check_model is None else opened(check_model)
+    model = None if check_model is None else model_of_weights(check_model)
     reads = [*files, *([] if model is None else model.files)]
     if target is not None:
         check_target(target, NOTHING.also(reads), overwrite)
