@@ -164,6 +164,8 @@ def divergence(
     model = files[0] if source is None else source
     for file in files:
         _check_vocabulary(model, file)
+    if chat and text is None:
+        raise OptionError("there are no conversations of ours: chat needs a text", "name a JSONL file (-f)")
     texts = [] if text is None else _named(text, chat)
     if stored is None and not texts:
         texts = default_texts()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence, exceeded, parse_limits
 from gguftools.measurement.perplexity import perplexity
+from gguftools.measurement.texts import default_texts
 from quants.errors import FileError, OptionError
 
 from ...conftest import ROOT
@@ -76,6 +78,32 @@ def test_texts_have_figures_of_their_own(files, tmp_path):
         kl = got.files[0].texts[name]["kl_divergence"]["mean"]
         assert kl == pytest.approx(alone.kl_divergence["mean"], rel=1e-4)
     assert {each["text"] for each in got.files[0].worst} == {"first", "second"}
+
+
+def test_answers_alone_are_compared(files, tmp_path):
+    """Beside the logits of the whole conversation."""
+    turns = [("user", "Is Anne at home?"), ("assistant", "She is walking to Winthrop."), ("user", "Alone?")]
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps([{"role": role, "content": content} for role, content in turns]))
+    base, other = gguftools.open(files["F16"]), gguftools.open(files["Q4_0"])
+    base.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    got = divergence(base, other, text=path, chat=True, n_ctx=64).files[0]
+    head, answer = "user: Is Anne at home?\nassistant: ", "She is walking to Winthrop."
+    ids = base.tokenizer.encode(head + answer)
+    begin = next(i for i in range(len(ids)) if not (head + " ").startswith(base.tokenizer.decode(ids[1 : i + 1])))
+    rows = [gguftools.load(each).logits(ids)[begin - 1 : -1].astype(np.float64) for each in (base, other)]
+    p, q = (row - np.log(np.exp(row).sum(axis=1, keepdims=True)) for row in rows)
+    assert got.kl_divergence["mean"] == pytest.approx((np.exp(p) * (p - q)).sum(axis=1).mean(), rel=1e-3)
+    assert got.figures["perplexity"] == pytest.approx(
+        np.exp(-q[np.arange(len(q)), ids[begin:]].mean()), rel=1e-4
+    )  # fmt: skip
+
+
+def test_without_a_text(files):
+    got = divergence(files["F16"], files["Q4_0"], n_ctx=64, chunks=1)
+    assert [text.name for text in got.texts] == [text.name for text in default_texts()]
+    with pytest.raises(OptionError, match="no conversations of ours"):
+        divergence(files["F16"], files["Q4_0"], chat=True)
 
 
 def test_a_base_that_the_reference_wrote(files, tmp_path):
