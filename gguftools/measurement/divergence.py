@@ -210,13 +210,13 @@ def divergence(
             kept=kept if kept is None or writer is None else Both(kept, writer),
         )  # fmt: skip
     from runtime.divergence import ENTROPY, LOG_P
-    from runtime.statistics import mean_and_error
+    from runtime.statistics import mean_and_error, perplexity
 
     loss, error = mean_and_error(-found.base[:, LOG_P])
     targets = np.concatenate([window.targets for window in reading.windows])
     return DivergenceReport(
         str(base.path if isinstance(base, Model) else base), width, chosen, products(chosen), reading.texts,
-        math.exp(loss), math.exp(loss) * error, float(found.base[:, ENTROPY].mean()),
+        perplexity(loss), perplexity(loss) * error, float(found.base[:, ENTROPY].mean()),
         [_figures(name, file, reading, found, targets, model.tokenizer, from_.lower_bound)
          for name, file in zip(names, files, strict=True)], reading.remarks,
     )  # fmt: skip

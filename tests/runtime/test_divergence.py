@@ -134,6 +134,21 @@ def test_logits_that_are_no_numbers_are_named(value):
         figures(Made(table), Made(TABLE))
 
 
+def test_logits_that_predict_nothing_are_refused():
+    with pytest.raises(ModelError, match=r"the mean loss is .*; the logits are no predictions"):
+        figures(Made(TABLE), Made(TABLE * 1000))
+
+
+def test_few_predictions_have_figures():
+    few = text_windows(TOKENS[:8], 4, bos=None)
+    got, found = figures(Made(TABLE), Made(TABLE + NOISE), few)
+    assert len(found.position) == 2
+    assert got["perplexity_error"] == got["kl_divergence"]["standard_error"] == 0
+    assert got["correlation"] == 100
+    assert statistics.by_position(found.apart["x"][:, 0], found.position)["edges"] == [2, 3]
+    assert sum(statistics.histogram(found.apart["x"][:, 0])["counts"]) == 2
+
+
 def test_groups_of_positions_change_nothing(monkeypatch):
     _, whole = figures(Made(TABLE), Made(TABLE + NOISE))
     saved = []
