@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "gguftools divergence model-f16.gguf model-Q4_K_M.gguf model-Q8_0.gguf -f text.txt",
     "gguftools divergence model-f16.gguf model-Q4_K_M.gguf -f novel=a.txt -f code=b.py --fail-above mean=0.02",
+    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf model-Q8_0.gguf --html report.html",
     "gguftools divergence model-f16.gguf --save-base base.kld -f text.txt",
 )
 
@@ -46,11 +47,11 @@ def divergence(
     fail_above: Annotated[
         str | None, Option(metavar="LIMITS", help="Exit code 1 where a KL figure is above: mean=0.02,p99.9=1.")
     ] = None,
-    json: bool = False,
+    html: str | None = None, markdown: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from quants.errors import GgufToolsError
 
-    from ..console.ui import note, note_slow_products, print_error, said, window_progress
+    from ..console.ui import note, note_slow_products, print_error, print_line, said, window_progress
     from ..measurement.divergence import divergence as measure
     from ..measurement.divergence import exceeded, parse_limits
     from ..measurement.perplexity import context_warning
@@ -58,6 +59,8 @@ def divergence(
 
     limits = {} if fail_above is None else parse_limits(fail_above)
     texts = None if file is None else named_texts(file, chat)
+    reads = [base, *(others or ()), *(each.path for each in texts or ()), *([base_model] if base_model else [])]
+    _check_report(html, markdown, others, overwrite, save_base, reads)
     for model in others or ():
         if ctx is not None and (warning := context_warning(model, ctx)):
             note(f"warning: {warning}")
@@ -70,13 +73,50 @@ def divergence(
             with_output=with_output, base_model=base_model, record=record, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
-    if not said(report, json):
+    if html is not None:
+        _write_html(report, html, overwrite, reads, threads)
+    if markdown:
+        from ..measurement.report.card import markdown as table
+
+        said(report, False)
+        print_line(table(report.as_dict()).rstrip("\n"), keep="\n")
+    elif not said(report, json):
         _print(report, worst)
     above = exceeded(report, limits)
     for line in above:
         print_error(GgufToolsError(line))
     if above:
         raise Exit(1)
+
+
+def _check_report(
+    html: str | None, markdown: bool, others: list[Path] | None, overwrite: bool, save_base: str | None,
+    reads: list[Path],
+) -> None:  # fmt: skip
+    """End the program, before anything is measured, where no report could be written in the end."""
+    from ..console.ui import usage
+
+    if (html is not None or markdown) and not others:
+        usage("a report needs files that are compared with the base", "name one file or more behind it")
+    if overwrite and html is None and save_base is None:
+        usage("--overwrite means nothing without --save-base or --html", "add one of them, or leave it out")
+    if html is not None:
+        from ..measurement.report.page import check_html_target
+
+        check_html_target(html, overwrite, reads)
+
+
+def _write_html(
+    report: "DivergenceReport", html: str, overwrite: bool, reads: list[Path], threads: int | None
+) -> None:
+    """The report as a page, with the errors of the weights where the base has weights."""
+    from ..measurement.report.page import write_html
+    from ..measurement.report.weights import tensor_errors
+
+    data = report.as_dict()
+    for file in data["files"]:
+        file["tensors"] = tensor_errors(report.base, file["path"], threads)
+    write_html(data, html, overwrite=overwrite, reads=reads)
 
 
 def _print(report: "DivergenceReport", worst: int) -> None:

@@ -135,6 +135,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("identify", "all_tensors", "tensors that are otherwise are listed"),
     ],
     "divergence": [
+        ("json", "markdown", ONE_FORM),
         ("round_activations", "precision", "the first is the second's `reference`"),
         ("worst", "json", "the JSON has them"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
@@ -166,7 +167,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 # Command → an option that means nothing without another.
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
-    "divergence": {"overwrite": "save_base", "top_k": "save_base", "with_output": "save_base"},
+    "divergence": {"top_k": "save_base", "with_output": "save_base"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},

@@ -68,6 +68,7 @@ WRITERS = {
     "imatrix": Writer("imatrix m.gguf -f t -c 128 --chunks 1 -o TARGET", ("m.gguf", "t")),
     "imatrix_info": Writer("imatrix-info k k --merge TARGET", ("k",)),
     "merge": Writer("merge s-00001-of-00002.gguf -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
+    "divergence": Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --html TARGET", ("m.gguf", "t")),
     "report": Writer("report results.json --html TARGET", ("results.json",)),
     "quantize": Writer(
         "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
@@ -78,6 +79,7 @@ WRITERS = {
     "split": Writer("split m.gguf -o s --split-max-tensors 20", ()),
 }
 MORE = [  # other forms of output, and other inputs
+    Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
     Writer("merge s-00001-of-00002.gguf --free -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
     Writer("imatrix-info k k --merge TARGET.dat", ("k",)),
     Writer("export m.gguf --tensors output_norm -o TARGET.npy", ("m.gguf",)),

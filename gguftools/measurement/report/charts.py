@@ -331,7 +331,7 @@ def tensor_errors(file: Measured, number: int) -> str:
     found: dict[str, dict[int, float]] = {}
     for name, figures in file.tensors.items():
         error = figures.get("relative", math.nan)
-        if (match := re.fullmatch(r"blk\.(\d{1,4})\.(.*?)(?:\.weight)?", name)) and math.isfinite(error):
+        if (match := re.fullmatch(r"blk\.(\d{1,4})\.(.*?)(?:\.weight)?", name)) and math.isfinite(error) and error > 0:
             found.setdefault(visible(match[2]), {})[int(match[1])] = error
     if not found:
         return ""

@@ -19,7 +19,7 @@ from gguftools.measurement.report.page import html, write_html
 from gguftools.metadata.visible import UNSEEN
 from quants.errors import FileError, GgufToolsError
 
-from ....findings.tool import typed
+from ....findings.tool import EXAMPLE, typed
 from .example import PASSAGE, results, tensors
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -278,3 +278,18 @@ def test_a_browser_draws_the_page(browser: str, tmp_path: Path):
     pixels = imread(picture)
     assert pixels.shape[:2] == (1600, 1280)
     assert len({tuple(pixel) for pixel in pixels[::8, ::8, :3].reshape(-1, 3).round(2).tolist()}) > 50
+
+
+def test_divergence_writes_its_report(tmp_path: Path):
+    model, target = tmp_path / "m.gguf", tmp_path / "r.html"
+    assert typed("convert", EXAMPLE, "-o", model).returncode == 0
+    (tmp_path / "t").write_text("It was the custom of Captain Wentworth to walk before breakfast. " * 12)
+    words = ("divergence", model, model, "-f", tmp_path / "t", "--ctx", 32, "--chunks", 2, "--html", target)
+    done = typed(*words, "--markdown")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("| file |")
+    checked(target.read_text("utf-8"))
+    assert "already exists" in typed(*words).stderr
+    alone = typed("divergence", model, "--html", tmp_path / "x.html", "-f", tmp_path / "t")
+    assert alone.returncode == 2
+    assert "needs files" in alone.stderr
