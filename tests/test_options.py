@@ -156,7 +156,7 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst")
+    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows")
     return [flag(name), "3" if name in counts else "2M" if name == "split_max_size" else "TEXT"]
 
 

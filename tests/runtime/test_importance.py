@@ -25,3 +25,16 @@ def test_experts():
     sums = collected.sums["blk.0.ffn_up_exps.weight"]
     assert sums.counts.tolist() == [0, 2, 0]
     assert collected.weights("blk.0.ffn_up_exps.weight").tolist() == [[1] * 4, [9] * 4, [1] * 4]
+
+
+def test_sums_of_inputs_whatever_the_threads_and_batches():
+    x = np.random.default_rng(1).standard_normal((40, 700)).astype(np.float32)
+    one, four = Importance(), Importance(threads=4, wanted=lambda name: name == "a")
+    one.observe("a", x)
+    for part in np.split(x, 5):
+        four.observe("a", part)
+        four.observe("b", part)
+    assert list(four.sums) == ["a"]
+    assert np.array_equal(one.sums["a"].squares, four.sums["a"].squares)
+    assert np.array_equal(one.sums["a"].inputs, four.sums["a"].inputs)
+    np.testing.assert_allclose(one.sums["a"].inputs[0], x.astype(np.float64).sum(0), rtol=1e-9, atol=1e-12)
