@@ -96,6 +96,7 @@ def attend(
             room = free.pop()
         except IndexError:
             room = rooms(-(-size // LANES))[0]
+            room[:] = 0  # what nobody sees is not computed, but bias and softcap go over it
         for sequence, g, (start, stop) in parts[begin:end]:
             attend_block(sequence, g, start, stop, room)
         free.append(room)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "gguftools diff model-f16.gguf model-Q4_K_M.gguf",
     "gguftools diff model.gguf checkpoint/",
-    "gguftools diff model-f16.gguf model-Q4_K_M.gguf --errors --imatrix imatrix.gguf",
+    "gguftools diff model-f16.gguf model-Q4_K_M.gguf --errors --imatrix im.gguf",
     "gguftools diff checkpoint/ strange-Q4_K_M.gguf --identify",
     "gguftools diff model.gguf draft.gguf --vocab",
 )

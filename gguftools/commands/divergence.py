@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from ..measurement.divergence import DivergenceReport, FileDivergence
 
 EXAMPLES = (
-    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf model-Q8_0.gguf -f text.txt",
-    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf -f novel=a.txt -f code=b.py --fail-above mean=0.02",
-    "gguftools divergence model-f16.gguf model-Q4_K_M.gguf model-Q8_0.gguf --html report.html",
-    "gguftools divergence model-f16.gguf --save-base base.kld -f text.txt",
+    "gguftools divergence m-f16.gguf m-Q4_K_M.gguf m-Q8_0.gguf -f text.txt",
+    "gguftools divergence m-f16.gguf m-Q4_K_M.gguf -f a=novel.txt -f b=code.py",
+    "gguftools divergence m-f16.gguf m-Q4_K_M.gguf --fail-above mean=0.02",
+    "gguftools divergence m-f16.gguf m-Q4_K_M.gguf m-Q8_0.gguf --html report.html",
+    "gguftools divergence m-f16.gguf --save-base base.gguf -f text.txt",
 )
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ..measurement.evaluation import EvaluationReport, TestReport
 
 EXAMPLES = (
-    "gguftools evaluate model-F16.gguf model-Q4_K_M.gguf --hellaswag hellaswag_val_full.txt",
-    "gguftools evaluate model.gguf --winogrande winogrande.csv --multiple-choice mmlu.bin --tasks 1000",
+    "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag hellaswag.txt",
+    "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
 
 

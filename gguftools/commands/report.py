@@ -7,7 +7,7 @@ from typer import Argument
 
 EXAMPLES = (
     "gguftools report results.json --html report.html",
-    "gguftools report results.json --markdown >> README.md",
+    "gguftools report results.json --markdown",
 )
 
 

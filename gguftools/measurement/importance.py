@@ -61,7 +61,8 @@ def imatrix(
     from runtime.precision import precision_named
 
     model = opened(source)
-    files = [as_path(each, "the text") for each in ([text] if isinstance(text, (str, Path)) else list(text))]  # type: ignore[arg-type]
+    several: Sequence[Any] = text if isinstance(text, (list, tuple)) else [text]
+    files = [as_path(each, "the text") for each in several]
     if not files:
         raise OptionError("there is no text to read")
     reads = [*model.files, *files]
