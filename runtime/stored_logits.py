@@ -6,7 +6,6 @@ below the largest logit is told apart, and a step of the scale is up to 2.4e-4 n
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,45 @@ from .kernels.threads import share_out
 
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8siii")
+
+
+@dataclass(frozen=True)
+class StoredLayout:
+    """Where what is in such a file. windows: how many."""
+
+    n_ctx: int
+    vocabulary: int
+    windows: int
+
+    @property
+    def predictions(self) -> int:
+        """Scored in each window."""
+        return self.n_ctx - 1 - self.n_ctx // 2
+
+    @property
+    def row_bytes(self) -> int:
+        return 2 * _words(self.vocabulary)
+
+    @property
+    def begin(self) -> int:
+        """Where the first prediction is."""
+        return HEADER.size + 4 * self.n_ctx * self.windows
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.offset(self.windows, 0)
+
+    def offset(self, window: int, prediction: int) -> int:
+        """Where a prediction of a window is."""
+        return self.begin + self.row_bytes * (self.predictions * window + prediction)
+
+    def header(self, tokens: Ids) -> bytes:
+        """What is in front of the predictions. tokens: of all windows, one after the other, as the text has them."""
+        if len(tokens) != self.n_ctx * self.windows:
+            raise OptionError(f"{len(tokens)} tokens are no {self.windows} windows of {self.n_ctx}")
+        head = HEADER.pack(MAGIC, self.n_ctx, self.vocabulary, self.windows)
+        return head + np.asarray(tokens, "<i4").tobytes()
 
 
 @dataclass(frozen=True)
@@ -77,50 +115,23 @@ def stored_logits(raw: NDArray[np.uint8]) -> StoredLogits:
     n_ctx, vocabulary, count = (int(value) for value in raw[8:20].view("<i4"))
     if n_ctx < 4 or min(vocabulary, count) < 1:
         raise FileError(f"stored logits of {count} windows of {n_ctx} tokens over a vocabulary of {vocabulary}")
-    expected = stored_size(n_ctx, vocabulary, count)
-    if len(raw) != expected:
+    layout = StoredLayout(n_ctx, vocabulary, count)
+    if len(raw) != layout.size:
         size = f"{count} windows of {n_ctx} tokens over a vocabulary of {vocabulary}"
-        what = f"stored logits of {size} take {expected} bytes; found {len(raw)}"
+        what = f"stored logits of {size} take {layout.size} bytes; found {len(raw)}"
         raise FileError(what, "it was not written to its end")
-    begin = HEADER.size + 4 * n_ctx * count
-    tokens = raw[HEADER.size : begin].view("<i4").astype(np.int64)
+    tokens = raw[HEADER.size : layout.begin].view("<i4").astype(np.int64)
     if tokens.min() < 0 or tokens.max() >= vocabulary:
         raise FileError(f"stored logits: a token of the text is outside the vocabulary of {vocabulary}")
-    words = raw[begin:].view("<u2").reshape(count, _predictions(n_ctx), _words(vocabulary))
+    words = raw[layout.begin :].view("<u2").reshape(count, layout.predictions, _words(vocabulary))
     return StoredLogits(tokens, n_ctx, vocabulary, words)
 
 
-def stored_size(n_ctx: int, vocabulary: int, windows: int) -> int:
-    """Bytes of a file of so many windows."""
-    return HEADER.size + windows * (4 * n_ctx + 2 * _words(vocabulary) * _predictions(n_ctx))
-
-
-@dataclass
-class StoredWriter:
-    """Writes such a file front to back: the header when it is made, then rows of logits in their order."""
-
-    write: Callable[[bytes], object]
-    vocabulary: int
-    threads: int = 1
-
-    def begin(self, tokens: Ids, n_ctx: int) -> None:
-        """Put the header in front. tokens: of all windows, one after the other, as the text has them."""
-        if len(tokens) % n_ctx:
-            raise OptionError(f"{len(tokens)} tokens are no windows of {n_ctx}")
-        self.write(HEADER.pack(MAGIC, n_ctx, self.vocabulary, len(tokens) // n_ctx))
-        self.write(np.asarray(tokens, "<i4").tobytes())
-
-    def rows(self, logits: Floats) -> None:
-        """Add predictions: float32 (n, vocabulary)."""
-        if logits.shape[1] != self.vocabulary:
-            raise OptionError(f"logits over {logits.shape[1]} tokens; the vocabulary has {self.vocabulary}")
-        words = np.empty((len(logits), _words(self.vocabulary)), np.uint16)
-        share_out(lambda start, stop: store_rows(logits, words, start, stop), len(logits), 16, self.threads)
-        self.write(words.astype("<u2", copy=False).tobytes())
-
-
-def _predictions(n_ctx: int) -> int:
-    return n_ctx - 1 - n_ctx // 2
+def encode_rows(logits: Floats, threads: int = 1) -> bytes:
+    """Predictions as they are in the file: float32 (n, vocabulary)."""
+    words = np.empty((len(logits), _words(logits.shape[1])), np.uint16)
+    share_out(lambda start, stop: store_rows(logits, words, start, stop), len(logits), 16, threads)
+    return words.astype("<u2", copy=False).tobytes()
 
 
 def _words(vocabulary: int) -> int:

@@ -1,12 +1,13 @@
 """Measure how far quantized files' predictions are from those of the model they were made of."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
-    from ..measurement.divergence import DivergenceReport, FileDivergence
+    from ..measurement.divergence_report import DivergenceReport, FileDivergence
 
 EXAMPLES = (
     "gguftools divergence m-f16.gguf m-Q4_K_M.gguf m-Q8_0.gguf -f text.txt",
@@ -54,14 +55,16 @@ def divergence(
 
     from ..console.ui import note, note_slow_products, print_error, print_line, said, window_progress
     from ..measurement.divergence import divergence as measure
-    from ..measurement.divergence import exceeded, parse_limits
+    from ..measurement.divergence_report import exceeded, parse_limits
     from ..measurement.perplexity import context_warning
+    from ..measurement.record import check_apart, remove_record
     from ..measurement.texts import named_texts
 
     limits = {} if fail_above is None else parse_limits(fail_above)
     texts = None if file is None else named_texts(file, chat)
     reads = [base, *(others or ()), *(each.path for each in texts or ()), *([base_model] if base_model else [])]
     _check_report(html, markdown, others, overwrite, save_base, reads)
+    check_apart(record, html)
     for model in others or ():
         if ctx is not None and (warning := context_warning(model, ctx)):
             note(f"warning: {warning}")
@@ -71,8 +74,8 @@ def divergence(
         report = measure(
             base, *(others or ()), text=texts, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
             round_activations=round_activations, precision=precision, save_base=save_base, top_k=top_k,
-            with_output=with_output, base_model=base_model, record=record, overwrite=overwrite,
-            progress=progress,
+            with_output=with_output, base_model=base_model, record=record, keep_record=True,
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if html is not None:
         _write_html(report, html, overwrite, reads, threads)
@@ -83,6 +86,8 @@ def divergence(
         print_line(table(report.as_dict()).rstrip("\n"), keep="\n")
     elif not said(report, json):
         _print(report, worst)
+    sys.stdout.flush()
+    remove_record(record)
     above = exceeded(report, limits)
     for line in above:
         print_error(GgufToolsError(line))

@@ -38,8 +38,9 @@ from runtime.windows import Window
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.writer import TensorInfo, encode_header, plan_file
+from ..files.locks import State
 from ..model import Model, opened
-from ..writing.resume import PartialGguf, fingerprint, resumable_gguf
+from ..writing.resume import PartialGguf, fingerprint, partial_path, resumable_gguf
 
 KIND, VERSION = "logits-base", 1
 PREFIX = "logits_base."
@@ -179,6 +180,11 @@ class BaseWriter:
         """Whether it takes rows of logits; else final states."""
         return self._top_k is not None
 
+    @property
+    def state(self) -> State:
+        """Of the file, which has it under its final name, too."""
+        return self._file.state
+
     def covered(self, window: int) -> bool:
         """Whether an earlier run wrote this window."""
         start, stop = self._begins[window : window + 2]
@@ -227,7 +233,8 @@ def saved_base(
     layout = plan_file(_metadata(run, top_k), infos)
     plan = hashlib.sha256(layout.header).hexdigest()
     names = [info.name for info in infos]
-    with resumable_gguf(target, layout, plan, fingerprint(sources), resume, overwrite, reads) as file:
+    anew = f"delete {partial_path(target)} to start anew"
+    with resumable_gguf(target, layout, plan, fingerprint(sources), resume, overwrite, reads, anew) as file:
         for name, values in fixed.items():
             tensor = from_array(name, values)
             _write_all(file, names.index(name), tensor)

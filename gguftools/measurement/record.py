@@ -3,7 +3,8 @@
     one JSON line that says what is measured, then one for each window: [number, crc32 of its values, base64 of them]
 
 A line is noted when its window is done. What follows the last whole line, of a write that was cut short, is cut off.
-The file goes when all is measured.
+Where a file is written beside it, its state (`files.locks`) is noted when it is whole and about to get its name. The
+record goes when all is measured.
 """
 
 import base64
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.errors import FileError
+from quants.arguments import PathLike, as_path
+from quants.errors import FileError, OptionError
 
-from ..files.atomic import Reads, check_target, claim, explained, remove_own, write_at
+from ..files.atomic import Reads, check_target, claim, explained, is_list, remove_own, write_at
+from ..files.locks import State, lock, open_to_lock, state_of
 from ..writing.resume import fingerprint
 
-KEY = "measured"
+KEY, OUTPUT = "measured", "output"
 ANEW = "delete it to start anew, or name another file"
 
 Doubles = NDArray[np.float64]
@@ -35,12 +38,19 @@ class Record:
     def __init__(self, fd: int, path: Path, sizes: Sequence[int], columns: int) -> None:
         self._fd, self._path, self._sizes, self._columns = fd, path, sizes, columns
         self._values: dict[int, Doubles] = {}
+        self._output: State | None = None
+        self._noted = False
         self._end = self._read()
 
     @property
     def done(self) -> int:
         """How many windows earlier runs measured."""
         return len(self._values)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is noted in it that would be missed."""
+        return not self._values and not self._noted
 
     def earlier(self, window: int) -> Doubles | None:
         """What an earlier run noted of a window."""
@@ -49,7 +59,19 @@ class Record:
     def note(self, window: int, values: Doubles) -> None:
         """Add a window. Raises FileError where the disk is full."""
         raw = np.ascontiguousarray(values, "<f8").tobytes()
-        line = json.dumps([window, zlib.crc32(raw), base64.b64encode(raw).decode()]).encode() + b"\n"
+        self._noted = True
+        self._add([window, zlib.crc32(raw), base64.b64encode(raw).decode()])
+
+    def note_output(self, state: State) -> None:
+        """Add what the file that is written beside the record is, now that it is whole."""
+        self._add({OUTPUT: state})
+
+    def is_output(self, path: Path) -> bool:
+        """Whether an earlier run wrote this file to its end, and gave it its name."""
+        return self._output is not None and state_of(path) == self._output
+
+    def _add(self, entry: Any) -> None:
+        line = json.dumps(entry).encode() + b"\n"
         with explained(self._path, self._end + len(line)):
             write_at(self._fd, memoryview(line), self._end)
         self._end += len(line)
@@ -60,33 +82,40 @@ class Record:
             file.seek(0)
             end = len(file.readline())
             for line in file:
-                entry = self._entry(line)
-                if entry is None:
+                if not self._take(line):
                     break
-                self._values[entry[0]] = entry[1]
                 end += len(line)
         os.ftruncate(self._fd, end)
         return end
 
-    def _entry(self, line: bytes) -> tuple[int, Doubles] | None:
+    def _take(self, line: bytes) -> bool:
+        """Whether a line is whole, and says what one of ours would."""
         try:
-            window, crc, text = json.loads(line)
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                device, inode, size, time = map(int, entry[OUTPUT])
+                self._output = device, inode, size, time
+                return line.endswith(b"\n")
+            window, crc, text = entry
             raw = base64.b64decode(text, validate=True)
-            size = self._sizes[window]
-        except (ValueError, TypeError, IndexError):
-            return None
-        if not line.endswith(b"\n") or window < 0 or zlib.crc32(raw) != crc or len(raw) != 8 * size * self._columns:
-            return None
-        return window, np.frombuffer(raw, "<f8").reshape(size, self._columns).astype(np.float64)
+            count = self._sizes[window]
+        except (ValueError, TypeError, LookupError):
+            return False
+        if not line.endswith(b"\n") or window < 0 or zlib.crc32(raw) != crc or len(raw) != 8 * count * self._columns:
+            return False
+        self._values[window] = np.frombuffer(raw, "<f8").reshape(count, self._columns).astype(np.float64)
+        return True
 
 
 @contextmanager
 def recorded(
-    path: Path, plan: dict[str, Any], files: Sequence[Path], sizes: Sequence[int], columns: int, reads: Reads
-) -> Iterator[Record]:
+    path: Path, plan: dict[str, Any], files: Sequence[Path], sizes: Sequence[int], columns: int, reads: Reads,
+    keep: bool = False,
+) -> Iterator[Record]:  # fmt: skip
     """Go on with a record, or begin one; it is removed when the block ends, and stays if that raises.
 
     plan: what is measured, in words and digests. files: that must be as they were. sizes: predictions of each window.
+    keep: leave it, for who has yet to write what was found, and then calls `remove_record`.
     Raises FileError for a record of another plan or of files that were changed, for one that another run is writing,
     and for a file that is none; OptionError where `path` is read.
     """
@@ -98,10 +127,36 @@ def recorded(
     try:
         if lines and (found := json.loads(lines[0])) != head:
             raise FileError(f"{path} is the record of another measurement: {_difference(found, head)}", ANEW)
-        yield Record(fd, path, sizes, columns)
-        remove_own(fd, path)
+        record = Record(fd, path, sizes, columns)
+        try:
+            yield record
+        except BaseException:
+            keep = not record.is_empty
+            raise
+        finally:
+            if not keep:
+                remove_own(fd, path)
     finally:
         os.close(fd)
+
+
+def remove_record(path: PathLike | None) -> None:
+    """Remove a record, if there is one: what was found is written."""
+    found = None if path is None else as_path(path, "the record")
+    if found is None or not is_list(found, KEY):
+        return
+    fd = open_to_lock(found)
+    try:
+        if lock(fd):  # else another run has just begun with it
+            remove_own(fd, found)
+    finally:
+        os.close(fd)
+
+
+def check_apart(record: PathLike | None, output: PathLike | None) -> None:
+    """Raise OptionError where a record is what else is written, too."""
+    if record is not None and output is not None and Path(record).absolute() == Path(output).absolute():
+        raise OptionError(f"{record} cannot be the record and an output at once", "name another file for one of both")
 
 
 def _difference(found: dict[str, Any], head: dict[str, Any]) -> str:

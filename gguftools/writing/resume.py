@@ -13,7 +13,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from quants.errors import FileError, GgufToolsError
 
 from ..files.atomic import NOTHING, Reads, Unfinished, check_space, check_target, explained, is_list, unfinished
 from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
-from ..files.locks import is_held
+from ..files.locks import State, is_held, state_of
 
 PARTIAL, JOURNAL = ".partial", ".journal"
+KEY = "gguftools"  # of the first line of a journal
+ANEW = "run it without --resume to start anew"
 READ_BACK = 1 << 24  # bytes verified at a time
 
 
@@ -52,7 +54,7 @@ def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
     found, own = [], {journal_path(target) for target in targets}
     for journal in sorted({path for each in own for path in each.parent.glob(f"*{PARTIAL}{JOURNAL}")}):
         partial = journal.with_suffix("")
-        if not partial.is_file() or is_held(journal) or not is_list(journal, "gguftools"):
+        if not partial.is_file() or is_held(journal) or not is_list(journal, KEY):
             continue
         if journal not in own:
             found.append(f"{partial} is left of an interrupted run: finish that with --resume, or delete it")
@@ -69,6 +71,11 @@ class PartialGguf(OpenGguf):
         self._ranges: dict[tuple[int, int, int], Figures] = {}
         self._file = file
         self._lock = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        """Of the file, which has it under its final name, too."""
+        return state_of(self._fd)
 
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
         return self._ranges.get((index, start, stop))
@@ -104,41 +111,64 @@ class PartialGguf(OpenGguf):
 @contextmanager
 def resumable_gguf(
     target: Path, layout: Layout, plan: str, sources: list[list[Any]], resume: bool, overwrite: bool = False,
-    reads: Reads = NOTHING,
+    reads: Reads = NOTHING, anew: str = ANEW,
 ) -> Iterator[PartialGguf]:  # fmt: skip
     """Create a GGUF file that a killed or interrupted run leaves behind half done, to be taken up by another.
 
     plan: a digest of everything but the source's values that decides the bytes. sources: `fingerprint` of the files.
-    resume: go on from what an earlier run left; where there is nothing, start.
+    resume: go on from what an earlier run left; where there is nothing, start. anew: as in `resumable`.
     Raises FileError where sources or plan are not those of the earlier run, another process writes this file, or a
     file that no run of ours left has the name of an unfinished one; and where `files.atomic.check_target` does.
+    """
+    head = {KEY: 1, "plan": plan, "sources": sources, "bytes": layout.total}
+    with resumable(target, head, resume, overwrite, reads, anew) as (file, entries):
+        output = PartialGguf(layout, file)
+        try:
+            output.resume([entry for entry in entries if _is_range(entry, layout)])
+            output.lay_out()
+            yield output
+        finally:
+            output.close()
+        output.check_complete()
+
+
+@contextmanager
+def resumable(
+    target: Path, head: dict[str, Any], resume: bool, overwrite: bool = False, reads: Reads = NOTHING,
+    anew: str = ANEW,
+) -> Iterator[tuple[Unfinished, list[Any]]]:  # fmt: skip
+    """Create a file of head["bytes"] bytes that a killed run leaves behind, with a list of what it did, for another.
+
+    Yields the open file and what an earlier run noted; it gets its name when the block ends. head, resume: see
+    `resumable_gguf`, which raises the same. anew: what to do where the earlier run was another.
     """
     check_target(target, reads, overwrite)
     reads.check_target(partial_path(target))
     reads.check_target(journal_path(target))
-    head = {"gguftools": 1, "plan": plan, "sources": sources, "bytes": layout.total}
-    key, size = "gguftools", layout.total
+    size = head["bytes"]
     check_space(target, size - stored_bytes(partial_path(target)))
-    with unfinished(target, PARTIAL, PARTIAL + JOURNAL, head, key, size, overwrite) as file, ExitStack() as stack:
-        earlier = _earlier(file.lines, layout, head, target) if resume and file.lines else None
+    with unfinished(target, PARTIAL, PARTIAL + JOURNAL, head, KEY, size, overwrite) as file:
+        entries = _earlier(file.lines, head, target, anew) if resume and file.lines else None
         file.open(0, json.loads(file.lines[0]).get("bytes") if file.lines else 0)
-        output = PartialGguf(layout, file)
-        stack.callback(output.close)
         try:
             with explained(target, size):
-                if earlier is None:
+                if entries is None:
                     file.restart(head)
-                else:
-                    output.resume(earlier)
-                output.lay_out()
-                yield output
-                output.close()
-                output.check_complete()
+                yield file, entries or []
                 file.publish()
         except GgufToolsError as error:
             if not isinstance(error.__cause__, OSError):  # nothing that another try with this source could mend
                 file.abandon()
             raise
+
+
+def remove_partial(target: Path) -> None:
+    """Remove what is left of a run that was killed when its file had its final name already."""
+    if not is_list(journal_path(target), KEY):
+        return
+    with unfinished(target, PARTIAL, PARTIAL + JOURNAL, {KEY: 1}, KEY, 0, overwrite=False) as file:
+        file.open(0, json.loads(file.lines[0]).get("bytes") if file.lines else 0)
+        file.abandon()
 
 
 def stored_bytes(path: Path) -> int:
@@ -149,10 +179,9 @@ def stored_bytes(path: Path) -> int:
         return 0
 
 
-def _earlier(lines: Sequence[str], layout: Layout, contents: dict[str, Any], target: Path) -> list[Any]:
-    """The ranges an earlier run noted in its journal."""
+def _earlier(lines: Sequence[str], contents: dict[str, Any], target: Path, anew: str) -> list[Any]:
+    """What an earlier run noted in its journal."""
     head = json.loads(lines[0])
-    anew = "run it without --resume to start anew"
     if head.get("sources") != contents["sources"]:
         raise FileError(f"{_changed(head.get('sources'), contents['sources'])} since {target} was begun", hint=anew)
     if head != contents:
@@ -161,7 +190,7 @@ def _earlier(lines: Sequence[str], layout: Layout, contents: dict[str, Any], tar
     for line in lines[1:]:
         with suppress(json.JSONDecodeError):  # the line that was being written when the process died
             entries.append(json.loads(line))
-    return [entry for entry in entries if _is_range(entry, layout)]
+    return entries
 
 
 def _is_range(entry: Any, layout: Layout) -> bool:

@@ -13,7 +13,7 @@ from quants.errors import ModelError, OptionError
 from runtime import statistics
 from runtime.divergence import Rows, compare, divergence, row_figures
 from runtime.perplexity import perplexity
-from runtime.stored_logits import StoredWriter, stored_logits
+from runtime.stored_logits import StoredLayout, encode_rows, stored_logits
 from runtime.windows import Window, text_windows
 
 from ..conftest import ROOT
@@ -237,13 +237,10 @@ def test_every_printed_statistic_is_that_of_the_reference(beside_stored):
 
 def test_what_is_written_is_what_the_reference_writes():
     raw, (base, _, tokens) = stored("made.kld.gz"), reference()
-    pieces: list[bytes] = []
-    writer = StoredWriter(pieces.append, N_VOCAB)
-    writer.begin(tokens.reshape(-1), N_CTX)
-    for start in range(0, len(base), 40):
-        writer.rows(base[start : start + 40])
-    ours, theirs = stored_logits(np.frombuffer(b"".join(pieces), np.uint8)), stored_logits(raw)
-    assert len(b"".join(pieces)) == len(raw)
+    written = StoredLayout(N_CTX, N_VOCAB, len(tokens)).header(tokens.reshape(-1))
+    written += b"".join(encode_rows(base[start : start + 40]) for start in range(0, len(base), 40))
+    assert len(written) == len(raw)
+    ours, theirs = stored_logits(np.frombuffer(written, np.uint8)), stored_logits(raw)
     np.testing.assert_array_equal(ours.tokens, theirs.tokens)
     np.testing.assert_array_equal(ours.words[..., :2], theirs.words[..., :2])  # scales
     apart = ours.words[..., 4:].astype(int) - theirs.words[..., 4:]

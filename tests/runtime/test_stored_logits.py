@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quants.errors import FileError
-from runtime.stored_logits import StoredWriter, stored_logits, stored_size
+from runtime.stored_logits import StoredLayout, encode_rows, stored_logits
 
 rng = np.random.default_rng(1)
 
@@ -29,7 +29,9 @@ def test_what_is_stored(vocabulary):
     got = stored_logits(np.frombuffer(raw, np.uint8))
     assert (got.n_ctx, got.vocabulary, got.windows) == (8, vocabulary, 2)
     assert got.tokens.tolist() == [i % vocabulary for i in range(16)]
-    assert len(raw) == stored_size(8, vocabulary, 2)
+    layout = StoredLayout(8, vocabulary, 2)
+    assert len(raw) == layout.size
+    assert layout.header(got.tokens) == raw[: layout.begin]
     np.testing.assert_allclose([got.logits(i, 0, 3) for i in range(2)], want, rtol=1e-5)
     np.testing.assert_allclose(got.logits(1, 1, 2), want[1, 1:2], rtol=1e-5)
 
@@ -53,12 +55,14 @@ def test_files_that_lie_are_refused(number):
 def test_what_is_written_is_read_again(vocabulary):
     logits = (rng.standard_normal((6, vocabulary)) * 5).astype(np.float32)
     logits[0], logits[1, 3] = 2.5, -1000  # all alike; far below the rest
-    pieces: list[bytes] = []
-    writer = StoredWriter(pieces.append, vocabulary)
-    writer.begin(np.arange(16) % vocabulary, 8)
-    writer.rows(logits[:4])
-    writer.rows(logits[4:])
-    got = stored_logits(np.frombuffer(b"".join(pieces), np.uint8))
+    layout = StoredLayout(8, vocabulary, 2)
+    raw = bytearray(layout.size)
+    raw[: layout.begin] = layout.header(np.arange(16) % vocabulary)
+    for window, start, stop in ((1, 0, 3), (0, 1, 3), (0, 0, 1)):
+        rows = encode_rows(logits[3 * window + start : 3 * window + stop])
+        at = layout.offset(window, start)
+        raw[at : at + len(rows)] = rows
+    got = stored_logits(np.frombuffer(raw, np.uint8))
     want = logits - np.logaddexp.reduce(logits.astype(np.float64), axis=1, keepdims=True)
     want = np.maximum(want, want.max(1, keepdims=True) - 16)
     np.testing.assert_allclose(np.concatenate([got.logits(i, 0, 3) for i in range(2)]), want, atol=1.3e-4)

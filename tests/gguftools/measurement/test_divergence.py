@@ -10,7 +10,8 @@ import pytest
 
 import gguftools
 from gguftools.conversion.convert import convert
-from gguftools.measurement.divergence import divergence, exceeded, parse_limits
+from gguftools.measurement.divergence import divergence
+from gguftools.measurement.divergence_report import exceeded, parse_limits
 from gguftools.measurement.perplexity import perplexity
 from gguftools.measurement.texts import default_texts
 from quants.errors import FileError, OptionError

@@ -97,8 +97,8 @@ def test_what_goes_with_which_form(files, tmp_path):
     for given in ({"top_k": 3}, {"with_output": True}):
         with pytest.raises(OptionError, match="of bases of our own"):
             divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "base.kld", **given, **CHOSEN)
-    with pytest.raises(OptionError, match="in one go"):
-        divergence(files["F16"], save_base=tmp_path / "base.kld", record=tmp_path / "record", **CHOSEN)
+    with pytest.raises(OptionError, match="cannot be the record and an output at once"):
+        divergence(files["F16"], save_base=tmp_path / "base.kld", record=tmp_path / "base.kld", **CHOSEN)
     assert not list(tmp_path.iterdir())
 
 

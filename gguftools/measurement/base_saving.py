@@ -1,0 +1,118 @@
+"""How a base is saved while it is measured from: in which form, and together with a record of the figures."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from quants.arguments import PathLike, thread_count
+from quants.errors import OptionError
+
+from ..files.atomic import Reads, output_path
+from ..model import Model
+from ..writing.resume import remove_partial
+from .reading import Reading
+from .record import Record, check_apart
+
+if TYPE_CHECKING:
+    from runtime.divergence import Base, Rows, Save
+    from runtime.precision import Precision
+
+    from ..files.locks import State
+
+OWN_FORM = ".gguf"  # how names of bases of our own end
+
+
+class Writer(Protocol):
+    """What a base's predictions are written with: a file of either form."""
+
+    @property
+    def needs_rows(self) -> bool: ...
+    @property
+    def state(self) -> "State": ...
+    def covered(self, window: int) -> bool: ...
+    def add(self, window: int, start: int, stop: int, given: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Both:
+    """A record beside a base that is written: done is what both have."""
+
+    record: Record
+    writer: Writer
+
+    def earlier(self, window: int) -> Any:
+        return self.record.earlier(window) if self.writer.covered(window) else None
+
+    def note(self, window: int, values: Any) -> None:
+        self.record.note(window, values)
+
+
+def adding(writer: Writer, base: Any) -> "Save":
+    """What hands a base's predictions to the writer, in the form that it takes."""
+
+    def save(window: int, start: int, stop: int, rows: "Rows") -> None:
+        writer.add(window, start, stop, rows if writer.needs_rows else base.states(window, start, stop))
+
+    return save
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and how a base is saved: as our own where the name ends in OWN_FORM, else in llama.cpp's form."""
+
+    target: Path
+    top_k: int | None = None
+    with_output: bool = False
+    overwrite: bool = False
+
+    @property
+    def own_form(self) -> bool:
+        return self.target.suffix == OWN_FORM
+
+
+def saving_to(
+    path: PathLike | None, top_k: int | None, with_output: bool, overwrite: bool, record: PathLike | None
+) -> Saving | None:
+    """How a base is saved; None where it is not. Raises OptionError for what does not go together."""
+    found = None if path is None else Saving(output_path(path), top_k, with_output, overwrite)
+    if (top_k is not None or with_output) and not (found and found.own_form):
+        what = "top_k" if top_k is not None else "with_output"
+        raise OptionError(f"{what} is of bases of our own", f"save one: a name that ends in {OWN_FORM}")
+    check_apart(record, path)
+    return found
+
+
+@contextmanager
+def base_writer(
+    saving: Saving, kept: Record | None, base: "Base", model: Model, reading: Reading, precision: "Precision",
+    read: Sequence[Path], reads: Reads, threads: int | None,
+) -> Iterator[Writer | None]:  # fmt: skip
+    """What the base is written with, to a file that appears when the block ends; None where an earlier run did it."""
+    from runtime.divergence import RunningLogits
+    from runtime.stored_logits import StoredLayout
+
+    from .bases import Run, saved_base, vocabulary_digest
+    from .llama_cpp_bases import saved_llama_cpp_base
+
+    if kept is not None and kept.is_output(saving.target):
+        remove_partial(saving.target)
+        yield None
+        return
+    how: Any = {"sources": read, "resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
+    if saving.own_form and isinstance(base, RunningLogits):
+        path = str(model.path.absolute()) if model.files else str(model.path)
+        run = Run(reading.by_text(), reading.n_ctx, path, vocabulary_digest(model.metadata), precision, base.output)
+        with saved_base(saving.target, run, top_k=saving.top_k, with_output=saving.with_output, **how) as writer:
+            yield writer
+        return
+    if len(reading.tokens) != reading.n_ctx * len(reading.windows):
+        raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
+    size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
+    layout = StoredLayout(reading.n_ctx, size, len(reading.windows))
+    how |= {"precision": precision, "threads": thread_count(threads)}
+    with saved_llama_cpp_base(saving.target, np.array(reading.tokens, np.int64), layout, **how) as rows_writer:
+        yield rows_writer

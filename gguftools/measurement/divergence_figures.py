@@ -1,0 +1,102 @@
+"""A file's figures, made of all its predictions and the base's."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quants.errors import VocabularyError
+
+from ..model import Model
+from .divergence_report import FileDivergence
+from .reading import Reading
+
+if TYPE_CHECKING:
+    from runtime.divergence import Predictions
+    from runtime.tokenizer import Tokenizer
+
+WORST = 20
+BEFORE, AROUND = 60, 20  # characters in front of a token, tokens on either side of it
+
+
+def file_divergence(
+    name: str, file: Model, reading: Reading, found: "Predictions", targets: Any, tokenizer: "Tokenizer",
+    lower_bound: bool,
+) -> FileDivergence:  # fmt: skip
+    from runtime import statistics
+    from runtime.divergence import KL
+
+    other, apart = found.others[name], found.apart[name]
+    kl = apart[:, KL]
+
+    def figures(part: slice) -> dict[str, Any]:
+        return _known(statistics.figures(found.base[part], other[part], apart[part], targets[part]))
+
+    ends = np.cumsum([len(window.scored) for window in reading.windows])
+    values = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
+    return FileDivergence(
+        str(file.path), _size(file), 8 * file.nbytes / values if values else 0.0, _type(file),
+        figures(slice(None)), lower_bound, {text: figures(part) for text, part in reading.spans()},
+        statistics.by_position(kl, found.position), statistics.histogram(kl),
+        [float(value) for value in np.cumsum(kl)[ends - 1] / ends],
+        _worst(reading, found, name, kl, targets, tokenizer),
+    )  # fmt: skip
+
+
+def _known(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures, None for those that cannot be had from what the base has kept."""
+    return {
+        name: _known(value) if isinstance(value, Mapping) else None if value != value else value
+        for name, value in figures.items()
+    }
+
+
+def _size(file: Model) -> int:
+    """Bytes of its files; those of its tensors where it has none."""
+    try:
+        return sum(path.stat().st_size for path in file.files) or file.nbytes
+    except OSError:
+        return file.nbytes
+
+
+def _type(file: Model) -> str:
+    """What its `general.file_type` is called; empty where it does not say."""
+    from ..quantization.recipes import RECIPES
+
+    number = file.metadata.get("general.file_type")
+    return next((each.name for each in RECIPES.values() if each.file_type == number and number is not None), "")
+
+
+def _worst(
+    reading: Reading, found: "Predictions", name: str, kl: Any, targets: Any, tokenizer: "Tokenizer"
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The predictions that diverge furthest, with what the models saw and favoured. position: of the right token."""
+    from runtime.divergence import LOG_P, TOP
+
+    names = [text.name for text in reading.texts for _ in range(text.windows)]
+    begins = np.cumsum([0, *(len(window.scored) for window in reading.windows)])
+    first = np.cumsum([0, *(text.windows for text in reading.texts)])
+    of_window = [i - first[np.searchsorted(first, i, "right") - 1] for i in range(len(reading.windows))]
+    other, result = found.others[name], []
+
+    def text(number: float) -> str:
+        try:
+            return tokenizer.decode([int(number)])
+        except VocabularyError:  # the matrix is higher than the vocabulary
+            return f"<{int(number)}>"
+
+    for row in np.argsort(-kl, kind="stable")[:WORST]:
+        number = int(found.window[row])
+        window, place = reading.windows[number], int(found.position[row]) + 1
+        diverged = dict(zip((window.scored + 1).tolist(), kl[begins[number] :].tolist(), strict=False))
+        around = range(max(0, place - AROUND), min(len(window.inputs), place + AROUND))
+        result.append({
+            "text": names[number], "window": int(of_window[number]), "position": place, "kl": float(kl[row]),
+            "before": tokenizer.decode(window.inputs[max(0, place - BEFORE) : place].tolist())[-BEFORE:],
+            "token": text(targets[row]),
+            "p_base": math.exp(found.base[row, LOG_P]), "p": math.exp(other[row, LOG_P]),
+            "base_top": text(found.base[row, TOP]), "top": text(other[row, TOP]),
+            "passage": [[text(window.inputs[i]), diverged.get(i, 0.0)] for i in around],
+        })  # fmt: skip
+    return result

@@ -1,0 +1,113 @@
+"""Base runs in files of llama.cpp's form (`runtime.stored_logits`): opened, and written so that a killed run can go on.
+
+    NAME.partial           the file, at its full size, with holes
+    NAME.partial.journal   one JSON line that says what it is of, then one for each window: [number, crc32 of its rows]
+"""
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quants.errors import FileError
+from runtime.arrays import Ids
+from runtime.divergence import Rows
+from runtime.head import LazyLogits
+from runtime.stored_logits import MAGIC, StoredLayout, StoredLogits, encode_rows, stored_logits
+
+from ..files.atomic import NOTHING, Reads, Unfinished, explained, write_at
+from ..files.locks import State, state_of
+from ..writing.resume import KEY, fingerprint, partial_path, resumable
+
+
+def is_llama_cpp_base(path: Path) -> bool:
+    """Whether a file is such a base, by its content. Raises FileError where it cannot be read."""
+    if path.is_dir() or not path.exists():
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def open_llama_cpp_base(path: Path) -> StoredLogits:
+    """Read such a base. Raises FileError for a damaged one."""
+    try:
+        return stored_logits(np.memmap(path, np.uint8, "r"))
+    except FileError as error:
+        raise FileError(f"{path}: {error}", error.hint) from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class LlamaCppWriter:
+    """Takes the logits of a base, windows in any order and each from its first prediction on."""
+
+    needs_rows = True
+
+    def __init__(self, file: Unfinished, layout: StoredLayout, threads: int) -> None:
+        self._file, self._layout, self._threads = file, layout, threads
+        self._covered: set[int] = set()
+        self._crc = 0
+
+    @property
+    def state(self) -> State:
+        """Of the file, which has it under its final name, too."""
+        return state_of(self._file.fd)
+
+    def covered(self, window: int) -> bool:
+        """Whether an earlier run wrote this window."""
+        return window in self._covered
+
+    def add(self, window: int, start: int, stop: int, given: Rows | LazyLogits) -> None:
+        """Predictions start … stop - 1 of a window, which is noted when its last one is there."""
+        assert isinstance(given, Rows)  # as needs_rows says
+        if self.covered(window):
+            return
+        data = encode_rows(given.logits, self._threads)
+        with explained(self._file.target, self._layout.size):
+            write_at(self._file.fd, memoryview(data), self._layout.offset(window, start))
+            self._crc = zlib.crc32(data, self._crc if start else 0)
+            if stop == self._layout.predictions:
+                self._file.note([window, self._crc])
+
+    def begin(self, tokens: Ids) -> None:
+        """Put the header in front, and make room for all rows."""
+        os.ftruncate(self._file.fd, self._layout.size)
+        write_at(self._file.fd, memoryview(self._layout.header(tokens)), 0)
+
+    def resume(self, entries: Sequence[Any]) -> None:
+        """Go on from the windows that a journal lists, those that are on disk as they were written."""
+        size = self._layout.row_bytes * self._layout.predictions
+        for entry in entries:
+            if isinstance(entry, list) and len(entry) == 2 and entry[0] in range(self._layout.windows):
+                window, crc = entry
+                if zlib.crc32(os.pread(self._file.fd, size, self._layout.offset(window, 0))) == crc:
+                    self._covered.add(window)
+
+
+@contextmanager
+def saved_llama_cpp_base(
+    target: Path, tokens: Ids, layout: StoredLayout, *, sources: Sequence[Path] = (), precision: str = "float32",
+    resume: bool = False, overwrite: bool = False, reads: Reads = NOTHING, threads: int = 1,
+) -> Iterator[LlamaCppWriter]:  # fmt: skip
+    """Write such a base, which appears when the block ends. tokens: of all windows, as the text has them.
+
+    A run that is killed leaves TARGET.partial behind, and with resume the windows in it are not written again; sources:
+    files that must be the same then. Raises FileError, OptionError as `writing.resume.resumable` does.
+    """
+    header = layout.header(tokens)
+    plan = hashlib.sha256(header + precision.encode()).hexdigest()
+    head = {KEY: 1, "plan": plan, "sources": fingerprint(sources), "bytes": layout.size}
+    anew = f"delete {partial_path(target)} to start anew"
+    with resumable(target, head, resume, overwrite, reads, anew) as (file, entries):
+        writer = LlamaCppWriter(file, layout, threads)
+        writer.resume(entries)
+        writer.begin(tokens)
+        yield writer
