@@ -28,7 +28,7 @@ def imatrix_info(
     overwrite: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import note, print_json, print_line, print_matrix
-    from ..files.atomic import NOTHING, check_target, output_path
+    from ..files.atomic import Reads, check_target, output_path
     from ..model import model_of_weights
     from ..quantization.imatrix import merge as merged
     from ..quantization.imatrix import read_imatrix, write_imatrix
@@ -39,7 +39,7 @@ def imatrix_info(
     model = None if check_model is None else model_of_weights(check_model)
     reads = [*files, *([] if model is None else model.files)]
     if target is not None:
-        check_target(target, NOTHING.also(reads), overwrite)
+        check_target(target, Reads(option="--merge").also(reads), overwrite)
     matrices = [read_imatrix(path) for path in files]
     tensors = None if model is None else model.tensors
     found = [examine(matrix, tensors) for matrix in matrices]

@@ -35,11 +35,12 @@ class Reads:
     """What a command reads, which it must not write.
 
     paths: files, and folders of which everything but GGUF files counts as read. states: of files that are read until
-    the end, what they were when they were opened.
+    the end, what they were when they were opened. option: what names the command's output.
     """
 
     paths: tuple[Path, ...] = ()
     states: Mapping[Path, State] = field(default_factory=dict)
+    option: str = "-o"
 
     def also(self, paths: Iterable[PathLike | None]) -> "Reads":
         """These, and more paths; None is none."""
@@ -53,7 +54,8 @@ class Reads:
             return
         for path in (*self.paths, *self.states):
             if any(os.path.samestat(info, found) for found in _files_of(path)):
-                raise OptionError(f"{target} is read, so it cannot be written", hint="name another output with -o")
+                hint = f"name another output with {self.option}"
+                raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
         """Raise FileError where a file is not what it was when it was opened."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,6 +102,7 @@ def base_writer(
         remove_partial(saving.target)
         yield None
         return
+    reads = replace(reads, option="--save-base")
     how: Any = {"sources": read, "resume": kept is not None, "overwrite": saving.overwrite, "reads": reads}
     if saving.own_form and isinstance(base, RunningLogits):
         path = str(model.path.absolute()) if model.files else str(model.path)

@@ -135,8 +135,9 @@ def _names(files: Sequence[Model]) -> list[str]:
 def _stored(
     path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
 ) -> "StoredBase | SavedBase | None":
-    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text; None where the file is
-    none, of which `opened` says what is wrong.
+    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text.
+
+    None where the file is none, of which `opened` says what is wrong.
     """
     from .bases import is_base, open_base
     from .llama_cpp_bases import is_llama_cpp_base, open_llama_cpp_base

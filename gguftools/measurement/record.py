@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def recorded(
     Raises FileError for a record of another plan or of files that were changed, for one that another run is writing,
     and for a file that is none; OptionError where `path` is read.
     """
-    check_target(path, reads, overwrite=True)
+    check_target(path, replace(reads, option="--record"), overwrite=True)
     plan = json.loads(json.dumps(plan))
     head = {KEY: 1, "plan": plan, "files": fingerprint(files), "columns": columns}
     with explained(path, 0):

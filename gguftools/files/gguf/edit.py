@@ -57,7 +57,7 @@ def edit_metadata(
     if opened.split_count > 1 and output is not None:
         raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
     if output is not None:
-        reads = Reads(reads.paths, {**reads.states, opened.path: opened.state})
+        reads = replace(reads, states={**reads.states, opened.path: opened.state})
         return _write_copy(opened, metadata, Path(output), reserve, reads, overwrite_output, progress)
     with held(opened.path) if lock is None else nullcontext(lock) as locked:
         if state_of(locked) != opened.state:
