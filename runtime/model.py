@@ -26,6 +26,7 @@ from .importance import Observe
 from .kernels.blas import one_thread
 from .kv_cache import KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
+from .next_tokens import next_token_network, read_ahead
 from .precision import Precision
 from .profile import Profile
 from .rope import rope_scaling
@@ -193,6 +194,27 @@ class Model:
         if not isinstance(result, LazyLogits):
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return result
+
+    @cached_property
+    def next_tokens(self) -> Network:
+        """The layer that predicts a token further. Raises ModelError where there is none, or none that can run."""
+        return next_token_network(self.network, self.architecture, self.metadata, self.tensors)
+
+    def further_logits(self, tokens: ArrayLike, hidden: Floats) -> LazyLogits:
+        """What the layer that predicts a token further makes of texts: x (texts, n - 1, width).
+
+        tokens: ids (texts, n). hidden: the x that `lazy_logits` gave of them, (texts, n, width). The logits of position
+        i are of token i + 2. Raises ModelError for a model without such a layer, and where numbers stop being finite.
+        """
+        ids = self._checked(tokens)
+        forward = Pass(
+            self.next_tokens, len(ids), ids.shape[1] - 1, None, self.threads, self.precision, self.observe,
+            profile=self.profile,
+        )  # fmt: skip
+        rows = np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1])
+        with one_thread():
+            result = read_ahead(forward, rows, np.ascontiguousarray(ids[:, 1:]).reshape(-1))
+        return replace(result, x=result.x.reshape(len(ids), -1, result.x.shape[-1]))
 
     def _evaluate(
         self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None

@@ -71,7 +71,7 @@ NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weight
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
-    "--no-tensor-first-split", "--process-output", "--round-activations", "--pure", "--allow-requantize",
+    "--no-tensor-first-split", "--process-output", "--nextn", "--round-activations", "--pure", "--allow-requantize",
     "--no-fallback", "--statistics", "--resume", "--check-tensors", "--sparse", "--tensor-values", "--no-tensors",
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",

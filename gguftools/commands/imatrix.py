@@ -19,6 +19,7 @@ def imatrix(
     skip_chunks: Annotated[int, Option(min=0, help="Leave out the first so many windows of each text.")] = 0,
     parse_special: Annotated[bool, "Read special tokens that a text spells as these tokens."] = False,
     process_output: Annotated[bool, "Also measure the weights of the head."] = False,
+    nextn: Annotated[bool, "Also measure the layer that predicts a token further (NextN, MTP)."] = False,
     precision: Annotated[
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
     ] = "float32",
@@ -40,7 +41,7 @@ def imatrix(
     with window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
             source, file, output, n_ctx=ctx, chunks=chunks, skip_chunks=skip_chunks, parse_special=parse_special,
-            with_output=process_output, precision=precision, save_every=save_every, resume=resume, threads=threads,
-            overwrite=overwrite, progress=progress,
+            with_output=process_output, nextn=nextn, precision=precision, save_every=save_every, resume=resume,
+            threads=threads, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     print_json(matrix) if json else print_matrix(matrix)

@@ -42,8 +42,8 @@ class _Text:
 def imatrix(
     source: PathLike | Model, text: PathLike | Sequence[PathLike], output: PathLike | None = None, *,
     n_ctx: int = 512, chunks: int | None = None, skip_chunks: int = 0, parse_special: bool = False,
-    with_output: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY, resume: bool = False,
-    threads: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+    with_output: bool = False, nextn: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY,
+    resume: bool = False, threads: int | None = None, overwrite: bool = False, progress: Progress | None = None,
 ) -> ImportanceMatrix:  # fmt: skip
     """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
@@ -51,9 +51,10 @@ def imatrix(
     it is written, too: GGUF form, or the legacy one if it ends in .dat; overwrite: even if it exists. n_ctx: tokens of
     a window. Of each text skip_chunks windows are left out, and then the first `chunks` are read. parse_special:
     special tokens that a text spells become these tokens. with_output: also for the weights of the head, which recipes
-    don't ask importance for. precision: as in `perplexity`. save_every: with an output, keep the sums beside it after
-    so many windows, 0 for never; resume: go on from those that an interrupted run of the same model, texts and options
-    left. threads: default all processors. progress(windows done, of how many, 0.0).
+    don't ask importance for. nextn: also for the layer that predicts a token further, which the model runs without.
+    precision: as in `perplexity`. save_every: with an output, keep the sums beside it after so many windows, 0 for
+    never; resume: go on from those that an interrupted run of the same model, texts and options left. threads: default
+    all processors. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
     from runtime.importance import Importance
@@ -77,8 +78,9 @@ def imatrix(
     found = Importance(wanted=lambda name: with_output or name not in ("output.weight", "token_embd.weight"))
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen, observe=found.observe)
     found.threads = net.threads
+    layers = len(net.next_tokens.layers) if nextn else 0  # which a model that has none says before anything runs
     total = sum(len(each.plan.starts) for each in texts)
-    head = _head(model, texts, n_ctx, with_output, chosen)
+    head = _head(model, texts, n_ctx, with_output, chosen, nextn)
     at_once = max(1, tokens_at_once(model) // n_ctx)
     keep = save_every if output is not None else 0
     with unfinished_sums(target, head, resume) if keep or resume else nullcontext() as state:
@@ -88,7 +90,9 @@ def imatrix(
         saved = done
         try:
             for inputs in _batches(texts, done, min(at_once, keep) if keep else at_once):
-                net.lazy_logits(inputs)
+                read = net.lazy_logits(inputs)
+                if nextn:
+                    net.further_logits(inputs, read.x)
                 done += len(inputs)
                 _check_finite(found)
                 if state is not None and keep and done - saved >= keep and done < total:
@@ -100,7 +104,7 @@ def imatrix(
             if state is not None and not isinstance(error.__cause__, OSError):
                 state.end()  # another try would end in the same way
             raise
-        matrix = ImportanceMatrix(target, _entries(found), tuple(file.name for file in files), total, n_ctx)
+        matrix = ImportanceMatrix(target, _entries(found), tuple(file.name for file in files), total, n_ctx, layers)
         if output is not None:
             write_imatrix(matrix, target, overwrite, reads)
         if state is not None:
@@ -132,7 +136,9 @@ def _batches(texts: Sequence[_Text], done: int, size: int) -> Iterator[Ids]:
             yield inputs
 
 
-def _head(model: Model, texts: Sequence[_Text], n_ctx: int, with_output: bool, precision: str) -> dict[str, object]:
+def _head(
+    model: Model, texts: Sequence[_Text], n_ctx: int, with_output: bool, precision: str, nextn: bool
+) -> dict[str, object]:
     """What must be the same when a run is taken up again."""
     digest = hashlib.sha256()
     for text in texts:
@@ -140,6 +146,8 @@ def _head(model: Model, texts: Sequence[_Text], n_ctx: int, with_output: bool, p
         digest.update(np.asarray(text.tokens[: n_ctx * len(text.plan.starts)], "<i8").tobytes())
     tensors = [[tensor.name, tensor.format.name, *tensor.shape] for tensor in model.tensors.values()]
     options = {"n_ctx": n_ctx, "with_output": with_output, "precision": precision, "tensors": tensors}
+    if nextn:
+        options["nextn"] = True
     return {
         "gguftools": 1, "importance matrix": hashlib.sha256(json.dumps(options).encode()).hexdigest(),
         "texts": digest.hexdigest(), "sources": fingerprint(model.files),

@@ -16,6 +16,7 @@ from gguftools.measurement.importance import imatrix
 from gguftools.quantization.imatrix import ImportanceMatrix, merge, read_imatrix
 from quants.errors import FileError, ModelError, OptionError
 
+from ...archs import checkpoints
 from ...conftest import DATA, ROOT
 
 TEXT = ROOT / "examples" / "persuasion.txt"
@@ -65,6 +66,31 @@ def test_the_reference_s_sums(model: Path) -> None:
         assert entry.inputs is not None
         assert np.linalg.norm(mine.sums - entry.sums) < 2e-4 * np.linalg.norm(entry.sums), name
         assert np.linalg.norm(mine.inputs - entry.inputs) < 3e-4 * np.linalg.norm(entry.inputs), name
+
+
+def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -> None:
+    """`llama-imatrix --nextn -c 64 -b 64 --chunks 3 -fa off -ctk f32 -ctv f32` of the entry in float32."""
+    theirs = read_imatrix(DATA / "golden" / "glm4-moe-lite.imatrix.gguf")
+    checkpoints.build("glm4-moe-lite", tmp_path / "glm4-moe-lite")
+    file = convert(tmp_path / "glm4-moe-lite", tmp_path / "f32.gguf", "f32").outputs[0].file
+    imatrix(file, TEXT, tmp_path / "ours.gguf", n_ctx=64, chunks=3, nextn=True, precision="reference")
+    ours = read_imatrix(tmp_path / "ours.gguf")
+    assert set(ours.entries) == set(theirs.entries)
+    assert (ours.chunks, ours.next_layers) == (theirs.chunks, theirs.next_layers) == (3, 1)
+    assert ours.entries["blk.3.nextn.eh_proj.weight"].counts.tolist() == [3 * 63]
+    for name, entry in theirs.entries.items():
+        mine = ours.entries[name]
+        if len(mine.counts) == len(entry.counts):  # not so in matrices of heads, which the reference counts as one
+            assert np.array_equal(mine.counts, entry.counts), name
+        for own, other in ((mine.sums, entry.sums), (mine.inputs, entry.inputs)):
+            apart = np.linalg.norm(np.ravel(own) - np.ravel(other))
+            assert apart < 4e-5 * np.linalg.norm(other), name
+
+
+def test_a_model_without_such_a_layer(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="the file has no layer that predicts a token further"):
+        imatrix(model, TEXT, tmp_path / "none.gguf", n_ctx=64, chunks=2, nextn=True)
+    assert not list(tmp_path.iterdir())
 
 
 def same(one: ImportanceMatrix, other: ImportanceMatrix, exactly: float = 0) -> None:

@@ -1,0 +1,86 @@
+"""The layer behind the last one that predicts a token further (multi-token prediction; NextN in llama.cpp's files).
+
+For each position it is given what the model makes of the text so far, and the token that comes next; what it makes of
+both predicts the token after that. The model itself runs without it.
+
+Source: DeepSeek-V3's report (arXiv 2412.19437), section 2.2, and what llama.cpp runs: one such layer, whose hidden
+states are those behind the model's last norm.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from archs.hyper import hyper
+from archs.shapes import by_layer, check_model
+from archs.spec import Architecture
+from quants import Tensor
+from quants.errors import ModelError
+
+from . import decoder
+from .arrays import Floats, Ids
+from .head import LazyLogits, output_of
+from .layer import Layer, Network, Pass
+from .matmul import gather
+
+COUNT = "nextn_predict_layers"
+
+
+def next_token_network(
+    network: Network, architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Network:
+    """The same model with that layer alone. Raises ModelError for a model without one, or with one that can't run."""
+    name = architecture.name
+    count, last = int(network.keys.get(COUNT, 0)), int(network.keys.get("block_count", 0)) - 1
+    layer = Layer(f"blk.{last}.", by_layer(tensors).get(f"blk.{last}.", {}))
+    if not count or not any(role.startswith("nextn.") for role in layer.tensors):
+        hint = f"'{name}.{COUNT}' is {count}; `gguftools show` lists the tensors"
+        raise ModelError("the file has no layer that predicts a token further (blk.N.nextn.…)", hint)
+    if count > 1 or network.hyper.parallel:
+        what = f"there are {count}" if count > 1 else f"it is not known how one of {name} computes"
+        raise ModelError(f"layers that predict a token further can't run here: {what}", "leave --nextn out")
+    whole = {**metadata, f"{name}.{COUNT}": 0}  # as if it were a layer like the others
+    try:
+        check_model(architecture, whole, tensors)
+        numbers = hyper(architecture, whole)
+    except ModelError as error:  # the model without it was checked before
+        raise ModelError(f"the layer that predicts a token further ('blk.{last}') can't run: {error}") from error
+    width = numbers.width
+    shapes = {"eh_proj": (width, 2 * width), "enorm": (width,), "hnorm": (width,), "shared_head_norm": (width,)}
+    for role, shape in shapes.items():
+        if role == "shared_head_norm" and f"nextn.{role}.weight" not in layer:
+            continue  # then the model's last norm stands there, too
+        found = layer.need(f"nextn.{role}.weight").shape
+        if found != shape:
+            raise ModelError(f"'{layer.prefix}nextn.{role}.weight' has shape {found}; {shape} belongs there")
+    for role in ("embed_tokens", "shared_head_head"):
+        of_vocabulary = network.global_tensors.need("token_embd.weight").shape
+        if f"nextn.{role}.weight" in layer and layer.need(f"nextn.{role}.weight").shape != of_vocabulary:
+            raise ModelError(f"'{layer.prefix}nextn.{role}.weight' has another shape than the embedding's")
+    return replace(network, hyper=numbers, layers=(layer,))
+
+
+def read_ahead(forward: Pass, hidden: Floats, following: Ids) -> LazyLogits:
+    """Logits, not computed yet, of the tokens after `following`.
+
+    forward: a pass of the network above. hidden (tokens, width): behind the model's last norm. following (tokens,): the
+    token that comes next. Positions are counted from the first of these, as rotation looks at distances alone. Raises
+    ModelError where numbers stop being finite.
+    """
+    layer, outside = forward.network.layers[0], forward.global_tensors
+    table = layer if "nextn.embed_tokens.weight" in layer else outside
+    embedded = gather(table.need(f"{'nextn.embed_tokens' if table is layer else 'token_embd'}.weight"), following)
+    if forward.hyper.embedding_scale != 1:
+        embedded *= np.float32(forward.hyper.embedding_scale)
+    parts = forward.norm(layer, "nextn.enorm", embedded), forward.norm(layer, "nextn.hnorm", hidden)
+    x = forward.project(layer, "nextn.eh_proj", np.concatenate(parts, axis=1))
+    x = decoder.decode(forward, x)
+    own = "nextn.shared_head_norm.weight" in layer
+    x = forward.norm(layer, "nextn.shared_head_norm", x) if own else forward.norm(outside, "output_norm", x)
+    output, weight = output_of(forward.network), layer.tensors.get("nextn.shared_head_head.weight")
+    if weight is not None and forward.observe:
+        forward.observe(weight.name, x, 0, 1)
+    finish = output.finish(forward.threads)
+    return LazyLogits(x, weight or output.weight, finish, forward.threads, forward.precision, forward.profile)
