@@ -100,19 +100,41 @@ def perplexity(
     window with (windows done, windows in all, perplexity so far). threads: for losses of logits that come as arrays.
     Raises OptionError as `windows` does, ModelError where the losses are no numbers.
     """
-    plan = windows(len(tokens), n_ctx, chunks=chunks, stride=stride)
-    losses = np.empty((len(plan.starts), plan.scored))
+    return perplexities(
+        [tokens], forward, n_ctx, bos=bos, chunks=chunks, stride=stride, batch=batch, progress=progress, threads=threads
+    )[0]
+
+
+def perplexities(
+    texts: Sequence[Sequence[int]], forward: Forward, n_ctx: int = 512, *, bos: int | None, chunks: int | None = None,
+    stride: int = 0, batch: int = 1, progress: Progress | None = None, threads: int = 1,
+) -> tuple[Perplexity, list[Perplexity]]:  # fmt: skip
+    """Perplexity of texts together, and of each alone. chunks: at most so many windows of each; see `perplexity`."""
+    plans = [windows(len(tokens), n_ctx, chunks=chunks, stride=stride) for tokens in texts]
+    counts = [len(plan.starts) for plan in plans]
+    losses = np.empty((sum(counts), plans[0].scored))
     running: list[float] = []
-    for inputs, targets in plan.batches(tokens, bos, batch):
-        for window in _window_losses(forward(inputs if batch > 1 else inputs[0], plan.first), targets, threads):
-            losses[len(running)] = window
-            loss = float(losses[: len(running) + 1].mean())
-            if not loss < MOST_LOSS:
-                what = f"the mean loss is {loss:.3g}; the logits are no predictions"
-                raise ModelError(what, "keys or weights are wrong")
-            running.append(math.exp(loss))
-            if progress is not None:
-                progress(len(running), len(plan.starts), running[-1])
+    for tokens, plan in zip(texts, plans, strict=True):
+        for inputs, targets in plan.batches(tokens, bos, batch):
+            for window in _window_losses(forward(inputs if batch > 1 else inputs[0], plan.first), targets, threads):
+                losses[len(running)] = window
+                running.append(perplexity_of(losses[: len(running) + 1].mean()))
+                if progress is not None:
+                    progress(len(running), len(losses), running[-1])
+    parts = np.split(losses, np.cumsum(counts)[:-1])
+    alone = [[perplexity_of(part[:i].mean()) for i in range(1, len(part) + 1)] for part in parts]
+    each = [_figures(part, values, n_ctx) for part, values in zip(parts, alone, strict=True)]
+    return _figures(losses, running, n_ctx), each
+
+
+def perplexity_of(loss: float) -> float:
+    """e^loss of a mean loss. Raises ModelError where that is none of predictions."""
+    if not loss < MOST_LOSS:
+        raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
+    return math.exp(loss)
+
+
+def _figures(losses: Doubles, running: list[float], n_ctx: int) -> Perplexity:
     error = running[-1] * standard_error(losses)  # that of the mean loss, carried over to its exponential
     return Perplexity(running[-1], error, running, n_ctx * len(running), losses.size)
 

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from quants.errors import ModelError
-
 from .arrays import Doubles, Ids
 from .divergence import ENTROPY, KL, KL_REVERSE, LOG_P, TOP, VARIATION
-from .perplexity import MOST_LOSS
+from .perplexity import perplexity_of
 
 HIGH = {"p99.9": 0.999, "p99": 0.99, "p95": 0.95, "p90": 0.9}
 LOW = {"p10": 0.1, "p5": 0.05, "p1": 0.01, "p0.1": 0.001}
@@ -58,19 +56,12 @@ def distribution(values: Doubles, quartiles: bool = False) -> dict[str, float]:
     }  # fmt: skip
 
 
-def perplexity(loss: float) -> float:
-    """e^loss. Raises ModelError where that is no number."""
-    if not loss < MOST_LOSS:
-        raise ModelError(f"the mean loss is {loss:.3g}; the logits are no predictions", "keys or weights are wrong")
-    return math.exp(loss)
-
-
 def perplexity_figures(base: Doubles, other: Doubles) -> dict[str, float]:
     """Perplexities from log-probabilities of the right tokens, their ratio and difference, each with its error."""
     loss, error = mean_and_error(-other)
     base_loss, base_error = mean_and_error(-base)
     covariance = _covariance(other, base)
-    value, base_value, ratio = perplexity(loss), perplexity(base_loss), perplexity(loss - base_loss)
+    value, base_value, ratio = perplexity_of(loss), perplexity_of(base_loss), perplexity_of(loss - base_loss)
     gap = loss - base_loss
     gap_error = _root(error**2 + base_error**2 - 2 * covariance)
     difference_error = _root(

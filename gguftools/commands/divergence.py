@@ -21,10 +21,7 @@ EXAMPLES = (
 def divergence(
     base: Annotated[Path, Argument(help="What to compare with: a GGUF file, a checkpoint's folder or a saved base.")],
     others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of a split set, any shard).")] = None,
-    file: Annotated[
-        list[str] | None,
-        Option("--file", "-f", metavar="[NAME=]PATH", help="Text for the model to read: one of several, if repeated."),
-    ] = None,
+    texts: list[str] | None = None,
     chat: Annotated[bool, "Texts are conversations, JSONL: score the answers alone."] = False,
     ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
@@ -61,8 +58,8 @@ def divergence(
     from ..measurement.texts import named_texts
 
     limits = {} if fail_above is None else parse_limits(fail_above)
-    texts = None if file is None else named_texts(file, chat)
-    reads = [base, *(others or ()), *(each.path for each in texts or ()), *([base_model] if base_model else [])]
+    named = None if texts is None else named_texts(texts, chat)
+    reads = [base, *(others or ()), *(each.path for each in named or ()), *([base_model] if base_model else [])]
     _check_report(html, markdown, others, overwrite, save_base, reads)
     check_apart(record, html)
     for model in others or ():
@@ -72,7 +69,7 @@ def divergence(
     note_slow_products(threads)
     with window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL") as progress:
         report = measure(
-            base, *(others or ()), text=texts, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
+            base, *(others or ()), text=named, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
             round_activations=round_activations, precision=precision, save_base=save_base, top_k=top_k,
             with_output=with_output, base_model=base_model, record=record, keep_record=True,
             overwrite=overwrite, progress=progress,

@@ -10,12 +10,13 @@ from typer import Argument, Option
 EXAMPLES = (
     "gguftools perplexity model.gguf -f text.txt",
     "gguftools perplexity model.gguf -f text.txt -c 2048 --chunks 20",
+    "gguftools perplexity model.gguf -f novel=a.txt -f code=b.py",
 )
 
 
 def perplexity(
     model: Annotated[Path, Argument(help="GGUF file to measure (of a split set, any shard).")],
-    file: Path, ctx: int = 512, chunks: int | None = None,
+    texts: list[str], ctx: int = 512, chunks: int | None = None,
     stride: Annotated[int, Option(min=0, help="Let windows overlap, each so many tokens on.")] = 0,
     threads: int | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
@@ -29,11 +30,13 @@ def perplexity(
     json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.terminal import put
-    from ..console.ui import StepProgress, note, note_slow_products, said, window_progress
+    from ..console.ui import StepProgress, note, note_slow_products, print_table, said, window_progress
     from ..measurement.perplexity import context_warning
     from ..measurement.perplexity import perplexity as measure
+    from ..measurement.texts import named_texts
     from ..model import opened_gguf
 
+    named = named_texts(texts)
     source = opened_gguf(model)
     if warning := context_warning(source, ctx):
         note(f"warning: {warning}")
@@ -50,12 +53,17 @@ def perplexity(
     told: AbstractContextManager[StepProgress] = nullcontext(print_window) if running else bar
     with told as progress:
         result = measure(
-            source, file, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
+            source, named, n_ctx=ctx, chunks=chunks, stride=stride, threads=threads,
             round_activations=round_activations, precision=precision, profile=profile,
             sparse=sparse, compare=not no_dense, progress=progress,
         )  # fmt: skip
     if said(result, json):
         return
+    if len(result.texts) > 1:
+        rows = [(each.name, str(len(each.chunks)), f"{each.perplexity:.4f} ± {each.standard_error:.4f}")
+                for each in result.texts]  # fmt: skip
+        print_table(None, ("text", "windows", "perplexity"), rows, "lrr")
+        print()
     put(sys.stdout, "perplexity  ", (f"{result.perplexity:.4f}", "bold"), f" ± {result.standard_error:.4f}")
     print(
         f"{len(result.chunks)} windows of {result.n_ctx} tokens, {result.tokens_per_second:.0f} tokens/s"

@@ -27,6 +27,9 @@ SHARED: Mapping[str, Any] = {
     "chunks": Option("--chunks", min=1, help="Read the first so many windows only."),
     "html": "Write a report: one page of HTML.",
     "file": Option("--file", "-f", help="Text for the model to read."),
+    "texts": Option(
+        "--file", "-f", metavar="[NAME=]PATH", help="Text for the model to read: one of several, if repeated."
+    ),
     "imatrix": "Importance matrix, GGUF or legacy form.",
     "new": "Add keys that no program is known to read, too.",
     "split_max_tensors": Option("--split-max-tensors", min=1, help="Tensors of a shard of the output."),

@@ -20,7 +20,7 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from ..metadata.chat_templates import SECONDS, render, special_texts
 from ..model import Model
-from .perplexity import read_text
+from .texts import read_text
 
 if TYPE_CHECKING:
     from runtime.tokenizer import Tokenizer

@@ -16,9 +16,9 @@ from .base_saving import Both, Writer, adding, base_writer, saving_to
 from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
 from .perplexity import Progress, tokens_at_once
-from .reading import Reading, Texts, check_tokens, check_vocabulary, texts_named, texts_read
+from .reading import Reading, check_tokens, check_vocabulary, texts_read
 from .record import Record, recorded
-from .texts import default_texts
+from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
     from runtime.divergence import Base, Predictions, StoredBase
@@ -108,14 +108,15 @@ def _report(
     found: "Predictions", model: Model, lower_bound: bool,
 ) -> DivergenceReport:  # fmt: skip
     from runtime.divergence import ENTROPY, LOG_P
+    from runtime.perplexity import perplexity_of
     from runtime.precision import products
-    from runtime.statistics import mean_and_error, perplexity
+    from runtime.statistics import mean_and_error
 
     loss, error = mean_and_error(-found.base[:, LOG_P])
     targets = np.concatenate([window.targets for window in reading.windows])
     return DivergenceReport(
         base, reading.n_ctx, precision, products(precision), reading.texts,
-        perplexity(loss), perplexity(loss) * error, float(found.base[:, ENTROPY].mean()),
+        perplexity_of(loss), perplexity_of(loss) * error, float(found.base[:, ENTROPY].mean()),
         [file_divergence(name, file, reading, found, targets, model.tokenizer, lower_bound)
          for name, file in zip(names, files, strict=True)], reading.remarks,
     )  # fmt: skip

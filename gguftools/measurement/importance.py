@@ -19,7 +19,8 @@ from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.resume import fingerprint
 from .importance_state import State, unfinished_sums
-from .perplexity import Progress, read_text, tokens_at_once
+from .perplexity import Progress, tokens_at_once
+from .texts import read_text
 
 if TYPE_CHECKING:
     from runtime.importance import Importance

@@ -1,19 +1,18 @@
 """What a divergence is measured on: windows of texts, or those of a stored base, which all files have to read alike."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quants.arguments import PathLike, as_count, as_path
+from quants.arguments import PathLike, as_count
 from quants.errors import OptionError
 from quants.spelling import quote
 
 from ..model import Model
 from .divergence_report import Text
-from .perplexity import tokens_of
-from .texts import NamedText, check_names, named_texts, windows_of
+from .texts import NamedText, tokens_of, windows_of
 
 if TYPE_CHECKING:
     from runtime.divergence import StoredBase
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from .bases import SavedBase
 
-Texts = PathLike | NamedText | Sequence[PathLike | NamedText] | Mapping[str, PathLike]
 SPLITTING = (  # of keys tokenizer.ggml.…: beside the tokens, what decides how a text becomes them
     "model", "pre", "merges", "scores", "token_type", "add_bos_token", "bos_token_id", "add_space_prefix",
 )  # fmt: skip
@@ -165,16 +163,3 @@ def _read_saved(model: Model, texts: Sequence[NamedText], n_ctx: int | None, bas
         path = None if text is None else str(text.path)
         said.append(Text(text.name if text else name, path, len(windows), sum(len(each.scored) for each in windows)))
     return Reading(base.n_ctx, base.windows, said, [], [])
-
-
-def texts_named(given: Texts, chat: bool) -> list[NamedText]:
-    """The texts that a function is given. Raises OptionError for what are none, and for names that come twice."""
-    if isinstance(given, Mapping):
-        return [NamedText(str(name), as_path(path, "the text"), chat) for name, path in given.items()]
-    several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
-    texts = [
-        each if isinstance(each, NamedText) else named_texts([str(as_path(each, "the text"))], chat)[0]
-        for each in several
-    ]
-    check_names(texts)
-    return texts

@@ -1,17 +1,17 @@
 """Texts to measure on: each with a name, so that figures can be told apart by what kind of text they are of."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from quants.arguments import as_texts, wrong
-from quants.errors import OptionError
+from quants.arguments import PathLike, as_path, as_texts, wrong
+from quants.errors import FileError, OptionError
 
+from ..files.naming import hint_for_absent
 from ..model import Model
-from .perplexity import read_text
 
 if TYPE_CHECKING:
     from runtime.windows import Window
@@ -26,6 +26,9 @@ class NamedText:
     name: str
     path: Path
     chat: bool = False
+
+
+Texts = PathLike | NamedText | Sequence[PathLike | NamedText] | Mapping[str, PathLike]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,19 @@ def _named(given: str, chat: bool) -> NamedText:
     return NamedText(name.strip(), Path(path), chat)
 
 
+def texts_named(given: Texts, chat: bool = False) -> list[NamedText]:
+    """The texts that a function is given. Raises OptionError for what are none, and for names that come twice."""
+    if isinstance(given, Mapping):
+        return [NamedText(str(name), as_path(path, "the text"), chat) for name, path in given.items()]
+    several: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+    texts = [
+        each if isinstance(each, NamedText) else named_texts([str(as_path(each, "the text"))], chat)[0]
+        for each in several
+    ]
+    check_names(texts)
+    return texts
+
+
 def check_names(texts: Iterable[NamedText]) -> None:
     """Raise OptionError for texts of the same name, whose figures nobody could tell apart."""
     for name, count in Counter(text.name for text in texts).items():
@@ -98,9 +114,28 @@ def windows_of(
 
         found, remarks = conversation_windows(model, text.path, n_ctx, chunks)
         return TextWindows(text, found, remarks=remarks)
-    tokenizer = model.tokenizer
-    tokens, bos = tokenizer.encode(read_text(text.path)), tokenizer.bos if tokenizer.add_bos else None
+    tokens, bos = tokens_of(model, text.path)
     try:
         return TextWindows(text, text_windows(tokens, n_ctx, bos=bos, chunks=chunks, stride=stride), tokens, bos)
     except OptionError as error:
         raise OptionError(f"{text.name}: {error}", error.hint) from error
+
+
+def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:
+    """A file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
+
+    Raises as `read_text` does, and VocabularyError.
+    """
+    tokenizer = model.tokenizer
+    return tokenizer.encode(read_text(text)), tokenizer.bos if tokenizer.add_bos else None
+
+
+def read_text(text: PathLike) -> str:
+    """What is in a UTF-8 file. Raises FileError, OptionError for what is no path."""
+    path = as_path(text, "the text")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quants.errors import OptionError
-from runtime.perplexity import perplexity, token_losses, windows
+from runtime.perplexity import perplexities, perplexity, token_losses, windows
 
 VOCABULARY = 50
 
@@ -64,6 +64,21 @@ def test_fewer_chunks():
     tokens = text(107)
     whole, two = (perplexity(tokens, model, 16, bos=0, chunks=chunks) for chunks in (None, 2))
     assert two.chunks == whole.chunks[:2]
+
+
+def test_several_texts():
+    """Each as alone, and all predictions together; no window has two of them."""
+    first, second, reports = text(107), text(200)[120:], []
+    both, each = perplexities(
+        [first, second], model, 16, bos=0, chunks=4, progress=lambda *report: reports.append(report)
+    )
+    assert each == [perplexity(tokens, model, 16, bos=0, chunks=4) for tokens in (first, second)]
+    assert both.perplexity == pytest.approx(math.sqrt(each[0].perplexity * each[1].perplexity), rel=1e-12)
+    running, error = by_hand(first[:64] + second[:64], 16, 0, range(0, 128, 16), 8)
+    np.testing.assert_allclose(both.chunks, running, rtol=1e-6)
+    assert both.standard_error == pytest.approx(error, rel=1e-5)
+    assert (both.tokens, both.scored) == (128, 8 * 7)
+    assert reports == [(i + 1, 8, both.chunks[i]) for i in range(8)]
 
 
 @pytest.mark.parametrize("batch", [2, 4])

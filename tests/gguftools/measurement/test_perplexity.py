@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gguftools.conversion.convert import convert
 from gguftools.measurement.perplexity import perplexity
+from gguftools.measurement.texts import NamedText
 from quants.errors import FileError, OptionError
 
 from ...conftest import DATA, ROOT
+from ...findings.tool import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
 GOLDEN = json.loads((DATA / "golden" / "austen-4m-perplexity.json").read_text())
@@ -62,6 +65,49 @@ def test_activations_rounded_on_request(folder):
 def test_threads_change_nothing_of_note(model):
     one, two = (perplexity(model, TEXT, chunks=4, threads=n).perplexity for n in (1, 2))
     assert one == pytest.approx(two, rel=1e-6)
+
+
+def test_several_texts(model, tmp_path):
+    (tmp_path / "novel").write_text(TEXT.read_text(encoding="utf-8")[9000:18000], encoding="utf-8")
+    alone = [perplexity(model, path, n_ctx=128, chunks=3) for path in (TEXT, tmp_path / "novel")]
+    both = perplexity(model, {"a": TEXT, "b": tmp_path / "novel"}, n_ctx=128, chunks=3)
+    assert [(each.name, each.file) for each in both.texts] == [("a", str(TEXT)), ("b", str(tmp_path / "novel"))]
+    for each, own in zip(both.texts, alone, strict=True):
+        assert (each.perplexity, each.standard_error, each.chunks, each.tokens) == (
+            own.perplexity, own.standard_error, own.chunks, own.tokens
+        )  # fmt: skip
+        assert [text.chunks for text in own.texts] == [own.chunks]
+    assert both.perplexity == pytest.approx((alone[0].perplexity * alone[1].perplexity) ** 0.5, rel=1e-9)
+    assert (len(both.chunks), both.tokens) == (6, 768)
+    relative = [each.standard_error / each.perplexity for each in (both, *alone)]
+    assert relative[0] == min(relative)
+
+
+def test_the_command_with_several_texts(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = ["-c", "128", "--chunks", "2"]
+    done = typed("perplexity", model, "-f", f"a={TEXT}", "-f", f"b={TEXT}", *few)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["text", "windows", "perplexity"]
+    assert lines[1].split()[1:] == lines[2].split()[1:]
+    assert lines[4].startswith(f"perplexity  {lines[1].split()[2]} ± ")
+    plain = json.loads(typed("perplexity", model, "-f", f"a={TEXT}", *few, "--json").stdout)
+    assert plain["file"] == str(model)
+    assert plain["texts"] == [{
+        "name": "a", "file": str(TEXT),
+        **{name: plain[name] for name in ("perplexity", "standard_error", "chunks", "tokens")},
+    }]  # fmt: skip
+    twice = typed("perplexity", model, "-f", TEXT, "-f", TEXT)
+    assert twice.returncode == 1
+    assert "2 texts are called 'persuasion'" in twice.stderr
+
+
+def test_what_it_does_not_read(model):
+    with pytest.raises(OptionError, match="no text to read"):
+        perplexity(model, [])
+    with pytest.raises(OptionError, match=r"talk.jsonl is conversations"):
+        perplexity(model, NamedText("talk", Path("talk.jsonl"), chat=True))
 
 
 def test_too_short_a_text(model, tmp_path):
