@@ -8,7 +8,7 @@ from .conversion.convert import convert
 from .conversion.quantize import quantize
 from .files.atomic import made_folder
 from .measurement.perplexity import perplexity
-from .measurement.texts import read_text
+from .measurement.text_tokens import read_text
 from .writing.report import Report
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"

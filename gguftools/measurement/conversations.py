@@ -20,7 +20,7 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from ..metadata.chat_templates import SECONDS, render, special_texts
 from ..model import Model
-from .texts import read_text
+from .text_tokens import read_text
 
 if TYPE_CHECKING:
     from runtime.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
 from ..writing.resume import fingerprint
 from .importance_state import State, unfinished_sums
 from .perplexity import Progress, tokens_at_once
-from .texts import read_text
+from .text_tokens import read_text
 
 if TYPE_CHECKING:
     from runtime.importance import Importance

@@ -12,7 +12,8 @@ from quants.spelling import quote
 
 from ..model import Model
 from .divergence_report import Text
-from .texts import NamedText, tokens_of, windows_of
+from .text_tokens import tokens_of
+from .texts import NamedText, windows_of
 
 if TYPE_CHECKING:
     from runtime.divergence import StoredBase

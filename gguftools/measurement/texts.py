@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quants.arguments import PathLike, as_path, as_texts, wrong
-from quants.errors import FileError, OptionError
+from quants.errors import OptionError
 
-from ..files.naming import hint_for_absent
 from ..model import Model
+from .text_tokens import tokens_of
 
 if TYPE_CHECKING:
     from runtime.windows import Window
@@ -119,23 +119,3 @@ def windows_of(
         return TextWindows(text, text_windows(tokens, n_ctx, bos=bos, chunks=chunks, stride=stride), tokens, bos)
     except OptionError as error:
         raise OptionError(f"{text.name}: {error}", error.hint) from error
-
-
-def tokens_of(model: Model, text: PathLike) -> tuple[list[int], int | None]:
-    """A file's text as the model's tokens; the one that begins every window, None if the vocabulary adds none.
-
-    Raises as `read_text` does, and VocabularyError.
-    """
-    tokenizer = model.tokenizer
-    return tokenizer.encode(read_text(text)), tokenizer.bos if tokenizer.add_bos else None
-
-
-def read_text(text: PathLike) -> str:
-    """What is in a UTF-8 file. Raises FileError, OptionError for what is no path."""
-    path = as_path(text, "the text")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error
