@@ -11,6 +11,7 @@ EXAMPLES = (
     "gguftools convert checkpoint/ -o model.gguf",
     "gguftools convert hf://org/model --outtype f16",
     "gguftools convert checkpoint/ --outtype Q4_K_M --imatrix imatrix.gguf",
+    "gguftools convert gptq-checkpoint/ --outtype exact",
     "gguftools convert checkpoint/ --lora adapter/ -o adapter.gguf",
 )
 
@@ -21,8 +22,9 @@ def convert(
     ],
     output: Annotated[str | None, "a file, or a folder for NAME-OUTTYPE.gguf; default the current one."] = None,
     outtype: Annotated[
-        str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL."
+        str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL, exact: not rounded."
     ] = "auto",
+    fallback: Annotated[str, "Type of what no blocks of --outtype exact hold: f32, f16, bf16, q8_0, auto."] = "auto",
     pre: Annotated[str | None, "Pre-tokenizer's GGUF name, if its structure is unknown."] = None,
     embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
@@ -45,8 +47,8 @@ def convert(
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
-            predictor=predictor, reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress,
-            overwrite=overwrite, **extra,
+            predictor=predictor, fallback=fallback, reserve=reserve or 0, resume=resume, threads=threads, memory=memory,
+            progress=progress, overwrite=overwrite, **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

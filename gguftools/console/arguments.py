@@ -27,7 +27,7 @@ OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what
 # Word that stands for a value in help -> what it may be, for completion by the shell.
 VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "FORMAT": lambda: (name for name, each in every_format().items() if each.has_codec),
-    "OUTTYPE": lambda: ("auto", "f32", "f16", "bf16", "q8_0", *RECIPES),
+    "OUTTYPE": lambda: ("auto", "f32", "f16", "bf16", "q8_0", "exact", *RECIPES),
     "RECIPE": lambda: RECIPES,
     "SEVERITY": lambda: SEVERITIES,
 }

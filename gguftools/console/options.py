@@ -41,7 +41,8 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 
 # What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
 BY_NAME = {
-    "exclude_weights": "PART", "fail_on": "SEVERITY", "from_json": "FILE", "html": "FILE", "imatrix": "FILE",
+    "exclude_weights": "PART", "fail_on": "SEVERITY", "fallback": "TYPE", "from_json": "FILE", "html": "FILE",
+    "imatrix": "FILE",
     "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",

@@ -183,6 +183,11 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         rows = [(t.name, t.format, f"{t.rmse:.3g}", f"{t.max_error or 0:.3g}") for t in worst if t.rmse]
         if rows:
             print_table(None, ("tensor", "type", "rmse", "largest error"), rows, "llrr")
+        if report.transcoding:
+            exact = [each for each in report.transcoding if not each.reason]
+            kept, all_values = (sum(each.size for each in some) for some in (exact, report.transcoding))
+            share = f"{len(exact)} of {len(report.transcoding)} weights, {kept / max(1, all_values):.1%} of the values"
+            print_line(f"{share}, became blocks that mean the same")
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
     if report.dry_run:

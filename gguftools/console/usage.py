@@ -111,7 +111,7 @@ PROGRAMS: Mapping[str, str] = _by_old({
 # Spellings that are accepted without being shown.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "audit": {"--tensors": "--tensor-values"},
-    "convert": {"--check": "--check-logits"},
+    "convert": {"--check": "--check-logits", "--recipe": "--outtype"},
     "diff": {"--all": "--all-tensors"},
     "export": {"--max-shard-size": "--split-max-size"},
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
@@ -125,7 +125,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "": [("quiet", "verbose", "one wants to hear less, the other more")],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [
-        ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits",
+        ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback",
          "an adapter's own file has the adapter alone"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],

@@ -27,6 +27,7 @@ from ..writing.row_blocks import Progress
 from .adapters import merge_change, plan_adapter
 from .predictors import open_predictor
 from .quantize import quantize
+from .transcoding import EXACT, write_exact
 
 REMOTE_THREADS = 8  # most of the time they wait for the network
 
@@ -35,7 +36,7 @@ def convert(
     source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
     pre: str | None = None, embed_tokenizer: bool = False,
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
-    predictor: PathLike | None = None,
+    predictor: PathLike | None = None, fallback: str = "auto",
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (), **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
@@ -43,8 +44,9 @@ def convert(
 
     source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
-    recipe, or "auto", which follows the checkpoint. pre: the pre-tokenizer's GGUF name, where the tokenizer's structure
-    does not tell.
+    recipe, "auto", which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its values
+    exactly, else as a conversion to `fallback` stores it (F32, F16, BF16, Q8_0, "auto"). pre: the
+    pre-tokenizer's GGUF name, where the tokenizer's structure does not tell.
     lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
@@ -56,9 +58,10 @@ def convert(
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
-    wanted = str(outtype).upper()
-    if wanted not in ("AUTO", *FILE_TYPES):
+    wanted, instead = str(outtype).upper(), str(fallback).upper()
+    if wanted not in ("AUTO", EXACT, *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
+    _check_fallback(wanted, instead, bool(quantizing))
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
     for given, what in ((lora, "lora"), (predictor, "predictor"), *((each, "merge_lora") for each in adapters)):
         if given is not None:
@@ -80,13 +83,14 @@ def convert(
     derive = None if predictor is None else partial(_with_predictor, *open_predictor(predictor))
     change, magic = merge_change(merge_lora), b"GGUF" if derive is None else MAGIC
     model = open_to_convert(source, pre, embed_tokenizer, change, derive, magic)
-    wanted = model.origin.outtype or "F32" if wanted == "AUTO" else wanted
+    of_source = model.origin.outtype or "F32"
+    wanted = of_source if wanted == "AUTO" else wanted
     path = _target(output, model.path, wanted)
     if model.origin.remote and threads is None:
         threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
         raise OptionError(f"{wanted} is written without importance", "leave out --imatrix, or name a recipe: Q4_K_M")
-    if wanted not in FILE_TYPES or quantizing:
+    if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
             model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
             overwrite=overwrite, reads=read.paths, **quantizing,
@@ -94,7 +98,23 @@ def convert(
     kept = resume or model.origin.remote
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
-    return write_plain(model, path, wanted, run, reserve, resumable, left_behind([path], resume))
+    warnings = left_behind([path], resume)
+    if wanted == EXACT:
+        instead = of_source if instead == "AUTO" else instead
+        return write_exact(model, path, instead, run, reserve, resumable, warnings)
+    return write_plain(model, path, wanted, run, reserve, resumable, warnings)
+
+
+def _check_fallback(outtype: str, fallback: str, quantizing: bool) -> None:
+    """Raise OptionError where `fallback` is no type of a conversion or has no meaning, or EXACT is to be quantized."""
+    if fallback not in ("AUTO", *FILE_TYPES):
+        known = f"it is one of auto, {', '.join(FILE_TYPES).lower()}"
+        raise OptionError(f"{fallback.lower()!r} is nothing to fall back to", known)
+    if outtype != EXACT and fallback != "AUTO":
+        problem = f"fallback {fallback.lower()} means nothing for {outtype}"
+        raise OptionError(problem, "it is for the outtype exact, which every tensor need not have")
+    if outtype == EXACT and quantizing:
+        raise OptionError("the outtype exact rounds nothing, so that nothing is weighed", "leave out --imatrix")
 
 
 def _target(output: PathLike | None, folder: Path, outtype: str) -> Path:

@@ -1,7 +1,7 @@
 """Outputs of a run: where they go, whether there is room, and their writing and report."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import fingerprint, left_behind, partial_path, stored_bytes
 from ..writing.row_blocks import Progress
 from .planning import Planned, Planner
-from .recipes import RECIPES, Recipe
+from .recipes import RECIPES, Choice, Recipe
 
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 
@@ -60,12 +60,16 @@ def write_recipes(
 
 
 def write_file(
-    file: FilePlan, name: str, run: Run, resumable: Resumable | None = None, warnings: Sequence[str] = ()
-) -> QuantizeReport:
-    """Write one planned file; `name`, such as "BF16", is what its report calls it. Raises FileError, FormatError."""
+    file: FilePlan, name: str, run: Run, resumable: Resumable | None = None, warnings: Sequence[str] = (),
+    choices: Mapping[str, Choice] = {},
+) -> QuantizeReport:  # fmt: skip
+    """Write one planned file; `name`, such as "BF16", is what its report calls it. Raises FileError, FormatError.
+
+    choices: why tensors have the formats that they have, for the report.
+    """
     if resumable is None:
         check_space(file.path, file.layout.total)
-    return _write([Planned(name, (file,))], run, resumable, free_bytes(file.path), list(warnings))
+    return _write([Planned(name, (file,), choices)], run, resumable, free_bytes(file.path), list(warnings))
 
 
 def _write(

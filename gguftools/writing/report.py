@@ -70,6 +70,40 @@ class TensorReport(NamedTuple):
                 **({} if self.seconds is None else figures)}  # fmt: skip
 
 
+class TranscodingReport(NamedTuple):
+    """What exact transcoding made of a weight.
+
+    source, format: names of the formats before (decoded, where the checkpoint packs integers) and after. reason: why
+    no format of blocks holds it; None where one does. blocks: of the format, or of `nearest`, which holds most of them;
+    inexact: how many of these do not mean the values that they are made of, the first of them at row, column.
+    rounded: how many values the format changes, after all.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    format: str
+    reason: str | None = None
+    blocks: int = 0
+    inexact: int = 0
+    nearest: str | None = None
+    row: int = 0
+    column: int = 0
+    rounded: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `convert --outtype exact --json` shows it."""
+        first = {"nearest": self.nearest, "row": self.row, "column": self.column} if self.inexact else {}
+        return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
+                "reason": self.reason, "blocks": self.blocks, "inexact": self.inexact, **first,
+                "rounded": self.rounded}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class OutputReport:
     """One recipe's output: a file, or a split set whose first shard is `file`. nbytes: of all its files."""
@@ -114,7 +148,7 @@ class QuantizeReport:
     source_bytes: tensor data read. resumed_bytes: how many of them an earlier run had dealt with.
     without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
     before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
-    original, where one was asked for.
+    original, where one was asked for. transcoding: what exact transcoding made of each weight.
     """
 
     outputs: tuple[OutputReport, ...]
@@ -127,6 +161,7 @@ class QuantizeReport:
     without_importance: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
     check: LogitReport | None = None
+    transcoding: tuple[TranscodingReport, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -141,4 +176,5 @@ class QuantizeReport:
             "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
             "without_importance": list(self.without_importance), "warnings": self.warnings,
             **({"check": self.check.as_dict()} if self.check else {}),
+            **({"transcoding": [each.as_dict() for each in self.transcoding]} if self.transcoding else {}),
         }  # fmt: skip

@@ -1,0 +1,198 @@
+"""Exact transcoding: tensors whose values are integers times a scale already become blocks that mean the same values.
+
+The values are what counts, not how a checkpoint packs them: weights of GPTQ, AWQ or compressed-tensors, once decoded
+and moved to their places (rows permuted, experts stacked), lie on a grid in every block, and so do those of models
+trained for a format and published as plain floats. The smallest format that holds all blocks of a tensor exactly is
+its format; proven by decoding each block, when the format is sought and again when the block is written.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archs.plan import stays_float32
+from quants import Format, Tensor
+from quants.arguments import thread_count
+from quants.errors import FormatError
+from quants.exact import exact_blocks, formats_that_fit
+
+from ..files.atomic import check_target
+from ..model import Model
+from ..quantization.outputs import Run, write_file
+from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
+from ..quantization.recipes import RECIPES, Choice, is_quantizable
+from ..writing.pipeline import Resumable
+from ..writing.report import QuantizeReport, TranscodingReport
+from ..writing.row_blocks import RowBlock, by_tensor, run_blocks
+
+EXACT = "EXACT"  # what the outtype is called
+SAMPLE = 1 << 16  # values of a tensor that tell which formats may hold it
+
+
+@dataclass(frozen=True)
+class Inexact:
+    """Blocks of a format that do not hold their values: how many of all, and where the first of them begins."""
+
+    count: int
+    blocks: int
+    row: int = 0
+    column: int = 0
+
+
+@dataclass
+class Search:
+    """A tensor on the way to its format. viable: formats not tried yet, the smallest first."""
+
+    tensor: Tensor
+    viable: list[Format] = field(default_factory=list)
+    format: Format | None = None
+    failures: list[tuple[Inexact, Format]] = field(default_factory=list)
+
+    def tried(self, found: Inexact) -> None:
+        """What came of the first of the viable formats."""
+        form = self.viable.pop(0)
+        if found.count:
+            self.failures.append((found, form))
+        else:
+            self.format, self.viable = form, []
+
+    def report(self, stored: Format, rounded: int) -> TranscodingReport:
+        """rounded: how many values another format than those of the search changes."""
+        tensor, form = self.tensor, self.format or stored
+        said = TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name)
+        if self.format is not None:
+            return said._replace(blocks=tensor.size // form.block_size)
+        said = said._replace(rounded=rounded)
+        if not self.failures:
+            fits = formats_that_fit(tensor.width)
+            return said._replace(reason=ON_NO_GRID if fits else f"no block fits rows of {tensor.width} values")
+        found, nearest = min(self.failures, key=lambda each: each[0].count / each[0].blocks)
+        said = said._replace(nearest=nearest.name, row=found.row, column=found.column)
+        reason = f"not all of its blocks are exactly {nearest.name}"
+        return said._replace(reason=reason, blocks=found.blocks, inexact=found.count)
+
+
+ON_NO_GRID = "its values are no integers times a scale"
+
+
+def write_exact(
+    model: Model, path: Path, fallback: str, run: Run, reserve: int = 0, resumable: Resumable | None = None,
+    warnings: Sequence[str] = (),
+) -> QuantizeReport:  # fmt: skip
+    """Write a checkpoint, each weight in the smallest format that holds it exactly, else as a conversion to `fallback`.
+
+    fallback: one of FILE_TYPES. Raises FormatError, FileError.
+    """
+    check_target(path, run.reads, run.overwrite)
+    found, tensors = transcoded(model, fallback, run)
+    file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, reserve)
+    file = replace(file, metadata=with_file_type(file.metadata, file_type(found, fallback)))
+    left = {each.name: each for each in found if each.reason}
+    formats = {item.tensor.name: item.format for item in file.items if item.tensor.name in left}
+    choices = {name: Choice(name, form, form, left[name].reason) for name, form in formats.items()}
+    report = write_file(file, EXACT, run, resumable, [*warnings, *rounded(found)], choices)
+    return replace(report, transcoding=tuple(found))
+
+
+def transcoded(model: Model, fallback: str, run: Run) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
+    """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
+    tensors, keep = model.streamed(), model.origin.float32
+    searches = {
+        name: Search(tensor)
+        for name, tensor in tensors.items()
+        if is_quantizable(name, tensor.shape, tensor.format) and not stays_float32(name, tensor.shape, keep)
+        if not tensor.format.is_quantized
+    }
+    weights = [each.tensor for each in searches.values()]
+    for name, forms in _viable(weights, run):
+        searches[name].viable = forms
+    while asked := {name: each.viable[0] for name, each in searches.items() if each.viable}:
+        for name, count in _inexact([searches[name].tensor for name in asked], asked, run):
+            searches[name].tried(count)
+    stored = {tensor.name: converted_format(tensor, fallback, keep) for tensor in weights}
+    left = [each.tensor for each in searches.values() if each.format is None]
+    changed = dict(_changed(left, stored, run))
+    found = [each.report(stored[name], changed.get(name, 0)) for name, each in searches.items()]
+    exact = {name: _in_blocks(each.tensor, each.format) for name, each in searches.items() if each.format}
+    return found, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
+
+
+def _viable(tensors: Sequence[Tensor], run: Run) -> Iterator[tuple[str, list[Format]]]:
+    """For each tensor the formats that hold at least half of the blocks in its first rows, the smallest first."""
+    samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors if each.size]
+    total = sum(block.stop * block.tensor.row_bytes for block in samples)
+    done = run_blocks(samples, _sampled, total, threads=thread_count(run.threads), progress=run.progress)
+    for block, forms in done:
+        yield block.tensor.name, forms
+
+
+def _sampled(block: RowBlock) -> list[Format]:
+    values = block.tensor.float32(block.start, block.stop)
+    return [form for form in formats_that_fit(block.tensor.width) if exact_blocks(form, values)[1].mean() <= 0.5]
+
+
+def _inexact(tensors: Sequence[Tensor], forms: Mapping[str, Format], run: Run) -> Iterator[tuple[str, Inexact]]:
+    """For each tensor how many of its blocks its format does not hold."""
+
+    def look(tensor: Tensor, start: int, stop: int) -> Inexact:
+        form = forms[tensor.name]
+        wrong = exact_blocks(form, tensor.float32(start, stop))[1]
+        if not wrong.any():
+            return Inexact(0, wrong.size)
+        row, block = divmod(int(np.argmax(wrong)), wrong.shape[1])
+        return Inexact(int(np.count_nonzero(wrong)), wrong.size, start + row, block * form.block_size)
+
+    for name, parts in by_tensor(tensors, look, threads=run.threads, progress=run.progress).items():
+        first = next((part for part in parts if part.count), parts[0])
+        counts, blocks = sum(part.count for part in parts), sum(part.blocks for part in parts)
+        yield name, replace(first, count=counts, blocks=blocks)
+
+
+def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: Run) -> Iterator[tuple[str, int]]:
+    """For each tensor how many values are another once stored."""
+
+    def look(tensor: Tensor, start: int, stop: int) -> int:
+        form, values = stored[tensor.name], tensor.float32(start, stop)
+        with np.errstate(over="ignore"):  # of F16, which is refused when it is written
+            return int(np.count_nonzero(form.decode(form.encode(values)) != values))
+
+    asked = [each for each in tensors if stored[each.name].name not in ("F32", each.format.name)]
+    for name, counts in by_tensor(asked, look, threads=run.threads, progress=run.progress).items():
+        yield name, sum(counts)
+
+
+def _in_blocks(tensor: Tensor, form: Format) -> Tensor:
+    """The tensor in a format that holds it; raises FormatError when it is read and does not any more."""
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        raw, wrong = exact_blocks(form, tensor.float32(start, stop))
+        if wrong.any():
+            raise FormatError(f"{tensor.where} is not what it was when its format was sought: it changed meanwhile")
+        return raw
+
+    return replace(tensor, format=form, read=read)
+
+
+def file_type(found: Iterable[TranscodingReport], fallback: str) -> int:
+    """`general.file_type`: of the format that most values have."""
+    sizes: Counter[str] = Counter()
+    for each in found:
+        sizes[each.format] += each.size
+    most = sizes.most_common(1)[0][0] if sizes else fallback
+    named = (recipe.file_type for recipe in RECIPES.values() if most in (recipe.default, recipe.name))
+    return next((number for number in named if number is not None), FILE_TYPES[fallback])
+
+
+def rounded(found: Iterable[TranscodingReport]) -> list[str]:
+    """What to warn of: tensors whose values the fallback changes."""
+    changed = [each for each in found if each.rounded]
+    if not changed:
+        return []
+    who = changed[0].name if len(changed) == 1 else f"{len(changed)} tensors ({changed[0].name}, …)"
+    form, size = changed[0].format, sum(each.size for each in changed)
+    values = f"{sum(each.rounded for each in changed):,} of {size:,} values"
+    return [f"{who} {'is' if len(changed) == 1 else 'are'} rounded to {form}, {values}; --fallback f32 keeps them"]

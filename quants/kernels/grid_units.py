@@ -1,0 +1,263 @@
+"""The scale of each block of values that are whole multiples of one, and the integers: found, not rounded to.
+
+Values are taken as whole numbers times a power of two; their greatest common divisor is the largest scale that they
+can have, and all others are fractions of it. A block that has none gets the scale 0; who asks decodes, and compares.
+
+bits: the values' float32 bits, int32, blocks of one size one after the other. numbers: room for a block, int64.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .jit import inlined, kernel
+
+Bits = NDArray[np.int32]
+Numbers = NDArray[np.int64]
+Scales = NDArray[np.float32]
+Codes = NDArray[np.int8]
+
+SPAN = 20  # how many times a block's values may differ by two, which keeps the numbers under 2^44
+LARGEST_HALF = 65504.0
+NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
+
+
+@inlined
+def _whole_numbers(bits: Bits, at: int, count: int, numbers: Numbers) -> int:
+    """Values at … at + count as numbers * 2^exponent, which is returned; 1000 where they differ too much, or are none.
+    """
+    low, high = 255, 0
+    for i in range(at, at + count):
+        exponent = (bits[i] >> 23) & 255
+        if bits[i] & 0x7FFFFFFF:
+            low, high = min(low, max(exponent, 1)), max(high, exponent)
+    if high == 255 or high - low > SPAN:
+        return 1000
+    for i in range(count):
+        b = np.int64(bits[at + i])
+        exponent = (b >> 23) & 255
+        number = (b & 0x7FFFFF) | (np.int64(0x800000) if exponent else np.int64(0))
+        number = number << max(max(exponent, 1) - low, 0)
+        numbers[i] = -number if b < 0 else number
+    return low - 150
+
+
+@inlined
+def _divisor(numbers: Numbers, at: int, count: int, base: int, most: int) -> int:
+    """The greatest common divisor of `numbers - base`, 0 of zeros; -1 where one of them is more than `most` times it.
+    """
+    peak = np.int64(0)
+    for i in range(at, at + count):
+        peak = max(peak, abs(numbers[i] - base))
+    found = peak
+    inverse = 1.0 / np.float64(max(found, 1))
+    for i in range(at, at + count):
+        number = abs(numbers[i] - base)
+        if np.int64(np.float64(number) * inverse + 0.5) * found != number:
+            rest = number % found
+            while rest:
+                found, rest = rest, found % rest
+            if found * most < peak:
+                return -1
+            inverse = 1.0 / np.float64(found)
+    return int(found)
+
+
+@inlined
+def _half(number: int, exponent: int, divisor: int) -> float:
+    """number * 2^exponent / divisor, of a positive number, where that is a float16; else 0."""
+    while divisor & 1 == 0:
+        divisor, exponent = divisor >> 1, exponent - 1
+    if number % divisor:
+        return 0.0
+    number //= divisor
+    while number >= 2048 and number & 1 == 0:
+        number, exponent = number >> 1, exponent + 1
+    while exponent < -24 and number & 1 == 0:
+        number, exponent = number >> 1, exponent + 1
+    if number >= 2048 or exponent < -24 or exponent > 16:
+        return 0.0
+    value = np.float64(number) * 2.0**exponent
+    return value if value <= LARGEST_HALF else 0.0
+
+
+@kernel
+def fit_signed(bits: Bits, size: int, low: int, high: int, numbers: Numbers, scales: Scales, codes: Codes) -> None:
+    """value = scale * code, codes low … high. The scale is positive where it can be, so that zeros are."""
+    reach = max(-low, high)
+    for b in range(scales.size):
+        scales[b], times, unit = 0, 0, np.int64(1)
+        exponent = _whole_numbers(bits, size * b, size, numbers)
+        if exponent < 1000:
+            unit = max(_divisor(numbers, 0, size, 0, reach), np.int64(-1))
+        if exponent < 1000 and unit > 0:
+            least, most = np.int64(0), np.int64(0)
+            for i in range(size):
+                least, most = min(least, numbers[i]), max(most, numbers[i])
+            least, most = least // unit, most // unit
+            for k in range(1, reach // max(-least, most) + 1):
+                fits, turned = low <= k * least and k * most <= high, low <= -k * most and -k * least <= high
+                if fits or turned:
+                    d = _half(unit, exponent, k)
+                    if d > 0:
+                        times, scales[b] = (k, d) if fits else (-k, -d)
+                        break
+        inverse = np.float64(times) / np.float64(max(unit, 1))
+        for i in range(size):
+            codes[size * b + i] = np.int8(np.rint(np.float64(numbers[i]) * inverse)) if times else 0
+
+
+@kernel
+def fit_powers(bits: Bits, size: int, numbers: Numbers, exponents: Bits, codes: Codes) -> None:
+    """value = 2^exponent * code, codes of at most 12: twice those of E2M1. A block that has none: exponent -1000."""
+    for b in range(exponents.size):
+        exponents[b], times, unit = 0, 0, np.int64(1)
+        exponent = _whole_numbers(bits, size * b, size, numbers)
+        if exponent < 1000:
+            unit = _divisor(numbers, 0, size, 0, NOT_MANY_TIMES - 1)
+        if exponent == 1000 or unit < 0:
+            exponents[b] = -1000
+        elif unit > 0:
+            peak = np.int64(0)
+            for i in range(size):
+                peak = max(peak, abs(numbers[i]))
+            odd = unit
+            while odd & 1 == 0:
+                odd, exponent = odd >> 1, exponent + 1
+            times = odd if odd * (peak // unit) < NOT_MANY_TIMES else np.int64(0)
+            exponents[b] = exponent if times else -1000
+        inverse = np.float64(times) / np.float64(max(unit, 1))
+        for i in range(size):
+            codes[size * b + i] = np.int8(np.rint(np.float64(numbers[i]) * inverse)) if times else 0
+
+
+@inlined
+def _signed_half(number: int, exponent: int, divisor: int) -> tuple[bool, float]:
+    """Whether number * 2^exponent / divisor is a float16, and that."""
+    if number == 0:
+        return True, 0.0
+    value = _half(abs(number), exponent, divisor)
+    return value > 0, -value if number < 0 else value
+
+
+@kernel
+def fit_offset(bits: Bits, size: int, top: int, numbers: Numbers, scales: Scales, lows: Scales, codes: Codes) -> None:
+    """value = scale * code + low, codes 0 … top."""
+    for b in range(scales.size):
+        scales[b], lows[b], times, shift, unit, base = 0, 0, 0, 0, np.int64(1), np.int64(0)
+        exponent = _whole_numbers(bits, size * b, size, numbers)
+        if exponent < 1000:
+            least, most = numbers[0], numbers[0]
+            for i in range(size):
+                least, most = min(least, numbers[i]), max(most, numbers[i])
+            unit = _divisor(numbers, 0, size, least, top)
+            if unit == 0:  # one value alone: it is the lowest, or a multiple of the scale
+                is_half, low = _signed_half(least, exponent, 1)
+                if is_half:
+                    lows[b] = low
+                else:
+                    for k in range(2, top + 1):
+                        is_half, d = _signed_half(least, exponent, k)
+                        if is_half:
+                            scales[b], shift = d, k
+                            break
+            elif unit > 0:
+                reach = (most - least) // unit
+                for k in range(1, top // reach + 1):
+                    d = _half(unit, exponent, k)
+                    if d > 0:
+                        for free in range(top - k * reach + 1):
+                            is_half, low = _signed_half(least * k - free * unit, exponent, k)
+                            if is_half:
+                                times, shift, base, scales[b], lows[b] = k, free, least, d, low
+                                break
+                            is_half, low = _signed_half(most * k + free * unit, exponent, k)
+                            if is_half:
+                                times, shift, base, scales[b], lows[b] = -k, free, most, -d, low
+                                break
+                        if times:
+                            break
+        inverse = np.float64(times) / np.float64(max(unit, 1))
+        for i in range(size):
+            code = np.rint(np.float64(numbers[i] - base) * inverse) if times else 0.0
+            codes[size * b + i] = np.int8(code + shift)
+
+
+@inlined
+def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numbers) -> float:
+    """A scale of 256 values, 0 for none; `numbers` become what they are multiples of it."""
+    exponent = _whole_numbers(bits, at, 256, numbers)
+    if exponent == 1000:
+        return 0.0
+    unit = _divisor(numbers, 0, 256, 0, most)
+    if unit < 1:
+        return 0.0
+    for k in range(1, most_scale + 1):
+        d = _half(unit, exponent, k)
+        if d > 0:
+            inverse = np.float64(k) / np.float64(unit)
+            for i in range(256):
+                numbers[i] = np.int64(np.rint(np.float64(numbers[i]) * inverse))
+            return float(d)
+    return 0.0
+
+
+@kernel
+def fit_signed_sub_blocks(
+    bits: Bits, low: int, high: int, top: int, numbers: Numbers, scales: Scales, small: Codes, codes: Codes
+) -> None:
+    """value = scale * small * code: 16 sub-blocks of 16, small scales -top … top, codes low … high."""
+    reach = max(-low, high)
+    for b in range(scales.size):
+        d = _common_scale(bits, 256 * b, reach * top, top, numbers)
+        for at in range(0, 256, 16):
+            times = np.int64(0)
+            if d > 0:
+                unit = _divisor(numbers, at, 16, 0, reach * top)
+                least, most = np.int64(0), np.int64(0)
+                for i in range(at, at + 16):
+                    least, most = min(least, numbers[i]), max(most, numbers[i])
+                for k in range(min(max(unit, 0), top), 0, -1):
+                    if unit % k == 0:
+                        if low * k <= least and most <= high * k:
+                            times = np.int64(k)
+                            break
+                        if low * k <= -most and -least <= high * k:
+                            times = np.int64(-k)
+                            break
+                if times == 0 and unit != 0:
+                    d = 0.0
+            small[16 * b + at // 16] = np.int8(times)
+            for i in range(at, at + 16):
+                codes[256 * b + i] = np.int8(numbers[i] // times) if times and d > 0 else 0
+        scales[b] = d
+
+
+@kernel
+def fit_offset_sub_blocks(
+    bits: Bits, size: int, high: int, top: int, numbers: Numbers, scales: Scales, small: Codes, minima: Codes,
+    codes: Codes,
+) -> None:  # fmt: skip
+    """value = scale * (small * code - minimum): sub-blocks of `size`, small scales and minima 0 … top, codes 0 … high.
+    """
+    count = 256 // size
+    for b in range(scales.size):
+        d = _common_scale(bits, 256 * b, (high + 1) * top, top, numbers)
+        for at in range(0, 256, size):
+            times, least = np.int64(0), np.int64(0)
+            if d > 0:
+                most = numbers[at]
+                for i in range(at, at + size):
+                    least, most = min(least, numbers[i]), max(most, numbers[i])
+                unit = _divisor(numbers, at, size, least, high * top)
+                if unit > 0:
+                    for k in range(min(unit, top), 0, -1):
+                        if unit % k == 0 and most - least <= high * k:
+                            times = np.int64(k)
+                            break
+                if least < -top or (times == 0 and unit != 0):
+                    d = 0.0
+            small[count * b + at // size] = np.int8(times)
+            minima[count * b + at // size] = np.int8(-least) if d > 0 else 0
+            for i in range(at, at + size):
+                codes[256 * b + i] = np.int8((numbers[i] - least) // times) if times and d > 0 else 0
+        scales[b] = d

@@ -1,0 +1,213 @@
+"""Exact transcoding: every weight that is integers times a scale becomes blocks that mean it, by any scheme."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.conversion.convert import convert
+from gguftools.files.checkpoint.safetensors import open_safetensors
+from quants import decode, encode
+from quants.errors import FormatError, OptionError
+from runtime.model import Model
+from tests.archs.packed.writers import CASES, Parts, Writer, compressed, gptq, packed
+from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
+
+# Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no
+# float16 (compressed-int8 and bitsandbytes have float32), or values are 8-bit floats.
+EXPECTED = {
+    "gptq-2": "Q4_0", "gptq-3": "Q4_0", "gptq-4": "Q5_0", "gptq-5": "Q8_0", "gptq-sym": "Q4_0", "gptq-v2": "Q5_0",
+    "awq": "Q5_0", "auto-round": "Q5_0", "auto-round-v2": "Q5_0", "auto-round-awq": "Q5_0",
+    "compressed-int4": "Q4_0", "compressed-int4-zero": "Q5_0", "compressed-int4-zero-i8": "Q5_0",
+    "compressed-int3": "Q4_0", "compressed-int3-whole": "Q4_0", "compressed-mxfp4": "MXFP4",
+    "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4",
+    **dict.fromkeys(("gptq-3-act-order", "gptq-4-act-order", "compressed-int4-act-order", "gptq-8", "fp8-block",
+                     "fp8-block-e8m0", "fp8-tensor", "fbgemm", "compressed-fp8", "compressed-fp8-block",
+                     "compressed-int8", "nf4", "nf4-nested", "nf4-storage", "bitsandbytes-int8", "modelopt-fp8"),
+                    "F32"),
+}  # fmt: skip
+
+
+def layer_formats(file: Path) -> set[str]:
+    tensors = gguftools.open(file).tensors
+    return {tensor.format.name for name, tensor in tensors.items() if name.startswith("blk.") and "norm" not in name}
+
+
+def assert_same_values(file: Path, folder: Path) -> None:
+    """Each tensor's values are those of the checkpoint `folder`, which has the same weights as plain float32."""
+    plain = file.with_name("plain.gguf")
+    convert(folder, plain, "F32", overwrite=True)
+    found, wanted = gguftools.open(file).tensors, gguftools.open(plain).tensors
+    assert list(found) == list(wanted)
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(found[name].float32(), tensor.float32(), name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_value_of_every_scheme_is_kept(name: str, tmp_path: Path) -> None:
+    folder, plain = checkpoints(tmp_path, name)
+    report = convert(folder, tmp_path / "exact.gguf", "exact", fallback="f32")
+    assert_same_values(tmp_path / "exact.gguf", plain)
+    assert not any(each.rounded for each in report.transcoding)
+    if name in EXPECTED:
+        assert layer_formats(tmp_path / "exact.gguf") == {EXPECTED[name]}
+
+
+def test_logits_are_those_of_the_float_file(tmp_path: Path) -> None:
+    folder, plain = checkpoints(tmp_path, "compressed-int4")
+    convert(folder, tmp_path / "exact.gguf", "exact")
+    convert(plain, tmp_path / "plain.gguf", "f32")
+    models = (gguftools.open(tmp_path / f"{name}.gguf") for name in ("exact", "plain"))
+    logits, wanted = (Model(each.metadata, each.tensors, precision="exact").logits(TOKENS) for each in models)
+    assert np.abs(logits - wanted).max() <= 1e-5 * wanted.std()
+
+
+def written(folder: Path, write: Writer, settings: dict[str, object]) -> tuple[Path, Path]:
+    """The model's first layer by a writer, and what it means."""
+    parts: Parts = {}
+    plain: Parts = {}
+    for name, tensor in open_safetensors(MODEL / "model.safetensors").items():
+        if ".layers." in name and ".layers.0." not in name:
+            continue
+        if "_proj" in name:
+            stored, values = write(tensor.float32())
+            parts |= {name.removesuffix("weight") + part: array for part, array in stored.items()}
+            plain[name] = "F32", values
+        else:
+            parts[name] = plain[name] = "BF16", tensor.elements().reshape(tensor.shape)
+    return checkpoint(folder / "packed", parts, settings), checkpoint(folder / "plain", plain, {})
+
+
+@pytest.mark.parametrize(
+    ("write", "settings", "form"),
+    [
+        (packed(4, 128), compressed("pack-quantized", num_bits=4, group_size=128), "Q4_0"),
+        (packed(5, 64), compressed("pack-quantized", num_bits=5, group_size=64), "Q5_0"),
+        (packed(8, 32), compressed("pack-quantized", num_bits=8, group_size=32), "Q8_0"),
+        (packed(2, 64), compressed("pack-quantized", num_bits=2, group_size=64), "Q2_0"),
+        (packed(3, 256), compressed("pack-quantized", num_bits=3, group_size=256), "Q3_K"),
+        (packed(6, 256), compressed("pack-quantized", num_bits=6, group_size=256), "Q6_K"),
+        (gptq(4, 256), {"quant_method": "gptq", "bits": 4, "group_size": 256}, "Q4_K"),
+        (gptq(2, 256), {"quant_method": "gptq", "bits": 2, "group_size": 256}, "Q2_0"),  # zero points 1 and 2
+    ],
+)
+def test_other_widths_and_groups(write: Writer, settings: dict[str, object], form: str, tmp_path: Path) -> None:
+    folder, plain = written(tmp_path, write, settings)
+    convert(folder, tmp_path / "exact.gguf", "exact", fallback="F32")
+    assert_same_values(tmp_path / "exact.gguf", plain)
+    assert layer_formats(tmp_path / "exact.gguf") == {form}
+
+
+def on_grid(name: str, weight: np.ndarray) -> np.ndarray:
+    rows: np.ndarray = decode(name, encode(name, weight))
+    return rows
+
+
+def floats(folder: Path, form: str, dtype: str, spoil: str | None = None) -> Path:
+    """The model with matrices that a format holds, as plain floats; one value of the matrix `spoil` is off."""
+    tensors: Parts = {}
+    for name, tensor in open_safetensors(MODEL / "model.safetensors").items():
+        values = tensor.float32()
+        if "_proj" in name:
+            values = on_grid(form, values)
+            if name == spoil:
+                values[70, 40] = np.nextafter(values[70, 40], np.float32(9))
+        if dtype == "BF16":
+            tensors[name] = "BF16", (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+        else:
+            tensors[name] = dtype, values.astype(np.float16 if dtype == "F16" else np.float32)
+    made = checkpoint(folder, tensors, {})
+    config = json.loads((made / "config.json").read_text())
+    config["num_hidden_layers"] = json.loads((MODEL / "config.json").read_text())["num_hidden_layers"]
+    (made / "config.json").write_text(json.dumps(config))
+    return made
+
+
+@pytest.mark.parametrize("form", ["Q4_0", "Q8_0", "Q5_0", "TQ1_0", "MXFP4"])
+def test_models_trained_for_a_format_and_published_as_floats(form: str, tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", form, "F32")
+    report = convert(folder, tmp_path / "exact.gguf", "exact")
+    assert layer_formats(tmp_path / "exact.gguf") == {form}
+    assert_same_values(tmp_path / "exact.gguf", folder)
+    left = [each.name for each in report.transcoding if each.reason]
+    assert left == ["output.weight", "token_embd.weight"][-len(left) :]
+
+
+def test_one_inexact_block_is_counted_and_its_tensor_falls_back(tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", "Q4_0", "F32", "model.layers.1.mlp.up_proj.weight")
+    report = convert(folder, tmp_path / "exact.gguf", "exact")
+    tensors = gguftools.open(tmp_path / "exact.gguf").tensors
+    assert tensors["blk.1.ffn_up.weight"].format.name == "F32"
+    assert tensors["blk.0.ffn_up.weight"].format.name == "Q4_0"
+    [found] = [each for each in report.transcoding if each.name == "blk.1.ffn_up.weight"]
+    assert (found.nearest, found.inexact, found.row, found.column) == ("Q4_0", 1, 70, 32)
+    assert found.blocks == tensors["blk.1.ffn_up.weight"].size // 32
+    assert found.reason == "not all of its blocks are exactly Q4_0"
+    as_json = report.as_dict()
+    [said] = [each for each in as_json["transcoding"] if each["inexact"]]
+    assert said["name"] == "blk.1.ffn_up.weight"
+    assert_same_values(tmp_path / "exact.gguf", folder)
+
+
+def test_what_a_fallback_rounds_is_said(tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", "Q4_0", "F32", "model.layers.1.mlp.up_proj.weight")
+    report = convert(folder, tmp_path / "exact.gguf", "exact", fallback="bf16")
+    changed = {each.name: each.rounded for each in report.transcoding if each.rounded}
+    assert list(changed) == ["blk.1.ffn_up.weight"]  # the head was BF16 before
+    [warning] = report.warnings
+    assert warning.startswith("blk.1.ffn_up.weight is rounded to BF16, ")
+    assert "--fallback f32 keeps them" in warning
+
+
+def test_the_bytes_are_the_same_on_any_number_of_threads(tmp_path: Path) -> None:
+    folder, _ = checkpoints(tmp_path, "gptq-4")
+    files = [tmp_path / f"{threads}.gguf" for threads in (1, 2)]
+    reports = [convert(folder, file, "exact", threads=i + 1) for i, file in enumerate(files)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert reports[0].transcoding == reports[1].transcoding
+
+
+def test_quantize_leaves_such_tensors_as_they_are(tmp_path: Path) -> None:
+    folder, _ = checkpoints(tmp_path, "compressed-int4")
+    convert(folder, tmp_path / "exact.gguf", "exact")
+    gguftools.quantize(tmp_path / "exact.gguf", "Q4_0", tmp_path / "q4.gguf")
+    before, after = (gguftools.open(tmp_path / name).tensors for name in ("exact.gguf", "q4.gguf"))
+    kept = [name for name, tensor in before.items() if tensor.format.name == "Q4_0"]
+    assert len(kept) == 7
+    for name in kept:
+        np.testing.assert_array_equal(before[name].raw(), after[name].raw())
+
+
+def test_a_tensor_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+    from gguftools.conversion.transcoding import transcoded
+    from gguftools.model import open_to_convert
+    from gguftools.quantization.outputs import Run
+    from quants import from_array
+
+    folder = floats(tmp_path / "plain", "Q4_0", "F32")
+    model = open_to_convert(folder)
+    values = np.array(model.tensors["blk.0.ffn_up.weight"].float32())
+    model.tensors["blk.0.ffn_up.weight"] = from_array("blk.0.ffn_up.weight", values, "weights: here")
+    _, tensors = transcoded(model, "F32", Run(threads=1))
+    values[3, 4] += 1
+    with pytest.raises(FormatError, match="weights: here is not what it was"):
+        tensors["blk.0.ffn_up.weight"].raw()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"outtype": "exact", "fallback": "q4_k_m"}, "'q4_k_m' is nothing to fall back to"),
+        ({"outtype": "f16", "fallback": "f32"}, "fallback f32 means nothing for F16"),
+        ({"outtype": "exact", "imatrix": "matrix.gguf"}, "the outtype exact rounds nothing"),
+        ({"outtype": "exact", "lora": "adapter"}, "an adapter cannot be EXACT|adapter"),
+    ],
+)
+def test_options_that_mean_nothing(arguments: dict[str, str], problem: str, tmp_path: Path) -> None:
+    with pytest.raises((OptionError, FormatError, gguftools.GgufToolsError), match=problem):
+        convert(MODEL, tmp_path / "out.gguf", **arguments)
+    assert not list(tmp_path.iterdir())
