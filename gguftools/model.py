@@ -19,6 +19,7 @@ from quants import Tensor, from_array
 from quants.arguments import PathLike, as_count, as_path, wrong
 from quants.errors import FileError, OptionError
 from quants.spelling import quote
+from quants.tensor import all_readable
 
 from .files.atomic import check_target, output_path
 from .files.gguf.reader import GgufFile, open_gguf
@@ -173,6 +174,10 @@ class Model:
         mapped, tensors = self.file.tensors, self.tensors.data
         return {name: read[name] if mapped.get(name) is each else each for name, each in tensors.items()}
 
+    def readable(self) -> Mapping[str, Tensor]:
+        """The same for whoever needs values: tensors of dialects in ggml's own formats, or in float32."""
+        return all_readable(self.streamed())
+
     def save(
         self, path: PathLike, recipe: str | Mapping[str, str] | None = None, *,
         rules: Mapping[str, str] | None = None, imatrix: PathLike | ImportanceMatrix | None = None, reserve: int = 0,
@@ -258,13 +263,18 @@ def write_quantized(
     from .quantization.imatrix import ImportanceMatrix, usable_matrix
     from .quantization.outputs import write_recipes
     from .quantization.planning import Planner, without_layers
+    from .quantization.stock import in_stock_formats
 
     kind = model.metadata.get("general.type")
     if isinstance(kind, str) and kind in NO_MODELS:
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
-    layers = without_layers(model.metadata, model.streamed(), prune_layers)
-    planner = Planner(model.metadata, layers, model.origin, matrix, warnings=warnings, **planning)
+    stock = in_stock_formats(model.streamed(), recipes, model.path)
+    layers = without_layers(model.metadata, stock.tensors, prune_layers)
+    told = [*warnings, *stock.warnings]
+    planner = Planner(
+        model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning
+    )
     planner.check_overrides(new)
     read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
     return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors)
@@ -370,7 +380,7 @@ def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
         source = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
         for name, tensor in part.tensors.items():
             read = row_reader(source.read, part.offsets[name], tensor.shape, tensor.format, part.byte_order)
-            tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin)
+            tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin, tensor.tail)
     return tensors
 
 

@@ -49,6 +49,11 @@ class Format:
     bad_blocks: tells for each block of an array whether it means NaN or infinity. Without it, a block does whose
     float16 fields are so.
     decode_small: as `decode`, for few bytes, without kernels.
+
+    Of formats that only forks of llama.cpp have (see `quants.dialects`):
+    dialect: whose it is. same_values: ggml's own format that holds the same values exactly. head_bytes: before a row's
+    blocks. rows_together: how many rows are interleaved; ranges of rows begin and end at multiples of it. tail_bytes:
+    after a tensor's last row.
     """
 
     name: str
@@ -64,6 +69,11 @@ class Format:
     infinity: int | None = None
     bad_blocks: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     decode_small: Callable[[RawRows], F32Rows] | None = None
+    dialect: str = ""
+    same_values: str | None = None
+    head_bytes: int = 0
+    rows_together: int = 1
+    tail_bytes: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -107,7 +117,7 @@ class Format:
         """Bytes of a row of `width` values. Raises FormatError where blocks don't fit the row."""
         if width % self.block_size:
             raise FormatError(f"rows of {width} values; {self.name} needs a multiple of {self.block_size}")
-        return width // self.block_size * self.block.itemsize
+        return self.head_bytes + width // self.block_size * self.block.itemsize
 
     def encode(self, rows: F32Rows, importance: NDArray[np.float32] | None = None) -> RawRows:
         """float32 (n, width) → uint8 (n, bytes of a row). See `quants.encode` for the checked way in."""
@@ -122,7 +132,9 @@ class Format:
         return decoded
 
     def swap_byte_order(self, raw: RawRows) -> RawRows:
-        """A copy of rows (n, bytes of a row) in the other byte order."""
+        """A copy of rows (n, bytes of a row) in the other byte order. Raises FormatError for a dialect's format."""
+        if self.dialect:
+            raise FormatError(f"{self.name} is a format of {self.dialect}, which has no big-endian files")
         swapped: RawRows = np.ascontiguousarray(raw).reshape(-1).view(self.block).byteswap().view(np.uint8)
         return swapped.reshape(raw.shape)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from .format import Format, format_named
 ARRAYS = ("F32", "F16", "F64", "I8", "I16", "I32", "I64")  # formats whose values numpy has a type for
 
 ReadRows = Callable[[int, int], NDArray[np.uint8]]
+ReadGroups = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Tensor:
     shape: rows first, as in numpy; the last number is the width of a row. All other dimensions together count rows.
     read(start, stop): the stored bytes of those rows, uint8 (stop - start, bytes of a row); a view where it can be.
     origin: where it comes from ("model.safetensors: model.norm.weight"), for messages.
+    tail: uint8, what a format that has it keeps behind a tensor's last row; None for all others.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Tensor:
     format: Format
     read: ReadRows
     origin: str = ""
+    tail: NDArray[np.uint8] | None = None
 
     @property
     def where(self) -> str:
@@ -57,7 +60,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.rows * self.row_bytes
+        return self.rows * self.row_bytes + self.format.tail_bytes
 
     def raw(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
         """The stored bytes of rows start … stop: uint8 (rows, bytes of a row)."""
@@ -77,6 +80,8 @@ class Tensor:
     def float32(self, start: int | None = None, stop: int | None = None) -> NDArray[np.float32]:
         """Decoded values: the whole tensor in its shape, or (rows, width) of rows start … stop."""
         whole = start is None and stop is None
+        if self.format.dialect and self.format.has_codec:
+            return readable(self).float32(start, stop)
         raw = np.ascontiguousarray(self.raw(start or 0, stop))
         decoded = self.format.decode(raw)
         return decoded.reshape(self.shape) if whole else decoded
@@ -135,3 +140,67 @@ def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
     rows, width = math.prod(stored.shape[:-1]), stored.shape[-1] if stored.ndim else 1
     raw = np.ascontiguousarray(stored).reshape(rows, width).view(np.uint8)
     return Tensor(name, stored.shape, format_named(form), lambda start, stop: raw[start:stop], origin)
+
+
+def restated(tensor: Tensor) -> Tensor:
+    """A tensor in the format of ggml's own that holds exactly its values; where none does, as `with_tail` has it."""
+    form = tensor.format
+    if form.same_values is None:
+        return with_tail(tensor)
+    from .dialects import codec  # here, because few files have anything to restate
+
+    def read(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return codec.restate(form, raw)
+
+    return replace(tensor, format=format_named(form.same_values), read=_by_groups(tensor, read), tail=None)
+
+
+def with_tail(tensor: Tensor) -> Tensor:
+    """A tensor whose rows begin with what is stored behind the last of them, so that each can be decoded by itself."""
+    size, tail = tensor.format.tail_bytes, tensor.tail
+    if not size or tail is None:
+        return tensor
+    form = replace(tensor.format, head_bytes=4, tail_bytes=0)
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        raw = tensor.raw(start, stop)
+        return np.hstack((np.broadcast_to(tail[:4], (len(raw), 4)), raw))
+
+    return replace(tensor, format=form, read=read, tail=None)
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """A tensor of a dialect for whoever knows ggml's own formats alone; where none holds its values, it is float32.
+
+    What cannot be decoded, and what is no dialect's, stays as it is.
+    """
+    if not tensor.format.dialect or not tensor.format.has_codec:
+        return tensor
+    found = restated(tensor)
+    form = found.format
+    if not form.dialect:
+        return found
+
+    def read(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return form.decode(raw).view(np.uint8)
+
+    return replace(found, format=format_named("F32"), read=_by_groups(found, read))
+
+
+def all_readable(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same of tensors by name; without a dialect among them, what was given."""
+    if not any(tensor.format.dialect for tensor in tensors.values()):
+        return tensors
+    return {name: readable(tensor) for name, tensor in tensors.items()}
+
+
+def _by_groups(tensor: Tensor, read: ReadGroups) -> ReadRows:
+    """Rows from whole groups of those that are stored together."""
+    together = tensor.format.rows_together
+
+    def rows(start: int, stop: int) -> NDArray[np.uint8]:
+        low, high = start // together * together, -(-stop // together) * together
+        found = read(np.ascontiguousarray(tensor.raw(low, high)))
+        return found[start - low : stop - low]
+
+    return rows

@@ -15,6 +15,7 @@ from archs.shapes import by_layer, check_model
 from quants import Tensor
 from quants.arguments import thread_count
 from quants.errors import ModelError
+from quants.tensor import all_readable
 
 from . import altup, decoder, encoder_decoder
 from .arrays import Floats, Ids
@@ -56,7 +57,7 @@ class Model:
         self.threads, self.precision, self.observe = thread_count(threads), precision, observe
         self.architecture = by_gguf_name(name)
         self.metadata = metadata
-        self.tensors = tensors
+        self.tensors = tensors = all_readable(tensors)
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
         keys, numbers = Keys(name, metadata), hyper(self.architecture, metadata)

@@ -24,6 +24,7 @@ ORDER = (
     "quants.errors quants.spelling quants.format",
     "quants.formats",
     "quants.kernels",
+    "quants.dialects",
     "quants",
     "archs",
     "archs.vocab",

@@ -76,7 +76,7 @@ def export(
     writing = _Writing(wanted, not alone, overwrite, model.origin.reads, threads, progress)
     if not alone:
         return _write_checkpoint(model, path, max_size or DEFAULT_SHARD, writing)
-    chosen, is_folder = selected(model.streamed(), tensors), path.is_dir() or os.fspath(output).endswith("/")
+    chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
         with made_folder(path):
             return _write_npy({path / f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
@@ -168,7 +168,7 @@ def _write_checkpoint(model: Model, target: Path, max_size: int, writing: _Writi
     """Weights, config.json and tokenizer."""
     with new_folder(target, writing.overwrite) as made:
         check_types(model.metadata, "")
-        rebuilt = plan_export(model.metadata, model.streamed())
+        rebuilt = plan_export(model.metadata, dict(model.readable()))
         config = _config(rebuilt, model.metadata, writing)
         texts = {"config.json": json.dumps(config, indent=2, ensure_ascii=False, default=str).encode()}
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}

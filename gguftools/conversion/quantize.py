@@ -63,7 +63,8 @@ def quantize(
         problem = f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
         raise OptionError(problem, "leave out resume, or save the model and quantize that file")
     if options != Options() and all(recipe.default is None for recipe in chosen):
-        raise OptionError("COPY keeps every tensor as it is; options that choose formats have nothing to do")
+        kept = " and ".join(recipe.name for recipe in chosen)
+        raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
     paths = output_paths(model.path, chosen, output)
     run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
     return write_quantized(

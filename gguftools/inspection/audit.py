@@ -114,7 +114,7 @@ def _difference(source: str, found: str) -> tuple[int, str]:
 def _audit_tensors(
     model: Model, against: PathLike | Model | None, threads: int | None, progress: Progress | None
 ) -> Iterator[Finding]:
-    yield from audit_statistics(model.streamed(), threads, progress)
+    yield from audit_statistics(model.readable(), threads, progress)
     compared = () if against is None else diff(against, model, threads=threads, progress=progress).tensors
     relative = {}
     for tensor in compared:

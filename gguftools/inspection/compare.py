@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quants import Tensor
 from quants.arguments import PathLike
@@ -160,15 +161,20 @@ def _figures(a: Tensor, parts: list[_Part]) -> Figures:
     return Figures(rmse, worst.largest, rmse / scale if scale else 0.0 if rmse == 0 else math.inf, worst.row)
 
 
+def _decoded(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> NDArray[np.float32]:
+    """The values of stored rows from `start` on; of a dialect, whose rows may hold parts of others, read again."""
+    return tensor.float32(start, start + len(raw)) if tensor.format.dialect else tensor.format.decode(raw)
+
+
 def _compare_rows(others: Mapping[str, Tensor], a: Tensor, start: int, stop: int) -> _Part:
     b = others[a.name]
     raw_a, raw_b = np.ascontiguousarray(a.raw(start, stop)), np.ascontiguousarray(b.raw(start, stop))
     if a.format.name == b.format.name and np.array_equal(raw_a, raw_b):
         return _Part((start, stop))
-    left = a.format.decode(raw_a)
+    left = _decoded(a, raw_a, start)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = b.format.name in ROUNDING_FORMATS and np.array_equal(b.format.encode(left), raw_b)
-        x, y = left.astype(np.float64), b.format.decode(raw_b).astype(np.float64)
+        x, y = left.astype(np.float64), _decoded(b, raw_b, start).astype(np.float64)
         error = np.abs(y - x)
     error[np.isnan(x) & np.isnan(y)] = 0.0
     at = int(np.argmax(error)) if error.size else 0

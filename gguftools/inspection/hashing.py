@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from quants.arguments import PathLike, as_texts
@@ -67,6 +68,9 @@ def hash(
                 done += len(data)
                 if progress is not None:
                     progress(done, total, tensor.name)
+            if tensor.tail is not None:
+                for hasher in (*own.values(), *whole.values()):
+                    hasher.update(np.ascontiguousarray(tensor.tail).data)
             found += [Digest(name, hasher.hexdigest(), file, tensor.name) for name, hasher in own.items()]
     model.origin.reads.check_unchanged()
     for name, hasher in whole.items():

@@ -15,6 +15,7 @@ from archs.spec import Architecture
 from quants import Format, Tensor
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
+from quants.tensor import readable
 
 from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
@@ -78,11 +79,13 @@ def validate(
     found = [*(_check_structure(model.file) if model.file else ()), *_check_keys(model)]
     told = {problem.where for problem in found if problem.severity == ERROR}
     found += [problem for problem in _check_architecture(model) if problem.where not in told]
+    found += _tell_dialects(tensors.values())
     found += [Problem(*each) for each in check_vocabulary(model.metadata, model.tensors)]
     if data:
         unknown = sorted({tensor.format.name for tensor in tensors.values() if not can_check(tensor.format)})
         told_why = "tensors of this type were not looked into: it cannot be decoded here"
         found += [Problem(NOTE, name, told_why) for name in unknown]
+        tensors = {name: readable(tensor) if can_check(tensor.format) else tensor for name, tensor in tensors.items()}
         bad = find_bad_blocks(tensors.values(), threads=threads, progress=progress)
         severity = WARNING if model.metadata.get("general.type") == "imatrix" else ERROR  # statistics may have gaps
         found += [Problem(severity, name, message) for name, message in bad.items()]
@@ -90,6 +93,21 @@ def validate(
     unique = sorted(dict.fromkeys(found), key=lambda problem: order[problem.severity])
     size = model.nbytes if data else 0
     return ValidationReport(model.path, tuple(unique), len(model.metadata), len(tensors), size)
+
+
+def _tell_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
+    """Formats that llama.cpp itself does not read, or reads as something else."""
+    of_format: dict[Format, list[str]] = {}
+    for tensor in tensors:
+        if tensor.format.dialect:
+            of_format.setdefault(tensor.format, []).append(tensor.name)
+    for form, names in of_format.items():
+        some = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+        how = "llama.cpp has none with these values"
+        if form.same_values:
+            how = f"`gguftools quantize FILE STOCK` makes it {form.same_values}"
+        told = f"type {form.ggml_type} is by its size a format of {form.dialect}; {how}"
+        yield Problem(WARNING, form.name, f"{told} ({some})")
 
 
 def _check_structure(file: GgufFile) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from quants import Tensor
 from quants.arguments import PathLike
 from quants.errors import OptionError
 from quants.spelling import did_you_mean
+from quants.tensor import readable
 
 from ..model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
@@ -312,6 +313,7 @@ def _compare_rows(
     from quants.kernels.column_errors import column_errors  # here, because numba takes long to import
 
     b, columns = others[a.name], weights[a.name]
+    a, b = readable(a), readable(b)
     raw_a, raw_b = (np.ascontiguousarray(read_rows(each, start, stop, finite=False)) for each in (a, b))
     wanted = a.format.decode(raw_a)
     same = a.format.name == b.format.name and np.array_equal(raw_a, raw_b)

@@ -60,7 +60,8 @@ class Planner:
     """Decides what every tensor of an output becomes, and refuses what cannot be.
 
     dry_run: warn of what a permission or a matrix would mend, where otherwise it is an error. rules_alone: rules change
-    what is there, whatever the recipe. warnings: what the user should hear of, added to with every plan.
+    what is there, whatever the recipe. restated: formats of forks were replaced. warnings:
+    what the user should hear of, added to with every plan.
     """
 
     source: Metadata
@@ -77,6 +78,7 @@ class Planner:
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     rules_alone: bool = False
+    restated: bool = False
     _importances: dict[str, Floats | None] = field(default_factory=dict)
 
     def plan(self, recipe: Recipe, path: Path) -> Planned:
@@ -185,7 +187,8 @@ class Planner:
         """The source's pairs, and behind them those that say what was done: the order that llama.cpp writes."""
         new = without_split_keys(self.layers.metadata)
         _append(new, "general.quantization_version", QUANTIZATION_VERSION)
-        number = recipe.file_type if recipe.file_type is not None else _own_file_type(self.source, self.layers.tensors)
+        said = Metadata() if self.restated else self.source
+        number = recipe.file_type if recipe.file_type is not None else _own_file_type(said, self.layers.tensors)
         _append(new, "general.file_type", number)
         new = _overridden(new, self.overrides)
         if self.matrix is not None:

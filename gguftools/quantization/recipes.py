@@ -25,7 +25,8 @@ LAYER = re.compile(r"blk\.(\d+)")
 class Recipe:
     """A name users know, and what it stands for.
 
-    file_type: stored as `general.file_type`. default: name of the format most tensors get. COPY has neither: None.
+    file_type: stored as `general.file_type`. default: name of the format most tensors get. COPY and STOCK have
+    neither: None.
     typical_bits: bits per weight of an 8B Llama, quantized without importance weights.
     """
 
@@ -78,6 +79,7 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (
     Recipe("Q2_0", 41, "Q2_0", 2.68, "for models trained with weights of -1, 0, 1, 2"),
     Recipe("Q1_0", 40, "Q1_0", 1.48, "for models trained with binary weights"),
     Recipe("COPY", None, None, 16.0, "every tensor as it is"),
+    Recipe("STOCK", None, None, 16.0, "the formats of forks said in llama.cpp's own, every value kept"),
 )}  # fmt: skip
 
 

@@ -14,6 +14,8 @@ def not_finite(form: Format, raw: NDArray[np.uint8]) -> NDArray[np.bool_] | None
 
     A block format multiplies small integers with its scales, so its values are finite if these are.
     """
+    if form.dialect:  # its scales are not fields of a block
+        return None
     if form.infinity is not None:
         bits = raw.reshape(-1).view(f"<u{form.block_bytes}")
         mask = bits.dtype.type(form.infinity)

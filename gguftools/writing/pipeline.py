@@ -58,7 +58,7 @@ class Item(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.tensor.rows * self.format.row_bytes(self.tensor.width)
+        return self.tensor.rows * self.format.row_bytes(self.tensor.width) + self.format.tail_bytes
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,8 @@ class _Writer:
                 figures = self.measure(item, values, encoded, time.perf_counter() - started)
                 if self.files[number].byte_order == "big":
                     encoded = item.format.swap_byte_order(encoded)
-                self.sinks[number].write(index, task.start, encoded, figures)
+                tail = task.tensor.tail if item.is_copy and task.stop == task.tensor.rows else None
+                self.sinks[number].write(index, task.start, encoded, figures, tail)
                 started = time.perf_counter()
             done.append(figures)
         return done

@@ -80,10 +80,13 @@ class PartialGguf(OpenGguf):
     def covered(self, index: int, start: int, stop: int) -> Figures | None:
         return self._ranges.get((index, start, stop))
 
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED) -> None:
+    def write(
+        self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED,
+        tail: NDArray[np.uint8] | None = None,
+    ) -> None:  # fmt: skip
         """Write rows, and note them."""
         raw = np.ascontiguousarray(raw)
-        super().write(index, first_row, raw, figures)
+        super().write(index, first_row, raw, figures, tail)
         with explained(self._target, self._layout.total):
             entry = [index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), *figures]
             with self._lock:

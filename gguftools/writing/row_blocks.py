@@ -60,9 +60,14 @@ def by_tensor(
 
 
 def row_ranges(tensor: Tensor, step: int | None = None) -> Sequence[tuple[int, int]]:
-    """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given."""
+    """Start and end of each block of `step` rows; of as many as have BLOCK_VALUES values if not given.
+
+    Rows that are stored together are never parted.
+    """
     rows = tensor.rows
     step = step or max(1, BLOCK_VALUES // (tensor.width or 1))
+    together = tensor.format.rows_together
+    step = max(together, step - step % together)
     return ((0, rows),) if 0 < rows <= step else [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 

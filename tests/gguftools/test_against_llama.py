@@ -26,7 +26,8 @@ ROLES = """attn_q attn_k attn_v attn_output attn_qkv attn_kv_b ffn_up ffn_gate f
     nextn.eh_proj ffn_gate_tid2eid cross_attn_v inp_gate attn_k_b attn_v_b ffn_gate_inp_shexp""".split()  # noqa: SIM905 (a list would take a page)
 OUTSIDE = """output token_embd per_layer_token_embd position_embd token_types output_norm per_layer_model_proj
     altup_proj rope_freqs token_embd_norm cls v.position_embd visual.patch_embd enc.blk.0.attn_v mm.0""".split()  # noqa: SIM905 (a list would take a page)
-UNWEIGHTED = [name for name in RECIPES if not name.startswith(("IQ1", "IQ2", "IQ3_X", "Q2_K_S", "Q1", "Q2_0", "COPY"))]
+OTHERS = ("IQ1", "IQ2", "IQ3_X", "Q2_K_S", "Q1", "Q2_0", "COPY", "STOCK")
+UNWEIGHTED = [name for name in RECIPES if not name.startswith(OTHERS)]
 
 
 pytestmark = pytest.mark.verify

@@ -52,6 +52,8 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
 MAX_NESTED_ARRAYS = 1 << 16
 MAX_VALUES = (1 << 63) - 1
+# ggml's types whose numbers forks gave to other blocks; the sizes of tensors tell which these are.
+SHARED_TYPES = (40, 41, 42)
 OTHER_FILES = 24  # that are open beside the shards: outputs, what is being imported
 PATIENCE = 10.0  # seconds that others get to end an edit
 
@@ -65,6 +67,10 @@ STRUCTURAL_KEYS = {key: KEYS[key] for key in (
     "general.architecture", "general.alignment", "split.no", "split.count", "split.tensors.count"
 )}  # fmt: skip
 
+
+# Name, shape (rows first), format, offset within the data, bytes.
+Entry = tuple[str, tuple[int, ...], Format, int, int]
+Unsettled = tuple[str, tuple[int, ...], Format | None, int, int]
 
 log = logging.getLogger(__name__)
 packed = lru_cache(maxsize=64)(struct.Struct)
@@ -186,12 +192,28 @@ def align(position: int, alignment: int) -> int:
     return -(-position // alignment) * alignment
 
 
+def meanings(ggml_type: int) -> tuple[Format, ...]:
+    """The formats that forks store under a number."""
+    from quants.dialects import meanings  # here, because few files have any of them
+
+    return meanings(ggml_type)
+
+
+def stored_bytes(form: Format, shape: tuple[int, ...]) -> int | None:
+    """Bytes of a tensor of that shape, or None where the format cannot have it."""
+    *above, rows, width = (1, 1, *shape) if shape else (1, 1)
+    if width % form.block_size or rows % form.rows_together:
+        return None
+    return math.prod(above) * rows * form.row_bytes(width) + form.tail_bytes
+
+
 class _Header:
     """A position that moves through the header."""
 
     def __init__(self, path: Path, buffer: NDArray[np.uint8]) -> None:
         self.path, self.buffer, self.view, self.size = path, buffer, buffer.data, len(buffer)
         self.position, self.byte_order, self.nested = 0, "little", 0
+        self.unsettled: dict[int, int] = {}  # types of tensors that may be a dialect's, by the tensor's number
 
     @property
     def left(self) -> int:
@@ -241,17 +263,21 @@ class _Header:
         alignment: int = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
             raise self.error(f"general.alignment is {alignment}; powers of two up to {MAX_ALIGNMENT} are allowed")
-        entries = [self.read_tensor_entry(i) for i in range(tensor_count)]
+        read = [self.read_tensor_entry(i) for i in range(tensor_count)]
         header_bytes = self.position
         data_offset = align(header_bytes, alignment)
+        if self.unsettled:
+            self.settle_dialects(read, data_offset, alignment)
+        entries: list[Entry] = read  # type: ignore[assignment]  # each has a format now
         self.check_offsets(entries, data_offset, alignment)
         tensors: dict[str, Tensor] = {}
         file_name, read_bytes, order = self.path.name, self.mapped, self.byte_order
-        for name, shape, form, offset, _ in entries:
+        for name, shape, form, offset, nbytes in entries:
             if name in tensors:
                 raise self.error(f"there are two tensors {quote(name)}")
-            read = row_reader(read_bytes, data_offset + offset, shape, form, order)
-            tensors[name] = Tensor(name, shape, form, read, f"{file_name}: {name}")
+            rows = row_reader(read_bytes, data_offset + offset, shape, form, order)
+            tail = self.tail(form, data_offset + offset + nbytes) if form.tail_bytes else None
+            tensors[name] = Tensor(name, shape, form, rows, f"{file_name}: {name}", tail)
         return GgufFile(
             path=self.path, version=version, byte_order=self.byte_order, alignment=alignment, metadata=metadata,
             tensors=tensors, header_bytes=header_bytes, data_offset=data_offset,
@@ -350,8 +376,8 @@ class _Header:
         stored = raw.view(dtype)
         return stored if self.byte_order == "little" else stored.astype("<" + ARRAY_TYPES[element])
 
-    def read_tensor_entry(self, index: int) -> tuple[str, tuple[int, ...], Format, int, int]:
-        """Name, shape (rows first), format, offset within the data, bytes."""
+    def read_tensor_entry(self, index: int) -> Unsettled:
+        """Name, shape (rows first), format, offset within the data, bytes; without a format where size must tell it."""
         name = self.name("name of tensor", index)
         dimensions = self.number("I", "dimensions of", name)
         if dimensions > MAX_DIMENSIONS:
@@ -365,12 +391,55 @@ class _Header:
             form = format_of_type(kind)
             row_bytes = form.row_bytes(width)
         except FormatError as error:
-            raise self.error(f"tensor {quote(name)}: {error}") from error
+            if not meanings(kind):
+                raise self.error(f"tensor {quote(name)}: {error}") from error
+            self.unsettled[index] = kind
+            return name, shape, None, offset, 0
+        if kind in SHARED_TYPES:
+            self.unsettled[index] = kind
         return name, shape, form, offset, size // width * row_bytes if size else 0
 
-    def check_offsets(
-        self, entries: list[tuple[str, tuple[int, ...], Format, int, int]], data_offset: int, alignment: int
-    ) -> None:
+    def settle_dialects(self, entries: list[Unsettled], data_offset: int, alignment: int) -> None:
+        """Find by their sizes what the tensors are whose type means several things, or nothing to ggml itself.
+
+        Raises FileError for a size that fits none of the meanings.
+        """
+        offsets = sorted({offset for _, _, _, offset, _ in entries})
+        after = dict(zip(offsets, [*offsets[1:], None], strict=True))
+        left = self.size - data_offset
+        for index, kind in self.unsettled.items():
+            name, shape, form, offset, nbytes = entries[index]
+            following = after[offset]
+            room = max(0, (left if following is None else following) - offset)
+            if form is not None and align(nbytes, alignment) == align(room, alignment):
+                continue  # as in any file of ggml's own
+            sizes = {each: stored_bytes(each, shape) for each in ([form] if form else []) + list(meanings(kind))}
+            fitting = [each for each, size in sizes.items() if size is not None and size <= room < size + alignment]
+            if fitting:
+                if self.byte_order == "big":
+                    what = f"{fitting[0].name}, a format of {fitting[0].dialect}"
+                    raise self.error(f"tensor {quote(name)} is {what}, which has no big-endian files")
+                entries[index] = name, shape, fitting[0], offset, sizes[fitting[0]] or 0
+            elif form is None or following is not None or nbytes < room:
+                raise self.misfit(name, shape, kind, room, sizes)
+
+    def misfit(
+        self, name: str, shape: tuple[int, ...], kind: int, room: int, sizes: dict[Format, int | None]
+    ) -> FileError:
+        """What to say of a tensor whose bytes are as many as no meaning of its type has."""
+        known = [
+            f"{form.name}{f' ({form.dialect})' if form.dialect else ''} "
+            + (f"{size} bytes" if size is not None else f"not rows of {shape[-1] if shape else 1}")
+            for form, size in sizes.items()
+        ]
+        has = f"tensor {quote(name)} of shape {shape} and type {kind} has {room} bytes"
+        return self.error(f"{has}, which is none of what it may be: {', '.join(known)}")
+
+    def tail(self, form: Format, end: int) -> NDArray[np.uint8]:
+        """The bytes of a tensor behind its rows, which end at byte `end`."""
+        return self.mapped(end - form.tail_bytes, end)
+
+    def check_offsets(self, entries: list[Entry], data_offset: int, alignment: int) -> None:
         """Tensors must follow each other in the data, each at the next aligned place, and end before the file does."""
         expected = 0
         for name, _, _, offset, nbytes in sorted(entries, key=itemgetter(3, 4)):

@@ -49,7 +49,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.rows * self.row_bytes
+        return self.rows * self.row_bytes + self.format.tail_bytes
 
 
 def tensor_infos(opened: GgufFile) -> list[TensorInfo]:
@@ -234,8 +234,13 @@ class OpenGguf:
         """The figures of rows start … stop of tensor `index` if an earlier run wrote exactly them."""
         return None
 
-    def write(self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED) -> None:
+    def write(
+        self, index: int, first_row: int, raw: NDArray[np.uint8], figures: Figures = NOT_MEASURED,
+        tail: NDArray[np.uint8] | None = None,
+    ) -> None:  # fmt: skip
         """Write rows of tensor `index` from `first_row` on: uint8 (rows, bytes of a row). figures: what they cost.
+
+        tail: what follows the last of them, of a format that has it.
 
         Raises FileError where the disk is full or the file was abandoned, ValueError for rows the tensor hasn't.
         """
@@ -251,6 +256,7 @@ class OpenGguf:
         try:
             with explained(self._target, self._layout.total):
                 data = np.ascontiguousarray(raw).reshape(-1)
+                data = data if tail is None else np.concatenate((data, tail))
                 self._output.write(data.data, self._layout.row_offset(index, first_row))
         finally:
             with self._state:

@@ -1,0 +1,60 @@
+"""Tensors of dialects (see `quants.dialects`) before they are quantized, or said in formats of llama.cpp's own."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from quants import Tensor
+from quants.errors import FormatError, OptionError
+from quants.tensor import restated
+
+from .recipes import Recipe
+
+STOCK = "STOCK"
+AS_IT_IS = "COPY"
+
+
+class Stock(NamedTuple):
+    """Tensors to plan an output with. warnings: what was done to them. changed: whether any was."""
+
+    tensors: dict[str, Tensor]
+    warnings: tuple[str, ...] = ()
+    changed: bool = False
+
+
+def in_stock_formats(tensors: Mapping[str, Tensor], recipes: Sequence[Recipe], path: Path) -> Stock:
+    """Tensors in formats of llama.cpp's own where one holds the same values; under the recipe COPY, as they are.
+
+    Raises OptionError for COPY beside recipes that need them changed, FormatError under STOCK for a tensor whose values
+    no such format holds, and for one that would have to be decoded and cannot.
+    """
+    names = [recipe.name for recipe in recipes]
+    foreign = [tensor for tensor in tensors.values() if tensor.format.dialect]
+    if not foreign:
+        idle = (f"every tensor of {path.name} is stored as llama.cpp stores it: nothing is changed",)
+        return Stock(dict(tensors), idle if STOCK in names else ())
+    if AS_IT_IS in names:
+        if set(names) != {AS_IT_IS}:
+            form = foreign[0].format
+            problem = f"{path.name} has tensors of {form.dialect}'s {form.name}, which COPY keeps and others change"
+            raise OptionError(problem, "make the copy by itself")
+        return Stock(dict(tensors))
+    for tensor in foreign:
+        _check(tensor, STOCK in names)
+    counts = Counter((each.format.name, each.format.dialect, each.format.same_values or "") for each in foreign)
+    said = tuple(
+        f"{name} of {dialect} ({count} tensor{'s' if count > 1 else ''}) is "
+        + (f"read as {same}, the same values" if same else "decoded: llama.cpp has no format of these values")
+        for (name, dialect, same), count in counts.items()
+    )
+    return Stock({name: restated(tensor) for name, tensor in tensors.items()}, said, True)
+
+
+def _check(tensor: Tensor, exactly: bool) -> None:
+    form, where = tensor.format, f"tensor {tensor.name!r} is {tensor.format.name}, a format of {tensor.format.dialect}"
+    if not form.has_codec:
+        raise FormatError(f"{where} that is not known here: it can be copied, not decoded", "the recipe COPY keeps it")
+    if exactly and form.same_values is None:
+        hint = "name a recipe instead, such as Q8_0, with --allow-requantize; or F32, which rounds nothing"
+        raise FormatError(f"{where} whose values no format of llama.cpp holds exactly", hint)

@@ -1,0 +1,67 @@
+"""Decoding what dialects store, and saying it in ggml's own formats where one holds the same values exactly."""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import FormatError
+from ..format import F32Rows, Format, RawRows, format_named
+from . import reading
+from .bits import Fields, Layout, put_together, take_apart
+from .layouts import LAYOUTS
+
+
+@cache
+def _layout(form: Format) -> Layout:
+    layout = reading(form).layout
+    return layout() if layout else {}
+
+
+@cache
+def _stock_layout(name: str) -> Layout:
+    return LAYOUTS[name]()
+
+
+def encode(form: Format, rows: F32Rows, importance: NDArray[np.float32] | None) -> RawRows:
+    """Raises FormatError: dialects are read only."""
+    raise FormatError(f"{form.name} is a format of {form.dialect}; gguftools reads it, and does not write it")
+
+
+def decode(form: Format, raw: RawRows) -> F32Rows:
+    """Whole groups of interleaved rows, uint8 (n, bytes of a row) → float32 (n, width).
+
+    Raises FormatError for rows of which some are missing that are interleaved with them.
+    """
+    if form.same_values:
+        return format_named(form.same_values).decode(restate(form, raw))
+    heads, fields = _fields(form, raw)
+    values = reading(form).values
+    assert values is not None
+    return values(heads, fields).reshape(len(raw), -1)
+
+
+def restate(form: Format, raw: RawRows) -> RawRows:
+    """The same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
+    assert form.same_values is not None
+    heads, fields = _fields(form, raw)
+    if restated := reading(form).restated:
+        fields = restated(heads, fields)
+    wanted = format_named(form.same_values)
+    flat = {name: each.reshape(-1, each.shape[-1]) for name, each in fields.items()}
+    return put_together(flat, _stock_layout(wanted.name), wanted.block_bytes).reshape(len(raw), -1)
+
+
+def _fields(form: Format, raw: RawRows) -> tuple[NDArray[np.uint8], Fields]:
+    """What precedes the blocks of each row, (n, bytes), and each field's numbers, (n, blocks, count)."""
+    rows, n = form.rows_together, len(raw)
+    if n % rows:
+        raise FormatError(f"{form.name} has {rows} rows together; {n} rows are no whole number of such groups")
+    groups = raw.reshape(n // rows, -1)
+    heads = groups[:, : rows * form.head_bytes].reshape(n, form.head_bytes)
+    blocks = np.ascontiguousarray(groups[:, rows * form.head_bytes :]).reshape(-1, rows * form.block_bytes)
+    fields: Fields = {}
+    for name, labels in _layout(form).items():
+        found = take_apart(blocks, labels).reshape(len(groups), -1, rows, labels.shape[1])
+        fields[name] = found.transpose(0, 2, 1, 3).reshape(n, found.shape[1], -1)
+    return heads, fields

@@ -1,0 +1,73 @@
+"""What a dialect's format is read by: its layout, and what its numbers mean as values or in another format."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format import Format
+from .bits import Fields, Layout
+
+Floats = NDArray[np.float32]
+Heads = NDArray[np.uint8]
+
+Decode = Callable[[Heads, Fields], Floats]
+Restate = Callable[[Heads, Fields], Fields]
+BYTES = {n: np.dtype([("bytes", "u1", n)]) for n in range(2, 513)}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A format of a dialect, and how it is read.
+
+    layout: of the rows that are stored together, a block of each. values(heads, fields): float32 (n, blocks, values of
+    a block), of heads (n, bytes before a row's blocks) and fields (n, blocks, count). restated(heads, fields): the
+    fields of the format that holds the same values; without it they are the same numbers in other places. Both None
+    where bytes are only copied.
+    """
+
+    format: Format
+    layout: Callable[[], Layout] | None = None
+    values: Decode | None = None
+    restated: Restate | None = None
+
+
+def half(bits: NDArray[Any]) -> Floats:
+    """Halves, given as their bits, as float32 of the same shape."""
+    return np.ascontiguousarray(bits, np.uint16).view(np.float16).astype(np.float32)
+
+
+def head(heads: Heads) -> Floats:
+    """The number that a row starts with, a half or (4 bytes and more) a float32: (n, 1, 1)."""
+    kind = np.dtype("<f2") if heads.shape[1] == 2 else np.dtype("<f4")
+    raw = np.ascontiguousarray(heads[:, : kind.itemsize])
+    found: Floats = raw.view(kind).astype(np.float32).reshape(-1, 1, 1)
+    return found
+
+
+def scaled(scales: Floats, numbers: NDArray[Any]) -> Floats:
+    """Numbers (n, blocks, count) times the scale of their part of the block: scales (n, blocks, parts)."""
+    n, blocks, count = numbers.shape
+    parts = scales.shape[-1]
+    by_part = numbers.reshape(n, blocks, parts, count // parts).astype(np.float32)
+    by_part *= scales[..., None]
+    return by_part.reshape(n, blocks, count)
+
+
+def signed(numbers: NDArray[Any], zero: int) -> Floats:
+    """Unsigned numbers less what zero is stored as, as float32."""
+    found: Floats = numbers.astype(np.float32) - np.float32(zero)
+    return found
+
+
+def dialect_format(
+    dialect: str, name: str, number: int, values: int, size: int, *, same: str | None = None, head: int = 0,
+    together: int = 1, tail: int = 0, codec: bool = True,
+) -> Format:  # fmt: skip
+    """A Format of a dialect: blocks of so many values in so many bytes of a row. same: ggml's with the same values."""
+    return Format(
+        name, number, values, BYTES[size], codec="quants.dialects.codec" if codec else None, dialect=dialect,
+        same_values=same, head_bytes=head, rows_together=together, tail_bytes=tail,
+    )  # fmt: skip
