@@ -250,11 +250,15 @@ def _added(one: Entry, other: Entry, name: str, path: Path) -> Entry:
 
 
 def _split_like(entry: Entry, other: Entry) -> Entry:
-    """An entry of the legacy form, which counts all experts as one, as one with the experts of the other."""
+    """An entry that counts all experts as one, as one with the experts of the other.
+
+    So does the legacy form, and llama-imatrix where a weight has a matrix for each head.
+    """
     experts = len(other.counts)
-    if len(entry.counts) > 1 or experts == 1 or entry.sums.size != other.sums.size or entry.inputs is not None:
+    if len(entry.counts) > 1 or experts == 1 or entry.sums.size != other.sums.size:
         return entry
-    return Entry(entry.sums.reshape(experts, -1), np.repeat(entry.counts, experts))
+    inputs = None if entry.inputs is None else entry.inputs.reshape(experts, -1)
+    return Entry(entry.sums.reshape(experts, -1), np.repeat(entry.counts, experts), inputs)
 
 
 def only(matrix: ImportanceMatrix, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> ImportanceMatrix:

@@ -73,9 +73,7 @@ LIES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("keys", "tensors", "message"), LIES)
-def test_files_that_lie(
-    source: gguftools.Model, keys: dict[str, Any], tensors: dict[str, Any], message: str
-) -> None:
+def test_files_that_lie(source: gguftools.Model, keys: dict[str, Any], tensors: dict[str, Any], message: str) -> None:
     model = changed(source, keys, tensors)
     with pytest.raises(ModelError, match=message):
         _ = model.next_tokens

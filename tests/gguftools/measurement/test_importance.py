@@ -85,6 +85,11 @@ def test_the_reference_s_sums_of_a_layer_that_predicts_further(tmp_path: Path) -
         for own, other in ((mine.sums, entry.sums), (mine.inputs, entry.inputs)):
             apart = np.linalg.norm(np.ravel(own) - np.ravel(other))
             assert apart < 4e-5 * np.linalg.norm(other), name
+    for pair in ((ours, theirs), (theirs, ours)):
+        both = merge(pair).entries["blk.0.attn_k_b.weight"]
+        assert both.counts.tolist() == [2 * 3 * 64] * 4
+        assert both.inputs is not None
+        assert both.inputs == pytest.approx(2 * ours.entries["blk.0.attn_k_b.weight"].inputs, rel=1e-3, abs=1e-3)
 
 
 def test_a_model_without_such_a_layer(model: Path, tmp_path: Path) -> None:
