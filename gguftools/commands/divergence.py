@@ -38,9 +38,7 @@ def divergence(
     base_model: Annotated[
         Path | None, Option(metavar="FILE", help="What has the output matrix of a .gguf base that is measured from.")
     ] = None,
-    record: Annotated[
-        str | None, Option(metavar="FILE", help="Note each window's figures here, and go on from it after a kill.")
-    ] = None,
+    record: str | None = None,
     overwrite: bool = False,
     worst: Annotated[int, Option(min=0, max=20, help="Show so many of the predictions that diverge furthest.")] = 0,
     fail_above: Annotated[

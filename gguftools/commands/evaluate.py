@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 if TYPE_CHECKING:
-    from ..measurement.evaluation import EvaluationReport, TestReport
+    from ..measurement.evaluation_report import EvaluationReport, TestReport
 
 EXAMPLES = (
     "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag hellaswag.txt",
+    "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag hellaswag.txt --record record",
     "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
 
@@ -30,10 +31,11 @@ def evaluate(
     precision: Annotated[
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
     ] = "float32",
-    markdown: bool = False, json: bool = False,
+    record: str | None = None, markdown: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import note_slow_products, said, usage, window_progress
     from ..measurement.evaluation import evaluate as measure
+    from ..measurement.record import remove_record
     from ..model import opened_gguf
 
     if hellaswag is None and winogrande is None and multiple_choice is None:
@@ -44,12 +46,13 @@ def evaluate(
         result = measure(
             [opened_gguf(each) for each in models], hellaswag=hellaswag, winogrande=winogrande,
             multiple_choice=multiple_choice, tasks=tasks, seed=seed, n_ctx=ctx, threads=threads, precision=precision,
-            progress=progress,
+            record=record, keep_record=True, progress=progress,
         )  # fmt: skip
-    if said(result, json):
-        return
-    for test in result.tests:
-        _print_test(result, test, markdown)
+    if not said(result, json):
+        for test in result.tests:
+            _print_test(result, test, markdown)
+    sys.stdout.flush()
+    remove_record(record)
 
 
 def _print_test(result: "EvaluationReport", test: "TestReport", markdown: bool) -> None:

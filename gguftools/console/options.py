@@ -26,6 +26,7 @@ SHARED: Mapping[str, Any] = {
     "ctx": Option("--ctx", "-c", min=4, help="Tokens of a window."),
     "chunks": Option("--chunks", min=1, help="Read the first so many windows only."),
     "html": "Write a report: one page of HTML.",
+    "record": "Note what is measured here, and go on from it after a kill.",
     "file": Option("--file", "-f", help="Text for the model to read."),
     "texts": Option(
         "--file", "-f", metavar="[NAME=]PATH", help="Text for the model to read: one of several, if repeated."
@@ -46,8 +47,8 @@ BY_NAME = {
     "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
-    "recipes": "RECIPE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE", "special_token": "ROLE=TOKEN",
-    "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
+    "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
+    "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
 }  # fmt: skip
 BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}

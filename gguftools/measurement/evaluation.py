@@ -1,12 +1,14 @@
 """How often models choose the right answer: HellaSwag, Winogrande and multiple choice, as llama-perplexity has them."""
 
-import math
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +16,12 @@ from numpy.typing import NDArray
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import OptionError
 
+from ..files.atomic import NOTHING, Reads
 from ..model import Model, opened
-from ..writing.report import Report
+from .evaluation_figures import is_right, score_of
+from .evaluation_report import EvaluationReport, FileScores, Score, TestReport
 from .perplexity import Progress
+from .record import Record, recorded
 from .tasks import hellaswag, multiple_choice, winogrande
 from .tasks.drawing import SEED
 from .tasks.task import Drawn, Task
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
 TOKENS_AT_ONCE = 2048  # weights are decoded once for all of them
 TASKS_AT_ONCE = 32
 SEQUENCES = 4  # llama-perplexity's default: the context of so many windows is there for one task
-NORMAL_95 = 1.95996398454
 
 Doubles = NDArray[np.float64]
 
@@ -50,75 +54,21 @@ BENCHMARKS = (
 )
 
 
-@dataclass(frozen=True)
-class Score(Report):
-    """What a file reached in one test: shares of 1.
-
-    low, high: Wilson's interval, which holds the true score in 95 of 100 cases. chance: what guessing reaches.
-    difference ± difference_error: to the first file, task by task, of which much is the same luck; None for that file.
-    chosen: the answer taken in each task, from 0; scores: mean log(probability) of each answer; None where nothing of
-    an answer counts.
-    """
-
-    tasks: int
-    correct: int
-    score: float
-    standard_error: float
-    low: float
-    high: float
-    chance: float
-    difference: float | None
-    difference_error: float | None
-    chosen: list[int]
-    right: list[bool]
-    scores: list[list[float | None]]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class FileScores(Report):
-    """Of one file: its scores by the test's name."""
-
-    path: str
-    tests: dict[str, Score]
-
-
-@dataclass(frozen=True)
-class TestReport(Report):
-    """One test: its file of tasks, how many there are, and how many were drawn."""
-
-    name: str
-    title: str
-    file: str
-    available: int
-    tasks: int
-
-
-@dataclass(frozen=True)
-class EvaluationReport(Report):
-    """What was asked of whom. warnings: lines of the files that are no tasks."""
-
-    n_ctx: int
-    seed: int
-    precision: str
-    products: str
-    tests: list[TestReport]
-    files: list[FileScores]
-    warnings: list[str]
-
-
 def evaluate(
     sources: PathLike | Model | Sequence[PathLike | Model], *,
     hellaswag: PathLike | None = None, winogrande: PathLike | None = None, multiple_choice: PathLike | None = None,
     tasks: int | None = None, seed: int = SEED, n_ctx: int = 512, threads: int | None = None,
-    precision: str = "float32", progress: Progress | None = None,
+    precision: str = "float32", record: PathLike | None = None, keep_record: bool = False,
+    progress: Progress | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """How often one or several models choose the right answer of tests, as llama-perplexity has them.
 
     hellaswag, winogrande, multiple_choice: files of tasks in its formats, at least one of them.
     tasks: of each test so many are drawn with `seed`; None for 400 of HellaSwag and all of the others. n_ctx: a task's
     tokens (what is common to its answers once) have to fit into 4 windows of so many. threads: None for all processors.
-    precision: "float32", "exact" or "reference" as in `perplexity`. progress(tasks done, of how many, score so far).
+    precision: "float32", "exact" or "reference" as in `perplexity`. record: note tasks' scores in this file, and go on
+    from it where an earlier run was killed; it goes in the end, or with keep_record stays, for who has yet to write the
+    report. progress(tasks done, of how many, score so far).
     Raises FileError, OptionError (no test; a task too long), ModelError, VocabularyError.
     """
     from runtime.model import Model as RunningModel
@@ -139,17 +89,26 @@ def evaluate(
     nets = [
         RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen) for model in models
     ]  # one that can't run is found before another has run for an hour
-    prepared = [[_prepared(model, found.tasks, n_ctx) for found in drawn] for model in models]
-    total = len(models) * sum(len(found.tasks) for found in drawn)
-    files: list[FileScores] = []
-    done = 0
-    for model, net, own in zip(models, nets, prepared, strict=True):
-        tests: dict[str, Score] = {}
-        for (test, _), found, choices in zip(asked, drawn, own, strict=True):
-            base = files[0].tests[test.name] if files else None
-            tests[test.name] = _score(net, found.tasks, choices, base, _shifted(progress, done, total))
-            done += len(found.tasks)
-        files.append(FileScores(str(model.path), tests))
+    parts = [
+        _part(model, net, found.tasks, n_ctx) for model, net in zip(models, nets, strict=True) for found in drawn
+    ]
+    total = sum(len(part.tasks) for part in parts)
+    names = [test.name for test, _ in asked]
+    plan = {"measurement": "evaluation", "precision": chosen, "tasks": tasks, "seed": seed}
+    read = [path for model in models for path in model.files]
+    reads = NOTHING.also(read).also(path for _, path in asked)
+    scores: list[Score] = []
+    with nullcontext() if record is None else _record(record, plan, names, parts, read, reads, keep_record) as kept:
+        done = group = 0
+        for number, part in enumerate(parts):
+            found_scores, seconds = _measured(part, kept, group, _shifted(progress, done, total))
+            base = scores[number % len(asked)] if number >= len(asked) else None
+            scores.append(score_of(part.tasks, found_scores, base, seconds))
+            done, group = done + len(part.tasks), group + len(part.groups)
+    files = [
+        FileScores(str(model.path), dict(zip(names, scores[at : at + len(names)], strict=True)))
+        for model, at in zip(models, range(0, len(parts), len(names)), strict=True)
+    ]
     about = [
         TestReport(each.name, each.title, str(path), found.available, len(found.tasks))
         for (each, path), found in zip(asked, drawn, strict=True)
@@ -167,8 +126,22 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
     return progress and (lambda done, _, figure: progress(before + done, total, figure))
 
 
-def _prepared(model: Model, tasks: Sequence[Task], n_ctx: int) -> "list[Choices]":
-    """The tokens of tasks. Raises OptionError for one that does not fit."""
+@dataclass(frozen=True)
+class _Part:
+    """One test for one file. groups: of its tasks, each computed at once."""
+
+    net: "RunningModel"
+    tasks: Sequence[Task]
+    choices: "Sequence[Choices]"
+    groups: list[slice]
+
+    def answers(self, group: slice) -> list[int]:
+        """How many each task of a group has."""
+        return [len(each.scored) for each in self.choices[group]]
+
+
+def _part(model: Model, net: "RunningModel", tasks: Sequence[Task], n_ctx: int) -> _Part:
+    """A test's tasks as the model reads them. Raises OptionError for one that does not fit."""
     tokenizer, found = model.tokenizer, []
     for task in tasks:
         choices = _choices(tokenizer, task)
@@ -176,7 +149,22 @@ def _prepared(model: Model, tasks: Sequence[Task], n_ctx: int) -> "list[Choices]
             what = f"{task.where} needs {choices.tokens} tokens; {SEQUENCES} windows of {n_ctx} are there for it"
             raise OptionError(what, f"a context of {-(-choices.tokens // SEQUENCES)} is enough for it")
         found.append(choices)
-    return found
+    return _Part(net, tasks, found, _groups([each.tokens for each in found], net.branches))
+
+
+def _groups(tokens: Sequence[int], branches: bool) -> list[slice]:
+    """Tasks that follow each other: no more than one pass takes, of a model that computes a task's beginning once; else
+    so many that sequences of like lengths come together.
+    """
+    groups, start = [], 0
+    while start < len(tokens):
+        stop, left = start + 1, TOKENS_AT_ONCE - tokens[start]
+        while stop < min(start + TASKS_AT_ONCE, len(tokens)) and (not branches or left >= tokens[stop]):
+            left -= tokens[stop]
+            stop += 1
+        groups.append(slice(start, stop))
+        start = stop
+    return groups
 
 
 def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
@@ -190,57 +178,55 @@ def _choices(tokenizer: "Tokenizer", task: Task) -> "Choices":
     return substitutions(sequences, [len(tokenizer.encode(base)) for base in task.bases])
 
 
-def _score(
-    net: "RunningModel", tasks: Sequence[Task], choices: "Sequence[Choices]", base: Score | None,
-    progress: Progress | None,
-) -> Score:  # fmt: skip
+@contextmanager
+def _record(
+    path: PathLike, plan: dict[str, Any], names: Sequence[str], parts: Sequence[_Part], read: Sequence[Path],
+    reads: Reads, keep: bool,
+) -> Iterator[Record]:  # fmt: skip
+    """A record whose windows are groups of tasks, whose predictions are their answers and the seconds they took."""
+    sizes = [sum(part.answers(group)) + 1 for part in parts for group in part.groups]
+    for test in BENCHMARKS:
+        own = parts[names.index(test.name) :: len(names)] if test.name in names else None
+        plan[test.name] = own and _digest(own)
+    with recorded(as_path(path, "the record"), plan, read, sizes, 1, reads, keep) as record:
+        yield record
+
+
+def _digest(parts: Sequence[_Part]) -> str:
+    """Of what is computed and scored of a test."""
+    found = hashlib.sha256()
+    for part in parts:
+        for task in part.choices:
+            found.update(json.dumps([[*map(list, task.sequences)], task.common, task.scored]).encode())
+    return found.hexdigest()
+
+
+def _measured(
+    part: _Part, kept: Record | None, first: int, progress: Progress | None
+) -> tuple[list[list[float]], float]:
+    """The answers' scores, and what they took in seconds. first: the number of the part's first group in the record."""
+    scores: list[list[float]] = []
+    seconds, correct = 0.0, 0
+    for number, group in enumerate(part.groups, first):
+        values = None if kept is None else kept.earlier(number)
+        if values is None:
+            values = _computed(part, group)
+            if kept is not None:
+                kept.note(number, values)
+        ends = np.cumsum(part.answers(group))
+        scores += [each.tolist() for each in np.split(values[:-1, 0], ends[:-1])]
+        seconds += float(values[-1, 0])
+        correct += sum(map(is_right, part.tasks[group], scores[group]))
+        if progress:
+            progress(len(scores), len(part.tasks), correct / len(scores))
+    return scores, seconds
+
+
+def _computed(part: _Part, group: slice) -> Doubles:
+    """Scores of all answers of a group's tasks, and the seconds that they took: float64 (answers + 1, 1)."""
     from runtime.choices import mean_log_probabilities
 
-    start, branched = time.perf_counter(), net.branched_logits if net.branches else None
-    scores: list[list[float]] = []
-    picked: list[int] = []
-    correct = 0
-    for at in range(0, len(tasks), TASKS_AT_ONCE):
-        group = slice(at, at + TASKS_AT_ONCE)
-        found = mean_log_probabilities(choices[group], net.lazy_logits, TOKENS_AT_ONCE, branched)
-        for task, each in zip(tasks[group], found, strict=True):
-            picked.append(_best(each, bool(task.bases)))
-            correct += picked[-1] in task.right
-        scores += found
-        if progress:
-            progress(len(picked), len(tasks), correct / len(picked))
-    right = [answer in task.right for answer, task in zip(picked, tasks, strict=True)]
-    low, high = wilson(correct, len(tasks))
-    difference, error = (None, None) if base is None else paired(right, base.right)
-    return Score(
-        tasks=len(tasks), correct=correct, score=correct / len(tasks), standard_error=_standard_error(right),
-        low=low, high=high, chance=len(tasks) / sum(len(task.texts) for task in tasks),
-        difference=difference, difference_error=error, chosen=picked, right=right,
-        scores=[[None if math.isnan(value) else value for value in each] for each in scores],
-        seconds=time.perf_counter() - start,
-    )  # fmt: skip
-
-
-def _best(scores: Sequence[float], last: bool) -> int:
-    """The answer with the highest score: of equal ones the first or, in Winogrande, the last."""
-    if last:
-        return 0 if scores[0] > scores[1] else 1
-    return max(range(len(scores)), key=lambda i: scores[i])
-
-
-def wilson(correct: int, tasks: int) -> tuple[float, float]:
-    """The interval of Wilson (1927) that holds the true share in 95 of 100 cases."""
-    share, z = correct / tasks, NORMAL_95**2 / tasks
-    half = z * math.sqrt(tasks * (4 * share * (1 - share) + z)) / (2 * NORMAL_95)
-    return (share + z / 2 - half) / (1 + z), (share + z / 2 + half) / (1 + z)
-
-
-def paired(right: Sequence[bool], base: Sequence[bool]) -> tuple[float, float]:
-    """How much larger the share of right answers is than the base's, and the standard error of that."""
-    differences = np.asarray(right, np.float64) - np.asarray(base, np.float64)
-    return float(differences.mean()), _standard_error(differences)
-
-
-def _standard_error(values: Sequence[bool] | Doubles) -> float:
-    """Of their mean: as llama-perplexity's, by one task less than there are."""
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    start, branched = time.perf_counter(), part.net.branched_logits if part.net.branches else None
+    found = mean_log_probabilities(part.choices[group], part.net.lazy_logits, TOKENS_AT_ONCE, branched)
+    values = [value for each in found for value in each]
+    return np.array([*values, time.perf_counter() - start])[:, None]

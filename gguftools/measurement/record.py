@@ -171,5 +171,6 @@ def _difference(found: dict[str, Any], head: dict[str, Any]) -> str:
     before, now = found.get("plan") or {}, head["plan"]
     for name, value in now.items():
         if before.get(name) != value:
-            return f"{name} is another" if len(str(value)) > 40 else f"{name} was {before.get(name)}, it is {value} now"
+            long = max(len(str(value)), len(str(before.get(name)))) > 40
+            return f"{name} is another" if long else f"{name} was {before.get(name)}, it is {value} now"
     return "it was begun by another version"
