@@ -91,18 +91,20 @@ class Record:
 
     def _take(self, line: bytes) -> bool:
         """Whether a line is whole, and says what one of ours would."""
+        if not line.endswith(b"\n"):
+            return False
         try:
             entry = json.loads(line)
             if isinstance(entry, dict):
                 device, inode, size, time = map(int, entry[OUTPUT])
                 self._output = device, inode, size, time
-                return line.endswith(b"\n")
+                return True
             window, crc, text = entry
             raw = base64.b64decode(text, validate=True)
             count = self._sizes[window]
         except (ValueError, TypeError, LookupError):
             return False
-        if not line.endswith(b"\n") or window < 0 or zlib.crc32(raw) != crc or len(raw) != 8 * count * self._columns:
+        if window < 0 or zlib.crc32(raw) != crc or len(raw) != 8 * count * self._columns:
             return False
         self._values[window] = np.frombuffer(raw, "<f8").reshape(count, self._columns).astype(np.float64)
         return True
@@ -167,7 +169,8 @@ def _difference(found: dict[str, Any], head: dict[str, Any]) -> str:
         for name, *numbers in head["files"]:
             if before.get(name) != numbers:
                 return f"{name} was changed since" if name in before else f"{name} was not measured there"
-        return "it has more files"
+        same = sorted(map(str, found["files"])) == sorted(map(str, head["files"]))
+        return "its files are in another order" if same else "it has more files"
     before, now = found.get("plan") or {}, head["plan"]
     for name, value in now.items():
         if before.get(name) != value:

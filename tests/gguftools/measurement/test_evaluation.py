@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguftools.conversion.convert import convert
+from gguftools.measurement.divergence import divergence
 from gguftools.measurement.evaluation import BENCHMARKS, evaluate
 from gguftools.measurement.evaluation_figures import paired, score_of, wilson
 from gguftools.measurement.evaluation_report import EvaluationReport
@@ -16,6 +17,8 @@ from quants.errors import FileError, OptionError
 from ...conftest import DATA, ROOT
 from ...findings.tool import typed
 from . import task_files
+
+TEXT = ROOT / "examples" / "persuasion.txt"
 
 GOLDEN = json.loads((DATA / "golden" / "austen-4m-evaluation.json").read_text())
 FEW = 40  # the first so many draws are those of a longer draw
@@ -84,6 +87,55 @@ def test_a_quantized_file_beside_another(model, quantized, files):
     assert done == sorted(set(done))
     scores = [score.score for file in result.files for score in file.tests.values()]
     assert [share for done, _, share in told if done % FEW == 0] == scores
+
+
+def test_an_interrupted_run_goes_on_at_its_tasks(model, quantized, files, tmp_path):
+    record = tmp_path / "record"
+    given = {"winogrande": files["winogrande"], "multiple_choice": files["multiple_choice"], "tasks": 40}
+    want = evaluate([model, quantized], **given)
+    begun = []
+
+    def progress(done, total, score):
+        begun.append(done)
+        if done > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate([model, quantized], record=record, progress=progress, **given)
+    lines = record.read_bytes().count(b"\n")
+    assert lines == 1 + len(begun)
+    others = [({"seed": 2}, "seed was 1, it is 2 now"), ({"tasks": 41}, "tasks was 40, it is 41 now"),
+              ({"precision": "exact"}, "precision was float32"), ({"winogrande": None}, "winogrande is another"),
+              ({"hellaswag": files["hellaswag"]}, "hellaswag is another")]  # fmt: skip
+    for other, what in others:
+        with pytest.raises(FileError, match=what):
+            evaluate([model, quantized], record=record, **{**given, **other})
+    with pytest.raises(FileError, match="its files are in another order"):
+        evaluate([quantized, model], record=record, **given)
+    with pytest.raises(FileError, match=r"measurement was evaluation, it is divergence now"):
+        divergence(model, quantized, record=record, text=TEXT, n_ctx=128, chunks=2)
+    times = []
+
+    def kept(done, total, score):
+        times.append(record.read_bytes().count(b"\n"))
+
+    got = evaluate([model, quantized], record=record, progress=kept, **given)
+    assert times[: lines - 1] == [lines] * (lines - 1)
+    assert times[lines] > lines
+    assert plain(got) == plain(want)
+    assert not record.exists()
+    for file, other in zip(got.files, want.files, strict=True):
+        assert all(score.seconds > 0 for score in file.tests.values())
+        assert list(file.tests) == list(other.tests)
+
+
+def plain(result):
+    """All but the seconds."""
+    found = result.as_dict()
+    for file in found["files"]:
+        for score in file["tests"].values():
+            del score["seconds"]
+    return found
 
 
 @pytest.mark.parametrize("test", ["hellaswag", "winogrande", "multiple_choice"])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gguftools.files.atomic import NOTHING
-from gguftools.measurement.record import recorded
+from gguftools.files.locks import state_of
+from gguftools.measurement.record import recorded, remove_record
 from quants.errors import FileError, OptionError
 
 SIZES = [3, 2, 3]
@@ -22,8 +23,8 @@ def source(tmp_path):
     return path
 
 
-def begin(path, source, plan=None, columns=4, reads=NOTHING):
-    return recorded(path, plan or {"n_ctx": 512, "texts": "7" * 64}, [source], SIZES, columns, reads)
+def begin(path, source, plan=None, columns=4, reads=NOTHING, keep=False):
+    return recorded(path, plan or {"n_ctx": 512, "texts": "7" * 64}, [source], SIZES, columns, reads, keep)
 
 
 def interrupted(path, source, windows, done=0):
@@ -100,6 +101,56 @@ def test_another_runs_record_is_refused(cut, source):
 def test_two_runs_do_not_share_one(cut, source):
     with begin(cut, source), pytest.raises(FileError, match="another run is writing"), begin(cut, source):
         pass
+
+
+def test_what_is_written_beside_it(cut, source, tmp_path):
+    output = tmp_path / "base.gguf"
+    output.write_text("base")
+    with begin(cut, source, keep=True) as record:
+        assert not record.is_output(output)
+        record.note(2, VALUES[2])
+        record.note_output(state_of(output))
+    with begin(cut, source, keep=True) as record:
+        assert record.done == 3
+        assert record.is_output(output)
+        assert not record.is_output(source)
+        assert not record.is_output(tmp_path / "absent")
+    cut.write_bytes(cut.read_bytes()[:-1])
+    with begin(cut, source) as record:
+        assert record.done == 3
+        assert not record.is_output(output)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"output": 3}\n', b'{"output": [1, 2]}\n', b'{"output": ["a", 2, 3, 4]}\n', b"{}\n"]
+)
+def test_lies_about_what_is_written_are_cut(cut, source, line):
+    whole = cut.read_bytes()
+    cut.write_bytes(whole + line)
+    interrupted(cut, source, [], done=2)
+    assert cut.read_bytes() == whole
+
+
+def test_one_that_is_kept_is_removed_on_request(tmp_path, source):
+    path = tmp_path / "record"
+    with begin(path, source, keep=True) as record:
+        record.note(1, VALUES[1])
+    with begin(path, source, keep=True) as record:
+        assert record.done == 1
+        remove_record(path)  # another run has it
+        assert path.exists()
+    remove_record(path)
+    assert not path.exists()
+    remove_record(path)
+    remove_record(None)
+    path.write_text("mine")
+    remove_record(path)
+    assert path.read_text() == "mine"
+
+
+def test_one_with_nothing_in_it_goes(tmp_path, source):
+    interrupted(tmp_path / "record", source, [])
+    assert not (tmp_path / "record").exists()
 
 
 def test_a_strangers_file_stays(tmp_path, source):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -102,9 +99,9 @@ def test_what_goes_with_which_form(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def call(*words):
+def call(*words, check=True):
     return subprocess.run(
-        [sys.executable, "-m", "gguftools", "divergence", *map(str, words)], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "gguftools", "divergence", *map(str, words)], capture_output=True, text=True, check=check
     )
 
 
@@ -136,24 +133,76 @@ def test_an_interrupted_run_goes_on_at_its_window(files, tmp_path):
     assert not journal_path(base).exists()
 
 
-def test_a_kill_loses_no_window_that_was_done(files, tmp_path):
-    base, record = tmp_path / "base.gguf", tmp_path / "record"
-    words = [files["F16"], files["Q4_0"], "-f", TEXT, "-c", "128", "--json", "--record", record, "--save-base", base]
-    command = [sys.executable, "-m", "gguftools", "divergence", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        end = time.monotonic() + 120
-        while not record.exists() or record.read_bytes().count(b"\n") < 3:
-            assert child.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.002)
-        os.kill(child.pid, signal.SIGKILL)
-    noted = record.read_bytes()
-    windows = noted.count(b"\n") - 1
-    finished = call(*words)
-    got = json.loads(finished.stdout)
-    want = divergence(files["F16"], files["Q4_0"], text=TEXT, n_ctx=128)
-    assert got["texts"][0]["windows"] > windows >= 2
-    assert np.allclose(got["files"][0]["chunks"], want.files[0].chunks, rtol=1e-12)
+@pytest.mark.parametrize("name", ["base.gguf", "base.kld"])
+def test_a_base_that_has_its_name_is_not_written_again(files, tmp_path, name):
+    """A kill between naming the base and removing the record leaves both."""
+    base, record = tmp_path / name, tmp_path / "record"
+    given = {"save_base": base, "record": record, **CHOSEN}
+    want = divergence(files["F16"], files["Q4_0"], keep_record=True, **given)
+    before, whole = base.stat(), record.read_bytes()
+    partial_path(base).hardlink_to(base)  # as a kill in the middle of naming it leaves them
+    journal_path(base).write_text(json.dumps({"gguftools": 1, "bytes": before.st_size}) + "\n")
+    got = divergence(files["F16"], files["Q4_0"], **given)
     assert of_files(got) == of_files(want)
+    assert (base.stat().st_ino, base.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    record.write_bytes(whole)
+    base.write_bytes(base.read_bytes())
+    with pytest.raises(FileError, match="already exists"):
+        divergence(files["F16"], files["Q4_0"], **given)
+    assert record.read_bytes() == whole
+
+
+def test_a_refused_run_leaves_no_record(files, tmp_path):
+    base = tmp_path / "base.gguf"
+    base.write_text("mine")
+    with pytest.raises(FileError, match="already exists"):
+        divergence(files["F16"], save_base=base, record=tmp_path / "record", **CHOSEN)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.gguf"]
+    done = call(files["F16"], files["Q4_0"], "--record", tmp_path / "r", "--html", tmp_path / "r", check=False)
+    assert done.returncode == 1
+    assert "cannot be the record and an output at once" in done.stderr
+
+
+def test_a_report_that_cannot_be_written_costs_no_measurement(files, tmp_path):
+    record = tmp_path / "record"
+    words = [files["F16"], files["Q4_0"], "-f", TEXT, "-c", "128", "--chunks", "3", "--record", record]
+    command = [sys.executable, "-m", "gguftools", "divergence", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.close()  # nobody reads what it prints
+        child.communicate()
+    assert record.read_bytes().count(b"\n") == 4
+    assert "KL(base" in call(*words).stdout
     assert not record.exists()
-    assert of_files(divergence(base, files["Q4_0"])) == of_files(want)
+
+
+def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path):
+    base, record, whole = (tmp_path / name for name in ("base.kld", "record", "whole.kld"))
+    divergence(files["F16"], save_base=whole, **CHOSEN)
+
+    def progress(number, count, mean):
+        if number == 4:
+            raise KeyboardInterrupt
+
+    given = {"save_base": base, "record": record, **CHOSEN}
+    with pytest.raises(KeyboardInterrupt):
+        divergence(files["F16"], progress=progress, **given)
+    assert not base.exists()
+    lines = journal_path(base).read_text().splitlines()
+    assert [json.loads(line)[0] for line in lines[1:]] == [0, 1, 2, 3]
+    assert record.read_bytes().count(b"\n") == 5
+    with partial_path(base).open("r+b") as file:
+        file.seek(base_offset(whole, 1) + 40)
+        file.write(b"damaged")
+    told = []
+    divergence(files["F16"], progress=lambda number, *_: told.append(number), **given)
+    assert told == [1, 2, 3, 4, 5, 6]
+    assert base.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base.kld", "whole.kld"]
+
+
+def base_offset(base, window):
+    """Where a window's rows begin."""
+    n_ctx, vocabulary, windows = np.fromfile(base, "<i4", 3, offset=8).tolist()
+    return 20 + 4 * n_ctx * windows + window * 63 * (4 + 2 * ((vocabulary + 1) // 2)) * 2
