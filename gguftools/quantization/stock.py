@@ -56,5 +56,5 @@ def _check(tensor: Tensor, exactly: bool) -> None:
     if not form.has_codec:
         raise FormatError(f"{where} that is not known here: it can be copied, not decoded", "the recipe COPY keeps it")
     if exactly and form.same_values is None:
-        hint = "name a recipe instead, such as Q8_0, with --allow-requantize; or F32, which rounds nothing"
+        hint = "quantize to Q8_0, or without any rounding to F32, with --allow-requantize"
         raise FormatError(f"{where} whose values no format of llama.cpp holds exactly", hint)

@@ -200,7 +200,8 @@ def _codecs(files: Sequence[FilePlan], statistics: bool) -> Iterator[Codec]:
     """What will encode and decode, so that nothing is compiled within a task."""
     for item in (item for file in files for item in file.items if not item.is_copy):
         yield Codec(item.format.name, "encode" if item.importance is None else "weighted")
-        yield Codec(item.tensor.format.name, "decode")
+        if not item.tensor.format.dialect:
+            yield Codec(item.tensor.format.name, "decode")
         if statistics:
             yield Codec(item.format.name, "decode")
             yield Codec("F32", "deviation")

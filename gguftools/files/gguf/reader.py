@@ -19,6 +19,7 @@ import struct
 import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,18 @@ def stored_bytes(form: Format, shape: tuple[int, ...]) -> int | None:
     if width % form.block_size or rows % form.rows_together:
         return None
     return math.prod(above) * rows * form.row_bytes(width) + form.tail_bytes
+
+
+def fit(sizes: dict[Format, int | None], room: int, alignment: int, is_last: bool) -> list[Format]:
+    """The formats in which a tensor has so many bytes up to the next; of the last tensor, whatever more follows.
+
+    A last tensor that lacks bytes is in any of them: the file was cut short.
+    """
+    known = {form: size for form, size in sizes.items() if size is not None}
+    found = [form for form, size in known.items() if size <= room < size + alignment]
+    if found or not is_last:
+        return found
+    return [form for form, size in known.items() if size <= room] or list(known)
 
 
 class _Header:
@@ -402,37 +415,47 @@ class _Header:
     def settle_dialects(self, entries: list[Unsettled], data_offset: int, alignment: int) -> None:
         """Find by their sizes what the tensors are whose type means several things, or nothing to ggml itself.
 
+        A file is of one program: what a type means is what fits all its tensors, and where several do, ggml's own.
         Raises FileError for a size that fits none of the meanings.
         """
-        offsets = sorted({offset for _, _, _, offset, _ in entries})
-        after = dict(zip(offsets, [*offsets[1:], None], strict=True))
-        left = self.size - data_offset
-        for index, kind in self.unsettled.items():
-            name, shape, form, offset, nbytes = entries[index]
-            following = after[offset]
-            room = max(0, (left if following is None else following) - offset)
-            if form is not None and align(nbytes, alignment) == align(room, alignment):
+        offsets = sorted({entry[3] for entry in entries})
+        after = dict(pairwise(offsets))
+        in_order = sorted(self.unsettled, key=lambda index: entries[index][3])
+        for kind in set(self.unsettled.values()):
+            indices = [index for index in in_order if self.unsettled[index] == kind]
+            own = {form for _, _, form, _, _ in map(entries.__getitem__, indices) if form}
+            left = {i: max(0, after.get(entries[i][3], self.size - data_offset) - entries[i][3]) for i in indices}
+            if all(entries[i][2] and align(entries[i][4], alignment) == align(left[i], alignment) for i in indices):
                 continue  # as in any file of ggml's own
-            sizes = {each: stored_bytes(each, shape) for each in ([form] if form else []) + list(meanings(kind))}
-            fitting = [each for each, size in sizes.items() if size is not None and size <= room < size + alignment]
-            if fitting:
-                if self.byte_order == "big":
-                    what = f"{fitting[0].name}, a format of {fitting[0].dialect}"
+            every = [*own, *meanings(kind)]
+            forms = every
+            for index in indices:
+                name, shape, _, offset, _ = entries[index]
+                if 0 in shape:
+                    continue
+                sizes = {form: stored_bytes(form, shape) for form in every}
+                fitting = fit(sizes, left[index], alignment, offset not in after)
+                forms = [form for form in forms if form in fitting]
+                if not forms:
+                    raise self.misfit(name, shape, kind, left[index], sizes)
+            for index in indices:
+                name, shape, _, offset, _ = entries[index]
+                if forms[0].dialect and self.byte_order == "big":
+                    what = f"{forms[0].name}, a format of {forms[0].dialect}"
                     raise self.error(f"tensor {quote(name)} is {what}, which has no big-endian files")
-                entries[index] = name, shape, fitting[0], offset, sizes[fitting[0]] or 0
-            elif form is None or following is not None or nbytes < room:
-                raise self.misfit(name, shape, kind, room, sizes)
+                size = 0 if 0 in shape else stored_bytes(forms[0], shape) or 0
+                entries[index] = name, shape, forms[0], offset, size
 
     def misfit(
         self, name: str, shape: tuple[int, ...], kind: int, room: int, sizes: dict[Format, int | None]
     ) -> FileError:
         """What to say of a tensor whose bytes are as many as no meaning of its type has."""
         known = [
-            f"{form.name}{f' ({form.dialect})' if form.dialect else ''} "
-            + (f"{size} bytes" if size is not None else f"not rows of {shape[-1] if shape else 1}")
+            f"{form.name}{f' ({form.dialect})' if form.dialect else ''}: "
+            + (f"{size} bytes" if size is not None else "not this shape")
             for form, size in sizes.items()
         ]
-        has = f"tensor {quote(name)} of shape {shape} and type {kind} has {room} bytes"
+        has = f"tensor {quote(name)} of shape {shape} and type {kind} has {max(0, room)} bytes"
         return self.error(f"{has}, which is none of what it may be: {', '.join(known)}")
 
     def tail(self, form: Format, end: int) -> NDArray[np.uint8]:

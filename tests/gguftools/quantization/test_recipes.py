@@ -142,12 +142,13 @@ def test_as_recorded(name: str, case: str) -> None:
 def test_every_recorded_recipe_is_known() -> None:
     assert {name: recipe_named(name).file_type for name in GOLDEN["ftypes"]} == GOLDEN["ftypes"]
     assert {alias: recipe_named(alias).name for alias in GOLDEN["aliases"]} == GOLDEN["aliases"]
-    assert len(RECIPES) == 36
+    assert len(RECIPES) == 37  # STOCK is not among the recorded
 
 
 def test_typical_bits_are_the_recorded_ones() -> None:
     recorded = GOLDEN["models"]["llama-3.1-8b"]["recipes"]
-    assert {n: r.typical_bits for n, r in RECIPES.items()} == {n: recorded[n]["bpw"] for n in RECIPES}
+    known = {n: r.typical_bits for n, r in RECIPES.items() if n != "STOCK"}
+    assert known == {n: recorded[n]["bpw"] for n in known}
 
 
 def test_visit_order_is_the_recorded_one() -> None:

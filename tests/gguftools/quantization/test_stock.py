@@ -1,0 +1,166 @@
+"""Files of forks in the commands: copied as they are, said in llama.cpp's formats, quantized, run and compared."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gguftools
+from archs.metadata import Metadata
+from gguftools.files.gguf.reader import open_gguf
+from gguftools.model import load
+from quants import Tensor
+from quants.dialects import readings
+from quants.errors import FormatError, OptionError
+
+from ...conftest import DATA
+from ...dialects import in_dialect
+from ..models import write_model
+
+BIG = {"Q4_K": "Q4_K_R4", "Q6_K": "Q6_K_R4", "Q5_0": "Q5_0_R4", "Q8_0": "Q8_0_R8"}
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory, shared):
+    path = tmp_path_factory.mktemp("stock") / "m-Q4_K_M.gguf"
+    gguftools.quantize(shared / "models" / "austen-4m", "Q4_K_M", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def interleaved(stock):
+    return in_dialect(stock.with_name("m-R4.gguf"), stock, BIG)
+
+
+@pytest.fixture(scope="module")
+def lossy(tmp_path_factory):
+    """Tensors of every kind: one whose values no format of llama.cpp holds, a scale behind a tensor, one of ggml's."""
+    golden = np.load(DATA / "dialects" / "blocks.npz")
+
+    def stored(name):
+        form, raw = readings()[name].format, golden[f"{name}.raw"]
+        tail = golden.get(f"{name}.tail")
+        return Tensor(name, (len(raw), 512), form, lambda start, stop: raw[start:stop], tail=tail)
+
+    metadata = Metadata()
+    metadata["general.architecture"] = "llama"
+    tensors = {"blk.0.ffn_up.weight": stored("IQ4_K"), "blk.0.ffn_gate.weight": stored("I2_S"),
+               "blk.0.ffn_down.weight": stored("IQ4_KS_R4"), "output_norm.weight": np.ones(512)}  # fmt: skip
+    return write_model(tmp_path_factory.mktemp("lossy") / "m.gguf", metadata, tensors)
+
+
+def raw_of(path):
+    """Of each tensor, its format and what it has in the file, behind its rows too."""
+    found = {}
+    for name, tensor in open_gguf(path).tensors.items():
+        tail = b"" if tensor.tail is None else tensor.tail.tobytes()
+        found[name] = tensor.format.name, hashlib.sha256(tensor.raw().tobytes() + tail).hexdigest()
+    return found
+
+
+def test_interleaved_rows_become_what_they_were(stock, interleaved, tmp_path):
+    assert {tensor.format.name for tensor in open_gguf(interleaved).tensors.values()} == {"Q4_K_R4", "Q6_K_R4", "F32"}
+    report = gguftools.quantize(interleaved, "STOCK", tmp_path / "x.gguf", memory=1 << 16)
+    assert raw_of(tmp_path / "x.gguf") == raw_of(stock)
+    assert [line for line in report.warnings if "Q4_K_R4 of ik_llama.cpp (25 tensors) is read as Q4_K" in line]
+
+
+def test_they_are_kept_as_they_are_where_nobody_asks(interleaved, tmp_path):
+    gguftools.quantize(interleaved, "COPY", tmp_path / "x.gguf")
+    assert raw_of(tmp_path / "x.gguf") == raw_of(interleaved)
+    with pytest.raises(OptionError, match="which COPY keeps and others change"):
+        gguftools.quantize(interleaved, ["COPY", "STOCK"], tmp_path)
+
+
+def test_other_recipes_copy_what_already_has_their_format(stock, interleaved, tmp_path):
+    gguftools.quantize(interleaved, "Q4_K_M", tmp_path / "x.gguf")
+    assert raw_of(tmp_path / "x.gguf") == raw_of(stock)
+
+
+def test_a_file_of_ggml_is_copied_and_told_so(stock, tmp_path):
+    report = gguftools.quantize(stock, "STOCK", tmp_path / "x.gguf")
+    assert raw_of(tmp_path / "x.gguf") == raw_of(stock)
+    assert any("nothing is changed" in line for line in report.warnings)
+
+
+def test_values_that_no_format_holds_are_refused_and_quantized_on_demand(lossy, tmp_path):
+    with pytest.raises(FormatError, match=r"'blk.0.ffn_up.weight' is IQ4_K, a format of ik_llama.cpp whose values no"):
+        gguftools.quantize(lossy, "STOCK", tmp_path / "x.gguf")
+    with pytest.raises(OptionError, match=r"is IQ4_KS_R4 in m.gguf; encoding it again as Q8_0 loses quality"):
+        gguftools.quantize(lossy, "Q8_0", tmp_path / "x.gguf")
+    assert not list(tmp_path.iterdir())
+    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", allow_requantize=True)
+    before, after = open_gguf(lossy).tensors, open_gguf(tmp_path / "x.gguf").tensors
+    for name, tensor in before.items():
+        assert after[name].format.name == "F32"
+        assert np.array_equal(after[name].float32(), tensor.float32())
+
+
+@pytest.mark.parametrize("source", ["interleaved", "lossy"])
+def test_bytes_survive_whatever_moves_them(source, request, tmp_path):
+    path = request.getfixturevalue(source)
+    wanted = raw_of(path)
+    shards = gguftools.split(path, tmp_path / "part", max_tensors=2)
+    gguftools.merge(shards.shards[0].path, tmp_path / "whole.gguf")
+    assert raw_of(tmp_path / "whole.gguf") == wanted
+    gguftools.quantize(path, "COPY", tmp_path / "copy.gguf", resume=False)
+    assert raw_of(tmp_path / "copy.gguf") == wanted
+    gguftools.set_metadata(tmp_path / "copy.gguf", {"general.name": "x" * 10_000})
+    assert raw_of(tmp_path / "copy.gguf") == wanted
+    first, second = (gguftools.hash(each, ["sha256"]).digests for each in (path, tmp_path / "copy.gguf"))
+    assert {each.tensor: each.hex for each in first if each.tensor} == {
+        each.tensor: each.hex for each in second if each.tensor
+    }
+
+
+def test_the_hash_counts_what_is_behind_the_rows(lossy):
+    tensor = open_gguf(lossy).tensors["blk.0.ffn_gate.weight"]
+    wanted = hashlib.sha256(tensor.raw().tobytes() + tensor.tail.tobytes()).hexdigest()
+    digests = gguftools.hash(lossy, ["sha256"]).digests
+    assert next(each.hex for each in digests if each.tensor == "blk.0.ffn_gate.weight") == wanted
+
+
+def test_a_file_of_a_fork_runs_as_what_it_was_made_of(stock, interleaved):
+    tokens = [1, 20, 300, 4, 50]
+    assert np.array_equal(load(interleaved).logits(tokens), load(stock).logits(tokens))
+
+
+def test_differences_are_those_of_the_values(stock, interleaved):
+    found = gguftools.diff(stock, interleaved)
+    assert {each.kind for each in found.tensors} == {"same", "type"}
+    assert {each.figures.max_error for each in found.tensors} == {0.0}
+
+
+def test_validate_names_them_and_finds_what_is_no_number(lossy, interleaved, tmp_path):
+    told = {problem.where: problem.message for problem in gguftools.validate(interleaved).problems}
+    assert "type 212 is by its size a format of ik_llama.cpp" in told["Q4_K_R4"]
+    assert "`gguftools quantize FILE STOCK` makes it Q4_K" in told["Q4_K_R4"]
+    told = {problem.where: problem.message for problem in gguftools.validate(lossy).problems}
+    assert "a format of BitNet; llama.cpp has none with these values" in told["I2_S"]
+    raw = bytearray(lossy.read_bytes())
+    file = open_gguf(lossy)
+    at = file.offsets["blk.0.ffn_down.weight"]
+    raw[at : at + 4] = np.float32(np.nan).tobytes()
+    (tmp_path / "nan.gguf").write_bytes(raw)
+    told = {problem.where: problem.message for problem in gguftools.validate(tmp_path / "nan.gguf").problems}
+    assert "NaN or infinity" in told["blk.0.ffn_down.weight"]
+
+
+def test_show_names_them(lossy):
+    command = [sys.executable, "-m", "gguftools", "show", str(lossy), "--json"]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    types = {each["name"]: (each["type"], each["bytes"]) for each in shown["tensors"]}
+    assert types["blk.0.ffn_gate.weight"] == ("I2_S", 4 * 128 + 32)
+    assert types["blk.0.ffn_up.weight"][0] == "IQ4_K"
+
+
+def test_values_are_exported(lossy, tmp_path):
+    gguftools.export(lossy, tmp_path / "x.safetensors")
+    from safetensors.numpy import load_file
+
+    found = load_file(tmp_path / "x.safetensors")
+    for name, tensor in open_gguf(lossy).tensors.items():
+        assert np.array_equal(found[name], tensor.float32())
