@@ -77,8 +77,8 @@ _SCHEME = Fields({
     }),
 })  # fmt: skip
 QUANTIZATION: dict[str, Kind] = _by_key({  # of all methods that are read
-    "quant_method checkpoint_format packing_format format quant_algo version": TEXT,
-    "is_marlin_format load_in_4bit load_in_8bit": FLAG,
+    "quant_method checkpoint_format packing_format format quant_algo version linear_class quantization_mode": TEXT,
+    "is_marlin_format load_in_4bit load_in_8bit use_rms_norm": FLAG,
     "group_size q_group_size": Either((Whole(-1), TEXT)),
     "bits w_bit": Whole(1, 64),
     "weight_block_size": ListOf(Whole(1), 2),

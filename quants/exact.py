@@ -57,7 +57,7 @@ def _room(size: int) -> NDArray[np.int64]:
 def _signed(bits: Bits, size: int, low: int, high: int, blocks: NDArray[Any]) -> Codes:
     """Puts the scales, returns the codes from 0 on: (blocks, size)."""
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
-    units.fit_signed(bits, size, low, high, _room(size), scales, codes)
+    units.fit_signed(bits.view(np.float32), bits, size, low, high, _room(size), scales, codes)
     blocks["d"] = scales
     counted: Codes = (codes.reshape(-1, size) - np.int8(low)).view(np.uint8)
     return counted

@@ -76,7 +76,7 @@ class Search:
         return said._replace(reason=reason, blocks=found.blocks, inexact=found.count)
 
 
-ON_NO_GRID = "its values are no integers times a scale"
+ON_NO_GRID = "no float16 scale makes integers of its values"
 
 
 def write_exact(

@@ -18,6 +18,7 @@ Codes = NDArray[np.int8]
 
 SPAN = 20  # how many times a block's values may differ by two, which keeps the numbers under 2^44
 LARGEST_HALF = 65504.0
+NEAREST = np.float32(3 << 22)  # added, and taken away again, leaves the nearest whole number
 NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
 
 
@@ -80,12 +81,45 @@ def _half(number: int, exponent: int, divisor: int) -> float:
     return value if value <= LARGEST_HALF else 0.0
 
 
+@inlined
+def _fits_smallest(values: Scales, bits: Bits, at: int, size: int, low: int, high: int, codes: Codes) -> float:
+    """The smallest magnitude, where it is a float16 and all values are multiples of it, low … high times; else 0.
+
+    Most blocks have a code of 1 or -1, and this takes a fifth of the time.
+    """
+    least = np.int32(0x7FFFFFFF)
+    for i in range(at, at + size):
+        magnitude = bits[i] & 0x7FFFFFFF
+        least = min(least, magnitude if magnitude else np.int32(0x7FFFFFFF))
+    if least & 0x1FFF or not 0x38800000 <= least < 0x47800000:  # all but normal float16
+        return 0.0
+    d = np.float32(np.int64(least & 0x007FFFFF | 0x00800000)) * np.float32(2.0 ** ((least >> 23) - 150))
+    inverse, wrong, lowest, highest = np.float32(1) / d, 0, np.int32(0), np.int32(0)
+    for i in range(at, at + size):
+        whole = values[i] * inverse + NEAREST - NEAREST
+        wrong += whole * d != values[i]
+        code = np.int32(whole)
+        lowest, highest = min(lowest, code), max(highest, code)
+    turned = lowest < low or highest > high
+    if wrong or (turned and (-highest < low or -lowest > high)):
+        return 0.0
+    d, inverse = (-d, -inverse) if turned else (d, inverse)
+    for i in range(at, at + size):
+        codes[i] = np.int8(np.int32(values[i] * inverse + NEAREST - NEAREST))
+    return float(d)
+
+
 @kernel
-def fit_signed(bits: Bits, size: int, low: int, high: int, numbers: Numbers, scales: Scales, codes: Codes) -> None:
+def fit_signed(
+    values: Scales, bits: Bits, size: int, low: int, high: int, numbers: Numbers, scales: Scales, codes: Codes
+) -> None:
     """value = scale * code, codes low … high. The scale is positive where it can be, so that zeros are."""
     reach = max(-low, high)
     for b in range(scales.size):
-        scales[b], times, unit = 0, 0, np.int64(1)
+        d = _fits_smallest(values, bits, size * b, size, low, high, codes)
+        scales[b], times, unit = d, 0, np.int64(1)
+        if d:
+            continue
         exponent = _whole_numbers(bits, size * b, size, numbers)
         if exponent < 1000:
             unit = max(_divisor(numbers, 0, size, 0, reach), np.int64(-1))

@@ -223,6 +223,25 @@ def bitsandbytes_int8(weight: np.ndarray) -> Written:
     return parts, values
 
 
+def bitnet(divides: bool = True, scale: float | None = None, plain: bool = False) -> Writer:
+    """divides: the scale is the inverse of what values are multiplied with. plain: values as bfloat16."""
+
+    def write(weight: np.ndarray) -> Written:
+        mean = np.float32(scale or np.abs(weight).mean())
+        values = np.clip(np.rint(weight / mean), -1, 1)
+        codes = (values + 1).astype(np.uint8).reshape(4, -1, weight.shape[1])
+        packed = codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
+        kept = np.float32(1) / mean if divides else mean
+        bits = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        parts: Parts = {
+            "weight": ("BF16", bits) if plain else ("U8", packed), "weight_scale": ("F32", np.array([kept])),
+        }  # fmt: skip
+        meant = values.astype(np.float32) / kept if divides else values.astype(np.float32) * kept
+        return parts, meant
+
+    return write
+
+
 def compressed(form: str, **weights: Any) -> dict[str, Any]:
     """The quantization_config of compressed-tensors for one group of layers."""
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
@@ -270,5 +289,9 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "modelopt-nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4()),
     "modelopt-nvfp4-one": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(1.0)),
     "modelopt-nvfp4-power": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, nvfp4(4.0)),
+    "bitnet": ({"quant_method": "bitnet", "modules_to_not_convert": None}, bitnet()),
+    "bitnet-auto": ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+                    bitnet(False, 0.125)),
+    "bitnet-auto-plain": ({"quant_method": "bitnet", "linear_class": "autobitlinear"}, bitnet(False, plain=True)),
 }
 BLOCKS = {"compressed-mxfp4": "MXFP4", "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4"}

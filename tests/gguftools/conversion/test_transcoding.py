@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import gguftools
+from archs.packed import unpacked
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.safetensors import open_safetensors
 from quants import decode, encode
 from quants.errors import FormatError, OptionError
+from quants.exact import exact_blocks, formats_that_fit
 from runtime.model import Model
+from tests.archs.packed.test_libraries import FILES, settings
 from tests.archs.packed.writers import CASES, Parts, Writer, compressed, gptq, packed
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
 
@@ -24,11 +27,11 @@ EXPECTED = {
     "awq": "Q5_0", "auto-round": "Q5_0", "auto-round-v2": "Q5_0", "auto-round-awq": "Q5_0",
     "compressed-int4": "Q4_0", "compressed-int4-zero": "Q5_0", "compressed-int4-zero-i8": "Q5_0",
     "compressed-int3": "Q4_0", "compressed-int3-whole": "Q4_0", "compressed-mxfp4": "MXFP4",
-    "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4",
+    "bitnet-auto": "TQ1_0", "modelopt-nvfp4-one": "NVFP4", "modelopt-nvfp4-power": "NVFP4",
     **dict.fromkeys(("gptq-3-act-order", "gptq-4-act-order", "compressed-int4-act-order", "gptq-8", "fp8-block",
                      "fp8-block-e8m0", "fp8-tensor", "fbgemm", "compressed-fp8", "compressed-fp8-block",
-                     "compressed-int8", "nf4", "nf4-nested", "nf4-storage", "bitsandbytes-int8", "modelopt-fp8"),
-                    "F32"),
+                     "compressed-int8", "bitnet", "bitnet-auto-plain", "nf4", "nf4-nested", "nf4-storage",
+                     "bitsandbytes-int8", "modelopt-fp8"), "F32"),
 }  # fmt: skip
 
 
@@ -66,7 +69,7 @@ def test_logits_are_those_of_the_float_file(tmp_path: Path) -> None:
     assert np.abs(logits - wanted).max() <= 1e-5 * wanted.std()
 
 
-def written(folder: Path, write: Writer, settings: dict[str, object]) -> tuple[Path, Path]:
+def written(folder: Path, write: Writer, config: dict[str, object]) -> tuple[Path, Path]:
     """The model's first layer by a writer, and what it means."""
     parts: Parts = {}
     plain: Parts = {}
@@ -79,11 +82,11 @@ def written(folder: Path, write: Writer, settings: dict[str, object]) -> tuple[P
             plain[name] = "F32", values
         else:
             parts[name] = plain[name] = "BF16", tensor.elements().reshape(tensor.shape)
-    return checkpoint(folder / "packed", parts, settings), checkpoint(folder / "plain", plain, {})
+    return checkpoint(folder / "packed", parts, config), checkpoint(folder / "plain", plain, {})
 
 
 @pytest.mark.parametrize(
-    ("write", "settings", "form"),
+    ("write", "config", "form"),
     [
         (packed(4, 128), compressed("pack-quantized", num_bits=4, group_size=128), "Q4_0"),
         (packed(5, 64), compressed("pack-quantized", num_bits=5, group_size=64), "Q5_0"),
@@ -95,8 +98,8 @@ def written(folder: Path, write: Writer, settings: dict[str, object]) -> tuple[P
         (gptq(2, 256), {"quant_method": "gptq", "bits": 2, "group_size": 256}, "Q2_0"),  # zero points 1 and 2
     ],
 )
-def test_other_widths_and_groups(write: Writer, settings: dict[str, object], form: str, tmp_path: Path) -> None:
-    folder, plain = written(tmp_path, write, settings)
+def test_other_widths_and_groups(write: Writer, config: dict[str, object], form: str, tmp_path: Path) -> None:
+    folder, plain = written(tmp_path, write, config)
     convert(folder, tmp_path / "exact.gguf", "exact", fallback="F32")
     assert_same_values(tmp_path / "exact.gguf", plain)
     assert layer_formats(tmp_path / "exact.gguf") == {form}
@@ -211,3 +214,23 @@ def test_options_that_mean_nothing(arguments: dict[str, str], problem: str, tmp_
     with pytest.raises((OptionError, FormatError, gguftools.GgufToolsError), match=problem):
         convert(MODEL, tmp_path / "out.gguf", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+# What the libraries themselves stored: the smallest format that holds it; none where scales are float32.
+OF_LIBRARIES = {
+    "auto-round-3": "Q4_0", "auto-round-4": "Q5_0", "auto-round-4_zp": "Q5_0", "auto-round-6": "Q8_0", "awq": "Q5_0",
+    "gptq-2": "Q4_0", "gptq-3": "Q4_0", "gptq-4": "Q5_0", "compressed-mxfp4": "MXFP4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_libraries_stored(path: Path) -> None:
+    tensors = open_safetensors(path)
+    expected = tensors.pop("expected").float32()
+    weight = unpacked({"quantization_config": settings(path)}, tensors).tensors["w.weight"].float32()
+    found = [form for form in formats_that_fit(weight.shape[1]) if not exact_blocks(form, weight)[1].any()]
+    assert next((form.name for form in found if form.name != "Q8_0" or path.stem == "auto-round-6"), None) == (
+        OF_LIBRARIES.get(path.stem)
+    )
+    for form in found:
+        np.testing.assert_array_equal(form.decode(exact_blocks(form, weight)[0]), expected)
