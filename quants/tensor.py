@@ -143,28 +143,29 @@ def from_array(name: str, values: NDArray[Any], origin: str = "") -> Tensor:
 
 
 def restated(tensor: Tensor) -> Tensor:
-    """A tensor in the format of ggml's own that holds exactly its values; where none does, as `with_tail` has it."""
+    """A tensor in the format of ggml's own that holds exactly its values; where none does, rows that can be decoded."""
+    if not tensor.format.dialect:
+        return tensor
+    from .dialects import codec  # here, because few files have anything to restate
+
+    if tensor.tail is not None:
+        tensor = _with_tail(tensor, tensor.tail, codec.of_rows(tensor.format, tensor.tail))
     form = tensor.format
     if form.same_values is None:
-        return with_tail(tensor)
-    from .dialects import codec  # here, because few files have anything to restate
+        return tensor
 
     def read(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return codec.restate(form, raw)
 
-    return replace(tensor, format=format_named(form.same_values), read=_by_groups(tensor, read), tail=None)
+    return replace(tensor, format=format_named(form.same_values), read=_by_groups(tensor, read))
 
 
-def with_tail(tensor: Tensor) -> Tensor:
+def _with_tail(tensor: Tensor, tail: NDArray[np.uint8], form: Format) -> Tensor:
     """A tensor whose rows begin with what is stored behind the last of them, so that each can be decoded by itself."""
-    size, tail = tensor.format.tail_bytes, tensor.tail
-    if not size or tail is None:
-        return tensor
-    form = replace(tensor.format, head_bytes=4, tail_bytes=0)
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
         raw = tensor.raw(start, stop)
-        return np.hstack((np.broadcast_to(tail[:4], (len(raw), 4)), raw))
+        return np.hstack((np.broadcast_to(tail[: form.head_bytes], (len(raw), form.head_bytes)), raw))
 
     return replace(tensor, format=form, read=read, tail=None)
 

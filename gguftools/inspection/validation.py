@@ -15,7 +15,7 @@ from archs.spec import Architecture
 from quants import Format, Tensor
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
-from quants.tensor import readable
+from quants.tensor import readable, restated
 
 from ..files.gguf.reader import GgufFile, align
 from ..files.gguf.writer import RESERVE_KEY
@@ -97,15 +97,15 @@ def validate(
 
 def _tell_dialects(tensors: Iterable[Tensor]) -> Iterator[Problem]:
     """Formats that llama.cpp itself does not read, or reads as something else."""
-    of_format: dict[Format, list[str]] = {}
+    of_format: dict[tuple[Format, Format], list[str]] = {}
     for tensor in tensors:
         if tensor.format.dialect:
-            of_format.setdefault(tensor.format, []).append(tensor.name)
-    for form, names in of_format.items():
+            of_format.setdefault((tensor.format, restated(tensor).format), []).append(tensor.name)
+    for (form, exact), names in of_format.items():
         some = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
         how = "llama.cpp has none with these values"
-        if form.same_values:
-            how = f"`gguftools quantize FILE STOCK` makes it {form.same_values}"
+        if not exact.dialect:
+            how = f"`gguftools quantize FILE STOCK` makes it {exact.name}"
         told = f"type {form.ggml_type} is by its size a format of {form.dialect}; {how}"
         yield Problem(WARNING, form.name, f"{told} ({some})")
 

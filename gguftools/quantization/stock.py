@@ -40,21 +40,23 @@ def in_stock_formats(tensors: Mapping[str, Tensor], recipes: Sequence[Recipe], p
             problem = f"{path.name} has tensors of {form.dialect}'s {form.name}, which COPY keeps and others change"
             raise OptionError(problem, "make the copy by itself")
         return Stock(dict(tensors))
-    for tensor in foreign:
-        _check(tensor, STOCK in names)
-    counts = Counter((each.format.name, each.format.dialect, each.format.same_values or "") for each in foreign)
+    made = {name: restated(tensor) for name, tensor in tensors.items() if tensor.format.dialect}
+    for name, tensor in made.items():
+        _check(tensors[name], tensor, STOCK in names)
+    counts = Counter((tensors[name].format, tensor.format) for name, tensor in made.items())
+    decoded = "decoded: llama.cpp has no format of these values"
     said = tuple(
-        f"{name} of {dialect} ({count} tensor{'s' if count > 1 else ''}) is "
-        + (f"read as {same}, the same values" if same else "decoded: llama.cpp has no format of these values")
-        for (name, dialect, same), count in counts.items()
+        f"{form.name} of {form.dialect} ({count} tensor{'s' if count > 1 else ''}) is "
+        + (decoded if now.dialect else f"read as {now.name}, the same values")
+        for (form, now), count in counts.items()
     )
-    return Stock({name: restated(tensor) for name, tensor in tensors.items()}, said, True)
+    return Stock({name: made.get(name, tensor) for name, tensor in tensors.items()}, said, True)
 
 
-def _check(tensor: Tensor, exactly: bool) -> None:
+def _check(tensor: Tensor, made: Tensor, exactly: bool) -> None:
     form, where = tensor.format, f"tensor {tensor.name!r} is {tensor.format.name}, a format of {tensor.format.dialect}"
     if not form.has_codec:
         raise FormatError(f"{where} that is not known here: it can be copied, not decoded", "the recipe COPY keeps it")
-    if exactly and form.same_values is None:
+    if exactly and made.format.dialect:
         hint = "quantize to Q8_0, or without any rounding to F32, with --allow-requantize"
         raise FormatError(f"{where} whose values no format of llama.cpp holds exactly", hint)

@@ -1,5 +1,6 @@
 """Decoding what dialects store, and saying it in ggml's own formats where one holds the same values exactly."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -39,6 +40,14 @@ def decode(form: Format, raw: RawRows) -> F32Rows:
     values = reading(form).values
     assert values is not None
     return values(heads, fields).reshape(len(raw), -1)
+
+
+def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
+    """A format with one scale behind a tensor as one whose rows begin with it; where it is a half, Q2_0 has it too."""
+    scale = np.ascontiguousarray(tail[:4]).view("<f4")
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_half = scale == scale.astype(np.float16).astype(np.float32)
+    return replace(form, head_bytes=4, tail_bytes=0, same_values="Q2_0" if is_half else None)
 
 
 def restate(form: Format, raw: RawRows) -> RawRows:

@@ -62,6 +62,13 @@ def _i2_s_values(heads: Heads, fields: Fields) -> Floats:
     return scaled(np.broadcast_to(head(heads), (*values.shape[:2], 1)), values)
 
 
+def _i2_s_as_q2_0(heads: Heads, fields: Fields) -> Fields:
+    """For scales that are halves: the same two bits, but that Q2_0 has 2 where BitNet has 0 a second time."""
+    q = np.array([0, 1, 2, 1], np.uint8)[fields["q"]]
+    d = np.ascontiguousarray(heads).view("<f4").astype(np.float16).view(np.uint16).reshape(-1, 1, 1)
+    return _by_64(heads, {"d": np.broadcast_to(d, (*q.shape[:2], 1)), "q": q})
+
+
 def _of(
     dialect: str, name: str, number: int, values: int, size: int, layout: Callable[[], Layout] | None = None,
     same: str | None = None, restated: Restate | None = None,
@@ -76,7 +83,7 @@ READINGS = (
     _of(PRISM, "PQ2_0", 142, 128, 34, lambda: _in_order(128, 2), "Q2_0", _by_64),
     _of(PRISM, "PTQ1_0", 143, 128, 28, _ptq1_0, "Q2_0", _trits_as_q2_0),
     _of("llama-dx", "Q2_0_64", 48, 64, 18, lambda: _in_order(64, 2), "Q2_0"),
-    Reading(dialect_format(BITNET, "I2_S", 36, 128, 32, tail=32), _i2_s, _i2_s_values),
+    Reading(dialect_format(BITNET, "I2_S", 36, 128, 32, tail=32), _i2_s, _i2_s_values, _i2_s_as_q2_0),
     _of("TurboQuant", "TQ3_0", 41, 32, 14),
     _of("EAddario's branches", "IQ2_NL", 43, 32, 10), _of("EAddario's branches", "IQ3_NL", 44, 32, 14),
 )  # fmt: skip

@@ -99,6 +99,25 @@ def test_values_that_no_format_holds_are_refused_and_quantized_on_demand(lossy, 
         assert np.array_equal(after[name].float32(), tensor.float32())
 
 
+@pytest.mark.parametrize(("scale", "wanted"), [(0.75, "Q2_0"), (0.1, None), (1e6, None), (np.nan, None)])
+def test_one_scale_of_a_tensor_is_kept_where_it_is_a_half(scale, wanted, tmp_path):
+    form, raw = readings()["I2_S"].format, np.load(DATA / "dialects" / "blocks.npz")["I2_S.raw"]
+    tail = np.zeros(32, np.uint8)
+    tail[:4] = np.array([scale], "<f4").view(np.uint8)
+    raw[0, 0] = 0xFF  # 3, which is never written, is 0
+    tensor = Tensor("w.weight", (len(raw), 512), form, lambda start, stop: raw[start:stop], tail=tail)
+    source = write_model(tmp_path / "m.gguf", Metadata(), {"w.weight": tensor})
+    if wanted is None:
+        with pytest.raises(FormatError, match="whose values no format of"):
+            gguftools.quantize(source, "STOCK", tmp_path / "x.gguf")
+        return
+    gguftools.quantize(source, "STOCK", tmp_path / "x.gguf")
+    found = open_gguf(tmp_path / "x.gguf").tensors["w.weight"]
+    assert found.format.name == wanted
+    assert np.array_equal(found.float32(), tensor.float32())
+    assert not tensor.float32()[0, [0, 32, 64, 96]].any()
+
+
 @pytest.mark.parametrize("source", ["interleaved", "lossy"])
 def test_bytes_survive_whatever_moves_them(source, request, tmp_path):
     path = request.getfixturevalue(source)
@@ -139,7 +158,8 @@ def test_validate_names_them_and_finds_what_is_no_number(lossy, interleaved, tmp
     assert "type 212 is by its size a format of ik_llama.cpp" in told["Q4_K_R4"]
     assert "`gguftools quantize FILE STOCK` makes it Q4_K" in told["Q4_K_R4"]
     told = {problem.where: problem.message for problem in gguftools.validate(lossy).problems}
-    assert "a format of BitNet; llama.cpp has none with these values" in told["I2_S"]
+    assert "a format of BitNet; `gguftools quantize FILE STOCK` makes it Q2_0" in told["I2_S"]  # 0.75 is a half
+    assert "a format of ik_llama.cpp; llama.cpp has none with these values" in told["IQ4_K"]
     raw = bytearray(lossy.read_bytes())
     file = open_gguf(lossy)
     at = file.offsets["blk.0.ffn_down.weight"]
