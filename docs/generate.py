@@ -39,6 +39,8 @@ from gguftools.console.usage import (  # noqa: E402
     flag,
     options_of,
 )
+from quants import Format  # noqa: E402
+from quants.dialects import readings  # noqa: E402
 from quants.tensor import Tensor  # noqa: E402
 from runtime.model import Model as RunningModel  # noqa: E402
 from runtime.tokenizer import Tokenizer  # noqa: E402
@@ -150,6 +152,22 @@ def formats() -> str:
         for each in sorted(gguftools.formats(), key=lambda each: (each.bits_per_weight, each.name))
     ]
     return table(("format", "bits a weight", "values a block", "bytes a block", "importance weights"), rows)
+
+
+def dialects() -> str:
+    rows = [
+        (f"`{form.name}`", form.dialect, f"{form.ggml_type}", f"{form.bits_per_weight:.4g}", f"{form.block_size}",
+         f"{form.rows_together}", f"{form.head_bytes or ''}", _kept_in(form))
+        for form in (each.format for each in readings().values())
+    ]  # fmt: skip
+    columns = ("format", "of", "type", "bits a weight", "values a block", "rows together", "before a row", "kept in")
+    return table(columns, rows)
+
+
+def _kept_in(form: Format) -> str:
+    if form.tail_bytes:
+        return "`Q2_0`, where its scale is a half"
+    return f"`{form.same_values}`" if form.same_values else "" if form.has_codec else "not decoded"
 
 
 def architectures() -> str:
@@ -293,7 +311,7 @@ def rooms() -> str:
 
 PARTS: Mapping[str, Callable[..., str]] = {
     "added-keys": added_keys, "architectures": architectures, "commands": commands, "contradictions": contradictions,
-    "flags": flags,
+    "dialects": dialects, "flags": flags,
     "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
     "reference": reference, "rooms": rooms,
 }  # fmt: skip
