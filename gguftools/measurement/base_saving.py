@@ -14,7 +14,7 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, output_path
 from ..model import Model
 from ..writing.resume import remove_partial
-from .reading import Reading
+from .reading import Reading, tokens_in
 from .record import Record, check_apart
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ def base_writer(
         return
     if len(reading.tokens) != reading.n_ctx * len(reading.windows):
         raise OptionError("a base in llama.cpp's form has plain text alone, no conversations")
-    size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
-    layout = StoredLayout(reading.n_ctx, size, len(reading.windows))
+    layout = StoredLayout(reading.n_ctx, len(tokens_in(model)), len(reading.windows))
     how |= {"precision": precision, "threads": thread_count(threads)}
     with saved_llama_cpp_base(saving.target, np.array(reading.tokens, np.int64), layout, **how) as rows_writer:
         yield rows_writer

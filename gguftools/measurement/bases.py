@@ -91,11 +91,6 @@ class SavedBase:
     picked: tuple[int, ...] = field(repr=False)
 
     @property
-    def tokens(self) -> NDArray[np.int64]:
-        """What the model was given, of all windows, one after the other."""
-        return np.concatenate([window.inputs for window in self.windows])
-
-    @property
     def windows(self) -> list[Window]:
         """Of all texts."""
         return [window for windows in self.texts.values() for window in windows]

@@ -52,9 +52,14 @@ class Reading:
             begin += text.scored
 
 
+def tokens_in(model: Model) -> list[str]:
+    """Its vocabulary, in the order of ids; none where the file has none."""
+    return list(model.metadata.get("tokenizer.ggml.tokens") or ())
+
+
 def check_vocabulary(model: Model, other: Model) -> None:
     """Raise OptionError where two files would not make the same tokens of a text."""
-    mine, theirs = (list(each.metadata.get("tokenizer.ggml.tokens") or ()) for each in (model, other))
+    mine, theirs = tokens_in(model), tokens_in(other)
     if len(mine) != len(theirs):
         sizes = f"{model.path} has a vocabulary of {len(mine)} tokens, {other.path} one of {len(theirs)}"
         raise OptionError(f"{sizes}; they have to be equal")
@@ -115,7 +120,7 @@ def _read_stored(
         raise OptionError(f"the base was stored with windows of {stored.n_ctx} tokens, not {n_ctx}")
     if len(texts) > 1 or any(text.chat for text in texts):
         raise OptionError("a stored base has one plain text", "name that, or none")
-    size = len(model.metadata.get("tokenizer.ggml.tokens") or ())
+    size = len(tokens_in(model))
     if size != stored.vocabulary:
         sizes = f"the base has a vocabulary of {stored.vocabulary} tokens, {model.path} one of {size}"
         raise OptionError(f"{sizes}; they have to be equal")

@@ -44,11 +44,6 @@ class Record:
         self._end = self._read()
 
     @property
-    def done(self) -> int:
-        """How many windows earlier runs measured."""
-        return len(self._values)
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing is noted in it that would be missed."""
         return not self._values and not self._noted

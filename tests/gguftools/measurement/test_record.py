@@ -27,10 +27,15 @@ def begin(path, source, plan=None, columns=4, reads=NOTHING, keep=False):
     return recorded(path, plan or {"n_ctx": 512, "texts": "7" * 64}, [source], SIZES, columns, reads, keep)
 
 
+def done_in(record):
+    """How many windows earlier runs measured."""
+    return sum(record.earlier(window) is not None for window in range(len(SIZES)))
+
+
 def interrupted(path, source, windows, done=0):
     def run():
         with begin(path, source) as record:
-            assert record.done == done
+            assert done_in(record) == done
             for window in windows:
                 record.note(window, VALUES[window])
             raise KeyboardInterrupt
@@ -49,7 +54,7 @@ def cut(tmp_path, source):
 
 def test_what_was_measured_is_there_and_goes_in_the_end(cut, source):
     with begin(cut, source) as record:
-        assert record.done == 2
+        assert done_in(record) == 2
         for window in (0, 1):
             assert np.array_equal(record.earlier(window), VALUES[window])
         assert record.earlier(2) is None
@@ -71,14 +76,14 @@ def test_a_line_that_was_changed_is_not_believed(cut, source):
     entry[2] = entry[2].replace(entry[2][5], "B" if entry[2][5] == "A" else "A", 1)
     cut.write_bytes(lines[0] + json.dumps(entry).encode() + b"\n" + lines[2])
     with begin(cut, source) as record:
-        assert record.done == 0
+        assert done_in(record) == 0
 
 
 @pytest.mark.parametrize("line", [b"[]", b"[9, 0, ''\n", b'[-1, 0, ""]\n', b'[0, 0, ""]\n', b"\xff\n", b'{"a": 1}\n'])
 def test_lies_are_cut(cut, source, line):
     cut.write_bytes(cut.read_bytes() + line)
     with begin(cut, source) as record:
-        assert record.done == 2
+        assert done_in(record) == 2
 
 
 def test_another_runs_record_is_refused(cut, source):
@@ -111,13 +116,13 @@ def test_what_is_written_beside_it(cut, source, tmp_path):
         record.note(2, VALUES[2])
         record.note_output(state_of(output))
     with begin(cut, source, keep=True) as record:
-        assert record.done == 3
+        assert done_in(record) == 3
         assert record.is_output(output)
         assert not record.is_output(source)
         assert not record.is_output(tmp_path / "absent")
     cut.write_bytes(cut.read_bytes()[:-1])
     with begin(cut, source) as record:
-        assert record.done == 3
+        assert done_in(record) == 3
         assert not record.is_output(output)
 
 
@@ -136,7 +141,7 @@ def test_one_that_is_kept_is_removed_on_request(tmp_path, source):
     with begin(path, source, keep=True) as record:
         record.note(1, VALUES[1])
     with begin(path, source, keep=True) as record:
-        assert record.done == 1
+        assert done_in(record) == 1
         remove_record(path)  # another run has it
         assert path.exists()
     remove_record(path)
