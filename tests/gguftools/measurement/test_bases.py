@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,17 @@ def write(target, measured, only=None, **given):
                 writer.add(number, start, stop, rows if writer.needs_rows else base.states(number, start, stop))
 
         return divergence(windows, base, {"other": other}, save=save)
+
+
+@pytest.mark.parametrize("given", [{}, {"with_output": True}, {"top_k": 3}])
+def test_a_bias_of_the_output_is_kept_with_states(measured, tmp_path, given):
+    windows, base, other, run = measured
+    bias = np.arange(run.output.weight.rows, dtype=np.float32)
+    biased = replace(run, output=replace(run.output, bias=bias))
+    write(tmp_path / "base.gguf", (windows, base, other, biased), **given)
+    assert ("output.bias" in open_gguf(tmp_path / "base.gguf").tensors) == ("top_k" not in given)
+    if "top_k" not in given:
+        assert np.array_equal(open_base(tmp_path / "base.gguf").source.output.bias, bias)
 
 
 def test_states_give_the_same_bits(measured, tmp_path):
@@ -227,6 +239,16 @@ def test_a_file_that_lies_is_one_clear_line(measured, tmp_path, change, message)
         metadata[key] = value
     gguftools.Model(metadata, {**file.tensors, **tensors}).save(tmp_path / "changed.gguf")
     with pytest.raises((FileError, OptionError), match=message):
+        open_base(tmp_path / "changed.gguf")
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 20])
+def test_a_likeliest_token_that_is_none(measured, tmp_path, number):
+    write(tmp_path / "base.gguf", measured, top_k=3)
+    file = open_gguf(tmp_path / "base.gguf")
+    tensors, _ = damage("top.ids", (4, 1), number)(file)
+    gguftools.Model(file.metadata, {**file.tensors, **tensors}).save(tmp_path / "changed.gguf")
+    with pytest.raises(FileError, match="likeliest token outside its vocabulary"):
         open_base(tmp_path / "changed.gguf")
 
 

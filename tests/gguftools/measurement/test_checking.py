@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gguftools.__main__ import build_app
 from gguftools.console.ui import print_report
 from gguftools.conversion.convert import convert
 from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.measurement import checking
 from gguftools.measurement.checking import check_output, require_checkable
 from gguftools.writing.report import LogitReport
 from quants.errors import ModelError, OptionError
@@ -80,6 +82,66 @@ def test_exit_code(torch_found, monkeypatch, tmp_path, exact, exit_code):
     code, said = run(MODEL, "-o", tmp_path / "out.gguf", "--check", 1)
     assert code == exit_code
     assert "within 0.1 std of transformers' on 1 random prompt: " in said
+
+
+class Echo:
+    """A model whose logits are its prompt's tokens, and 0, 1, 2 … behind each."""
+
+    vocabulary_size, metadata = 40, {"echo.context_length": 9}
+    architecture = SimpleNamespace(name="echo")
+
+    def __init__(self, two_sides: bool = False) -> None:
+        self.encoder_decoder = object() if two_sides else None
+
+    def logits(self, tokens, following=()):
+        return np.add.outer(np.float32([*tokens, *following]), np.arange(40, dtype=np.float32))
+
+
+def compared(monkeypatch, folder, model, config, error=0.0):
+    """The report on three prompts beside logits that are off by `error` once, and the prompts."""
+    (folder / "config.json").write_text(json.dumps(config))
+    output, asked = convert(MODEL, folder / "out.gguf", overwrite=True).outputs[0], []
+
+    def truth(model, folder, prompts):
+        asked.extend(prompts)
+        found = [model.logits(*each) for each in prompts]
+        found[1] = found[1] + np.float32(error) * (np.arange(40) == 7)
+        return found
+
+    monkeypatch.setattr(checking, "load", lambda _: model)
+    monkeypatch.setattr(checking, "_truth", truth)
+    return check_output(output, folder, 3), asked
+
+
+def test_the_largest_difference_counts(monkeypatch, tmp_path):
+    report, asked = compared(monkeypatch, tmp_path, Echo(), {"pad_token_id": 5}, error=3.0)
+    assert [len(tokens) for tokens, _ in asked] == [9, 9, 9]
+    assert (report.prompts, report.tokens) == (3, 27)
+    assert all(following == [] for _, following in asked)
+    assert {token for tokens, _ in asked for token in tokens} <= set(range(40)) - {5}
+    wanted = Echo().logits(*asked[1])
+    wanted[:, 7] += 3
+    assert report.difference == pytest.approx(3 / wanted.std(), rel=1e-5)
+
+
+def test_a_decoder_begins_with_its_own_token(monkeypatch, tmp_path):
+    report, asked = compared(monkeypatch, tmp_path, Echo(two_sides=True), {"decoder_start_token_id": 33})
+    assert report.difference == 0
+    for tokens, following in asked:
+        assert len(tokens) == len(following) == 9
+        assert following[0] == 33
+        assert following[1:] != tokens[1:]
+    _, asked = compared(monkeypatch, tmp_path, Echo(two_sides=True), {})
+    assert {following[0] for _, following in asked} == {0}
+
+
+def test_logits_of_another_shape(monkeypatch, tmp_path):
+    monkeypatch.setattr(checking, "load", lambda _: Echo())
+    monkeypatch.setattr(checking, "_truth", lambda model, folder, prompts: [np.zeros((9, 41))] * len(prompts))
+    (tmp_path / "config.json").write_text("{}")
+    output = convert(MODEL, tmp_path / "out.gguf").outputs[0]
+    with pytest.raises(ModelError, match=r"gives logits \(9, 40\), transformers \(9, 41\)"):
+        check_output(output, tmp_path, 1)
 
 
 @pytest.mark.verify

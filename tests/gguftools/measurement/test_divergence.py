@@ -67,6 +67,29 @@ def test_plain_data(files, report):
     assert worst[0]["before"][-5:] in TEXT.read_text(encoding="utf-8")
 
 
+def test_where_predictions_diverge_furthest(files, report):
+    """Each is found again in the text, in its window and at its position, with what is around it."""
+    tokenizer = gguftools.open(files["F16"]).tokenizer
+    tokens = tokenizer.encode(TEXT.read_text(encoding="utf-8"))
+    for file in report.files:
+        kls = [each["kl"] for each in file.worst]
+        assert kls == sorted(kls, reverse=True)
+        assert len({(each["window"], each["position"]) for each in file.worst}) == 20
+        assert {each["window"] for each in file.worst} > {1, 2}
+        for each in file.worst:
+            window = tokens[128 * each["window"] :][:128]
+            place = each["position"]
+            assert 64 < place < 128
+            assert each["token"] == tokenizer.decode([window[place]])
+            assert each["before"].endswith(tokenizer.decode(window[place - 3 : place])[1:])
+            begin, end = max(0, place - 20), min(128, place + 20)
+            assert [text for text, _ in each["passage"]][1:] == [tokenizer.decode([i]) for i in window[begin:end]][1:]
+            assert each["passage"][place - begin][1] == each["kl"]
+            assert all(kl == 0 for _, kl in each["passage"][: max(0, 65 - begin)])
+            assert 0 < each["p"] < 1
+            assert each["p_base"] != each["p"]
+
+
 def test_texts_have_figures_of_their_own(files, tmp_path):
     halves = TEXT.read_text(encoding="utf-8")
     for name, part in (("a", halves[:4000]), ("b", halves[4000:9000])):
@@ -179,6 +202,9 @@ def test_limits(report):
         with pytest.raises(OptionError, match="is no limit"):
             parse_limits(wrong)
     limit = report.files[0].kl_divergence["mean"] * 2
+    assert parse_limits("max=0") == {"max": 0.0}
+    largest = max(file.kl_divergence["mean"] for file in report.files)
+    assert exceeded(report, {"mean": largest}) == []
     said = exceeded(report, {"mean": limit})
     assert len(said) == 1
     assert "Q4_0.gguf: mean KL divergence is" in said[0]

@@ -179,6 +179,8 @@ def test_what_is_asked_has_to_make_sense(model, files):
         evaluate([], **files)
     with pytest.raises(OptionError, match="tasks is 0"):
         evaluate(model, **files, tasks=0)
+    with pytest.raises(OptionError, match="n_ctx is 0"):
+        evaluate(model, **files, n_ctx=0)
     with pytest.raises(OptionError, match="seed is -1"):
         evaluate(model, **files, seed=-1)
     with pytest.raises(FileError, match="cannot be read"):
