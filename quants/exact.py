@@ -8,7 +8,7 @@ some. Products of a float16 scale and such integers are exact in float32, so tha
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,29 @@ Codes = NDArray[Any]  # bytes: numpy's stubs lose which, as soon as they are shi
 Bits = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
+PRECISION = {"F16": 11, "BF16": 8}  # bits of a number's value
 E2M1_CODES = np.array([0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7], np.uint8)  # of twice the magnitude
 
 
-def exact_blocks(form: Format, values: Floats) -> tuple[Bytes, NDArray[np.bool_]]:
+class Wanted(NamedTuple):
+    """Values in blocks of `size`, one after the other, as their float32 bits.
+
+    precision: of the type that they were rounded to before, in bits; 0 where they are to be met exactly.
+    """
+
+    bits: Bits
+    size: int
+    precision: int
+
+
+def exact_blocks(
+    form: Format, values: Floats, rounded_to: Format | None = None
+) -> tuple[Bytes, NDArray[np.bool_]]:  # fmt: skip
     """Rows in a format of EXACT, and which of their blocks are not exactly the values.
 
     values: float32 (n, width), finite or not, whole blocks → uint8 (n, bytes of a row), bool (n, blocks of a row).
-    Raises FormatError for a format that is not in EXACT.
+    rounded_to: F16 or BF16, in which the values were stored: blocks also count as exact that give them when what they
+    mean is rounded so. Raises FormatError for a format that is not in EXACT.
     """
     pack = EXACT.get(form.name)
     if pack is None:
@@ -38,9 +53,10 @@ def exact_blocks(form: Format, values: Floats) -> tuple[Bytes, NDArray[np.bool_]
     bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.int32)
     blocks = np.zeros(count * per_row, form.block)
     if len(blocks):
-        pack(bits, form.block_size, blocks)
+        pack(Wanted(bits, form.block_size, PRECISION[rounded_to.name] if rounded_to else 0), blocks)
     raw = blocks.view(np.uint8).reshape(count, form.row_bytes(values.shape[1]))
-    inexact = form.decode(raw) != values
+    meant = form.decode(raw)
+    inexact = (meant if rounded_to is None else rounded_to.decode(rounded_to.encode(meant))) != values
     return raw, inexact.reshape(count, per_row, form.block_size).any(axis=2)
 
 
@@ -54,10 +70,13 @@ def _room(size: int) -> NDArray[np.int64]:
     return np.empty(size, np.int64)
 
 
-def _signed(bits: Bits, size: int, low: int, high: int, blocks: NDArray[Any]) -> Codes:
+def _signed(wanted: Wanted, low: int, high: int, blocks: NDArray[Any]) -> Codes:
     """Puts the scales, returns the codes from 0 on: (blocks, size)."""
+    bits, size = wanted.bits, wanted.size
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
     units.fit_signed(bits.view(np.float32), bits, size, low, high, _room(size), scales, codes)
+    if wanted.precision:
+        units.fit_rounded(bits.view(np.float32), bits, size, low, high, wanted.precision, scales, codes)
     blocks["d"] = scales
     counted: Codes = (codes.reshape(-1, size) - np.int8(low)).view(np.uint8)
     return counted
@@ -77,18 +96,18 @@ def _fields(codes: Codes, bits: int) -> Codes:
     return joined
 
 
-def _q1_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    codes = _signed(bits, size, -1, 1, blocks)
+def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    codes = _signed(wanted, -1, 1, blocks)
     blocks["qs"] = np.packbits(codes > 1, axis=1, bitorder="little")
 
 
-def _q2_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    codes = _signed(bits, size, -1, 2, blocks)
+def _q2_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    codes = _signed(wanted, -1, 2, blocks)
     blocks["qs"] = _fields(codes.reshape(-1, 16, 4).swapaxes(1, 2), 2)
 
 
-def _tq1_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    codes = _signed(bits, size, -1, 1, blocks)
+def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    codes = _signed(wanted, -1, 1, blocks)
     powers = np.array([81, 27, 9, 3, 1], np.uint16)[:, None]
     for at, count, digits, where in ((0, 32, 5, 0), (160, 16, 5, 32), (240, 4, 4, -1)):
         trits = codes[:, at : at + count * digits].reshape(-1, digits, count)
@@ -99,8 +118,8 @@ def _tq1_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
             blocks["qs"][:, where : where + count] = packed
 
 
-def _tq2_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = _two_bits(_signed(bits, size, -1, 1, blocks))
+def _tq2_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    blocks["qs"] = _two_bits(_signed(wanted, -1, 1, blocks))
 
 
 def _two_bits(codes: Codes) -> Codes:
@@ -113,12 +132,12 @@ def _four_bits(codes: Codes) -> Codes:
     return _pairs(codes.reshape(-1, 4, 64)).reshape(-1, 128)
 
 
-def _q4_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = _pairs(_signed(bits, size, -8, 7, blocks))
+def _q4_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    blocks["qs"] = _pairs(_signed(wanted, -8, 7, blocks))
 
 
-def _q5_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    _put_five_bits(_signed(bits, size, -16, 15, blocks), blocks)
+def _q5_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    _put_five_bits(_signed(wanted, -16, 15, blocks), blocks)
 
 
 def _put_five_bits(codes: Codes, blocks: NDArray[Any]) -> None:
@@ -126,11 +145,12 @@ def _put_five_bits(codes: Codes, blocks: NDArray[Any]) -> None:
     blocks["qh"] = np.packbits(codes > 15, axis=1, bitorder="little").view("<u4")[:, 0]
 
 
-def _q8_0(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = (_signed(bits, size, -128, 127, blocks) ^ np.uint8(128)).view(np.int8)
+def _q8_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    blocks["qs"] = (_signed(wanted, -128, 127, blocks) ^ np.uint8(128)).view(np.int8)
 
 
-def _offset(top: int, bits: Bits, size: int, blocks: NDArray[Any]) -> None:
+def _offset(top: int, wanted: Wanted, blocks: NDArray[Any]) -> None:
+    bits, size = wanted.bits, wanted.size
     scales, lows = np.empty(len(blocks), np.float32), np.empty(len(blocks), np.float32)
     found = np.empty(len(bits), np.int8)
     units.fit_offset(bits, size, top, _room(size), scales, lows, found)
@@ -142,7 +162,8 @@ def _offset(top: int, bits: Bits, size: int, blocks: NDArray[Any]) -> None:
         blocks["qs"] = _pairs(codes)
 
 
-def _mxfp4(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
+def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    bits, size = wanted.bits, wanted.size
     exponents, found = np.empty(len(blocks), np.int32), np.empty(len(bits), np.int8)
     units.fit_powers(bits, size, _room(size), exponents, found)
     exponents += 128  # a code of 1 is half of what the block's exponent stands for
@@ -162,8 +183,8 @@ def _signed_sub_blocks(
     return small.reshape(-1, 16), (codes.reshape(-1, 256) - np.int8(low)).view(np.uint8)
 
 
-def _q3_k(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    small, codes = _signed_sub_blocks(-4, 3, 31, bits, blocks)
+def _q3_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    small, codes = _signed_sub_blocks(-4, 3, 31, wanted.bits, blocks)
     stored = (small + np.int8(32)).view(np.uint8)
     blocks["scales"][:, :8] = _pairs(stored)
     blocks["scales"][:, 8:] = _fields(stored.reshape(-1, 4, 4) >> 4, 2)
@@ -171,8 +192,8 @@ def _q3_k(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
     blocks["qs"] = _two_bits(codes & 3)
 
 
-def _q6_k(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    blocks["scales"], codes = _signed_sub_blocks(-32, 31, 127, bits, blocks)
+def _q6_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    blocks["scales"], codes = _signed_sub_blocks(-32, 31, 127, wanted.bits, blocks)
     halves = codes.reshape(-1, 2, 128)
     blocks["ql"] = _pairs(halves).reshape(-1, 128)
     blocks["qh"] = _fields(halves.reshape(-1, 2, 4, 32) >> 4, 2).reshape(-1, 64)
@@ -191,14 +212,14 @@ def _offset_sub_blocks(
     return found[0].view(np.uint8), found[1].view(np.uint8), found[2].view(np.uint8)
 
 
-def _q2_k(bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    small, minima, codes = _offset_sub_blocks(16, 3, 15, bits, blocks)
+def _q2_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+    small, minima, codes = _offset_sub_blocks(16, 3, 15, wanted.bits, blocks)
     blocks["scales"] = small | minima << 4
     blocks["qs"] = _two_bits(codes)
 
 
-def _q4_k(fifth: bool, bits: Bits, size: int, blocks: NDArray[Any]) -> None:
-    small, minima, codes = _offset_sub_blocks(32, 31 if fifth else 15, 63, bits, blocks)
+def _q4_k(fifth: bool, wanted: Wanted, blocks: NDArray[Any]) -> None:
+    small, minima, codes = _offset_sub_blocks(32, 31 if fifth else 15, 63, wanted.bits, blocks)
     blocks["scales"][:, :4] = small[:, :4] | small[:, 4:] >> 4 << 6
     blocks["scales"][:, 4:8] = minima[:, :4] | minima[:, 4:] >> 4 << 6
     blocks["scales"][:, 8:] = small[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
@@ -207,8 +228,8 @@ def _q4_k(fifth: bool, bits: Bits, size: int, blocks: NDArray[Any]) -> None:
         blocks["qh"] = _fields(codes.reshape(-1, 8, 32) >> 4, 1)
 
 
-# What packs blocks as well as it can: (float32 bits, values of a block, zeros to be filled). The simpler go first.
-EXACT: dict[str, Callable[[Bits, int, NDArray[Any]], None]] = {
+# What packs blocks, which come as zeros, as well as it can. The simpler formats go first.
+EXACT: dict[str, Callable[[Wanted, NDArray[Any]], None]] = {
     "Q4_0": _q4_0, "Q8_0": _q8_0, "Q4_1": partial(_offset, 15), "Q5_0": _q5_0, "Q5_1": partial(_offset, 31),
     "MXFP4": _mxfp4, "Q1_0": _q1_0, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0, "Q2_0": _q2_0,
     "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": partial(_q4_k, False), "Q5_K": partial(_q4_k, True), "Q6_K": _q6_k,

@@ -77,7 +77,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--fill", "--show-statistics", "--chat", "--with-output",
+    "--rounded-grids", "--fill", "--show-statistics", "--chat", "--with-output",
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ def convert(
         str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL, exact: not rounded."
     ] = "auto",
     fallback: Annotated[str, "Type of what no blocks of --outtype exact hold: f32, f16, bf16, q8_0, auto."] = "auto",
+    rounded_grids: Annotated[bool, "With --outtype exact: also blocks that are MODEL's if rounded to 16 bits."] = False,
     pre: Annotated[str | None, "Pre-tokenizer's GGUF name, if its structure is unknown."] = None,
     embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
@@ -47,8 +48,8 @@ def convert(
     with bytes_progress(f"convert {Path(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
-            predictor=predictor, fallback=fallback, reserve=reserve or 0, resume=resume, threads=threads, memory=memory,
-            progress=progress, overwrite=overwrite, **extra,
+            predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,
+            threads=threads, memory=memory, progress=progress, overwrite=overwrite, **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

@@ -188,6 +188,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             kept, all_values = (sum(each.size for each in some) for some in (exact, report.transcoding))
             share = f"{len(exact)} of {len(report.transcoding)} weights, {kept / max(1, all_values):.1%} of the values"
             print_line(f"{share}, became blocks that mean the same")
+            if before := sum(each.as_rounded > 0 for each in exact):
+                print_line(f"{before} of them once rounded to 16 bits, as the checkpoint has them")
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
     if report.dry_run:

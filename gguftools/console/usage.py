@@ -125,7 +125,8 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "": [("quiet", "verbose", "one wants to hear less, the other more")],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [
-        ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback",
+        ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback"
+         " rounded_grids",
          "an adapter's own file has the adapter alone"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],

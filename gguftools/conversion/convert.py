@@ -36,7 +36,7 @@ def convert(
     source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
     pre: str | None = None, embed_tokenizer: bool = False,
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
-    predictor: PathLike | None = None, fallback: str = "auto",
+    predictor: PathLike | None = None, fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (), **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
@@ -45,7 +45,8 @@ def convert(
     source: a folder, or hf://ORG/MODEL[@REVISION], which is read over the network without a copy on disk.
     output: a file, or a folder for NAME-OUTTYPE.gguf; default the current folder. outtype: F32, F16, BF16, Q8_0, any
     recipe, "auto", which follows the checkpoint, or "exact": each weight in the smallest blocks that hold its values
-    exactly, else as a conversion to `fallback` stores it (F32, F16, BF16, Q8_0, "auto"). pre: the
+    exactly, else as a conversion to `fallback` stores it (F32, F16, BF16, Q8_0, "auto"). rounded_grids:
+    also blocks that give the values of a BF16 or F16 weight when they are rounded to that type. pre: the
     pre-tokenizer's GGUF name, where the tokenizer's structure does not tell.
     lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
@@ -61,7 +62,7 @@ def convert(
     wanted, instead = str(outtype).upper(), str(fallback).upper()
     if wanted not in ("AUTO", EXACT, *FILE_TYPES):
         recipe_named(wanted)  # a mistyped one is found before anything is read
-    _check_fallback(wanted, instead, bool(quantizing))
+    _check_exact(wanted, instead, rounded_grids, bool(quantizing))
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
     for given, what in ((lora, "lora"), (predictor, "predictor"), *((each, "merge_lora") for each in adapters)):
         if given is not None:
@@ -101,18 +102,18 @@ def convert(
     warnings = left_behind([path], resume)
     if wanted == EXACT:
         instead = of_source if instead == "AUTO" else instead
-        return write_exact(model, path, instead, run, reserve, resumable, warnings)
+        return write_exact(model, path, instead, run, reserve, resumable, warnings, rounded_grids)
     return write_plain(model, path, wanted, run, reserve, resumable, warnings)
 
 
-def _check_fallback(outtype: str, fallback: str, quantizing: bool) -> None:
-    """Raise OptionError where `fallback` is no type of a conversion or has no meaning, or EXACT is to be quantized."""
+def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: bool) -> None:
+    """Raise OptionError where what belongs to EXACT is wrong, or has no meaning, or EXACT is to be quantized."""
     if fallback not in ("AUTO", *FILE_TYPES):
         known = f"it is one of auto, {', '.join(FILE_TYPES).lower()}"
         raise OptionError(f"{fallback.lower()!r} is nothing to fall back to", known)
-    if outtype != EXACT and fallback != "AUTO":
-        problem = f"fallback {fallback.lower()} means nothing for {outtype}"
-        raise OptionError(problem, "it is for the outtype exact, which every tensor need not have")
+    if outtype != EXACT and (fallback != "AUTO" or rounded_grids):
+        given = "rounded_grids" if fallback == "AUTO" else f"fallback {fallback.lower()}"
+        raise OptionError(f"{given} means nothing for {outtype}", "it belongs to the outtype exact")
     if outtype == EXACT and quantizing:
         raise OptionError("the outtype exact rounds nothing, so that nothing is weighed", "leave out --imatrix")
 

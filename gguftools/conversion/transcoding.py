@@ -18,7 +18,7 @@ from archs.plan import stays_float32
 from quants import Format, Tensor
 from quants.arguments import thread_count
 from quants.errors import FormatError
-from quants.exact import exact_blocks, formats_that_fit
+from quants.exact import PRECISION, exact_blocks, formats_that_fit
 
 from ..files.atomic import check_target
 from ..model import Model
@@ -35,21 +35,30 @@ SAMPLE = 1 << 16  # values of a tensor that tell which formats may hold it
 
 @dataclass(frozen=True)
 class Inexact:
-    """Blocks of a format that do not hold their values: how many of all, and where the first of them begins."""
+    """Blocks of a format that do not hold their values: how many of all, and where the first of them begins.
+
+    as_rounded: blocks that do, but only rounded as the checkpoint rounded them.
+    """
 
     count: int
     blocks: int
     row: int = 0
     column: int = 0
+    as_rounded: int = 0
 
 
 @dataclass
 class Search:
-    """A tensor on the way to its format. viable: formats not tried yet, the smallest first."""
+    """A tensor on the way to its format.
+
+    rounded_to: the type whose rounding may be undone. viable: formats not tried yet, the smallest first.
+    """
 
     tensor: Tensor
+    rounded_to: Format | None = None
     viable: list[Format] = field(default_factory=list)
     format: Format | None = None
+    as_rounded: int = 0
     failures: list[tuple[Inexact, Format]] = field(default_factory=list)
 
     def tried(self, found: Inexact) -> None:
@@ -58,14 +67,14 @@ class Search:
         if found.count:
             self.failures.append((found, form))
         else:
-            self.format, self.viable = form, []
+            self.format, self.as_rounded, self.viable = form, found.as_rounded, []
 
     def report(self, stored: Format, rounded: int) -> TranscodingReport:
         """rounded: how many values another format than those of the search changes."""
         tensor, form = self.tensor, self.format or stored
         said = TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name)
         if self.format is not None:
-            return said._replace(blocks=tensor.size // form.block_size)
+            return said._replace(blocks=tensor.size // form.block_size, as_rounded=self.as_rounded)
         said = said._replace(rounded=rounded)
         if not self.failures:
             fits = formats_that_fit(tensor.width)
@@ -81,14 +90,15 @@ ON_NO_GRID = "no float16 scale makes integers of its values"
 
 def write_exact(
     model: Model, path: Path, fallback: str, run: Run, reserve: int = 0, resumable: Resumable | None = None,
-    warnings: Sequence[str] = (),
+    warnings: Sequence[str] = (), rounded_grids: bool = False,
 ) -> QuantizeReport:  # fmt: skip
     """Write a checkpoint, each weight in the smallest format that holds it exactly, else as a conversion to `fallback`.
 
-    fallback: one of FILE_TYPES. Raises FormatError, FileError.
+    fallback: one of FILE_TYPES. rounded_grids: take blocks for exact, too, that give the values of a BF16 or F16 weight
+    when they are rounded to that type. Raises FormatError, FileError.
     """
     check_target(path, run.reads, run.overwrite)
-    found, tensors = transcoded(model, fallback, run)
+    found, tensors = transcoded(model, fallback, run, rounded_grids)
     file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, reserve)
     file = replace(file, metadata=with_file_type(file.metadata, file_type(found, fallback)))
     left = {each.name: each for each in found if each.reason}
@@ -98,58 +108,65 @@ def write_exact(
     return replace(report, transcoding=tuple(found))
 
 
-def transcoded(model: Model, fallback: str, run: Run) -> tuple[list[TranscodingReport], dict[str, Tensor]]:
+def transcoded(
+    model: Model, fallback: str, run: Run, rounded_grids: bool = False
+) -> tuple[list[TranscodingReport], dict[str, Tensor]]:  # fmt: skip
     """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
     tensors, keep = model.streamed(), model.origin.float32
     searches = {
-        name: Search(tensor)
+        name: Search(tensor, tensor.format if rounded_grids and tensor.format.name in PRECISION else None)
         for name, tensor in tensors.items()
         if is_quantizable(name, tensor.shape, tensor.format) and not stays_float32(name, tensor.shape, keep)
         if not tensor.format.is_quantized
     }
     weights = [each.tensor for each in searches.values()]
-    for name, forms in _viable(weights, run):
+    for name, forms in _viable(searches, run):
         searches[name].viable = forms
-    while asked := {name: each.viable[0] for name, each in searches.items() if each.viable}:
-        for name, count in _inexact([searches[name].tensor for name in asked], asked, run):
+    while asked := {name: each for name, each in searches.items() if each.viable}:
+        for name, count in _inexact(asked, run):
             searches[name].tried(count)
     stored = {tensor.name: converted_format(tensor, fallback, keep) for tensor in weights}
     left = [each.tensor for each in searches.values() if each.format is None]
     changed = dict(_changed(left, stored, run))
     found = [each.report(stored[name], changed.get(name, 0)) for name, each in searches.items()]
-    exact = {name: _in_blocks(each.tensor, each.format) for name, each in searches.items() if each.format}
+    exact = {name: _in_blocks(each, each.format) for name, each in searches.items() if each.format}
     return found, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
 
 
-def _viable(tensors: Sequence[Tensor], run: Run) -> Iterator[tuple[str, list[Format]]]:
+def _viable(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, list[Format]]]:
     """For each tensor the formats that hold at least half of the blocks in its first rows, the smallest first."""
-    samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors if each.size]
+    tensors = [each.tensor for each in searches.values() if each.tensor.size]
+    samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors]
+
+    def look(block: RowBlock) -> list[Format]:
+        values, rounded_to = block.tensor.float32(block.start, block.stop), searches[block.tensor.name].rounded_to
+        forms = formats_that_fit(block.tensor.width)
+        return [form for form in forms if exact_blocks(form, values, rounded_to)[1].mean() <= 0.5]
+
     total = sum(block.stop * block.tensor.row_bytes for block in samples)
-    done = run_blocks(samples, _sampled, total, threads=thread_count(run.threads), progress=run.progress)
+    done = run_blocks(samples, look, total, threads=thread_count(run.threads), progress=run.progress)
     for block, forms in done:
         yield block.tensor.name, forms
 
 
-def _sampled(block: RowBlock) -> list[Format]:
-    values = block.tensor.float32(block.start, block.stop)
-    return [form for form in formats_that_fit(block.tensor.width) if exact_blocks(form, values)[1].mean() <= 0.5]
-
-
-def _inexact(tensors: Sequence[Tensor], forms: Mapping[str, Format], run: Run) -> Iterator[tuple[str, Inexact]]:
-    """For each tensor how many of its blocks its format does not hold."""
+def _inexact(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, Inexact]]:
+    """For each tensor how many of its blocks the first of its viable formats does not hold."""
 
     def look(tensor: Tensor, start: int, stop: int) -> Inexact:
-        form = forms[tensor.name]
-        wrong = exact_blocks(form, tensor.float32(start, stop))[1]
+        form, rounded_to = searches[tensor.name].viable[0], searches[tensor.name].rounded_to
+        values = tensor.float32(start, stop)
+        raw, wrong = exact_blocks(form, values, rounded_to)
         if not wrong.any():
-            return Inexact(0, wrong.size)
+            other = (form.decode(raw) != values).reshape(*wrong.shape, -1).any(axis=2) if rounded_to else wrong
+            return Inexact(0, wrong.size, as_rounded=int(np.count_nonzero(other)))
         row, block = divmod(int(np.argmax(wrong)), wrong.shape[1])
         return Inexact(int(np.count_nonzero(wrong)), wrong.size, start + row, block * form.block_size)
 
+    tensors = [each.tensor for each in searches.values()]
     for name, parts in by_tensor(tensors, look, threads=run.threads, progress=run.progress).items():
         first = next((part for part in parts if part.count), parts[0])
         counts, blocks = sum(part.count for part in parts), sum(part.blocks for part in parts)
-        yield name, replace(first, count=counts, blocks=blocks)
+        yield name, replace(first, count=counts, blocks=blocks, as_rounded=sum(part.as_rounded for part in parts))
 
 
 def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: Run) -> Iterator[tuple[str, int]]:
@@ -165,11 +182,12 @@ def _changed(tensors: Sequence[Tensor], stored: Mapping[str, Format], run: Run) 
         yield name, sum(counts)
 
 
-def _in_blocks(tensor: Tensor, form: Format) -> Tensor:
+def _in_blocks(search: Search, form: Format) -> Tensor:
     """The tensor in a format that holds it; raises FormatError when it is read and does not any more."""
+    tensor = search.tensor
 
     def read(start: int, stop: int) -> NDArray[np.uint8]:
-        raw, wrong = exact_blocks(form, tensor.float32(start, stop))
+        raw, wrong = exact_blocks(form, tensor.float32(start, stop), search.rounded_to)
         if wrong.any():
             raise FormatError(f"{tensor.where} is not what it was when its format was sought: it changed meanwhile")
         return raw

@@ -76,7 +76,8 @@ class TranscodingReport(NamedTuple):
     source, format: names of the formats before (decoded, where the checkpoint packs integers) and after. reason: why
     no format of blocks holds it; None where one does. blocks: of the format, or of `nearest`, which holds most of them;
     inexact: how many of these do not mean the values that they are made of, the first of them at row, column.
-    rounded: how many values the format changes, after all.
+    rounded: how many values the format changes, after all. as_rounded: blocks whose values, rounded to the source's
+    format, are the source's, which were rounded before.
     """
 
     name: str
@@ -90,6 +91,7 @@ class TranscodingReport(NamedTuple):
     row: int = 0
     column: int = 0
     rounded: int = 0
+    as_rounded: int = 0
 
     @property
     def size(self) -> int:
@@ -101,7 +103,7 @@ class TranscodingReport(NamedTuple):
         first = {"nearest": self.nearest, "row": self.row, "column": self.column} if self.inexact else {}
         return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
                 "reason": self.reason, "blocks": self.blocks, "inexact": self.inexact, **first,
-                "rounded": self.rounded}  # fmt: skip
+                "rounded": self.rounded, "as_rounded": self.as_rounded}  # fmt: skip
 
 
 @dataclass(frozen=True)

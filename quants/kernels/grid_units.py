@@ -6,6 +6,8 @@ can have, and all others are fractions of it. A block that has none gets the sca
 bits: the values' float32 bits, int32, blocks of one size one after the other. numbers: room for a block, int64.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,7 @@ Codes = NDArray[np.int8]
 
 SPAN = 20  # how many times a block's values may differ by two, which keeps the numbers under 2^44
 LARGEST_HALF = 65504.0
+MARGIN = 1e-12
 NEAREST = np.float32(3 << 22)  # added, and taken away again, leaves the nearest whole number
 NOT_MANY_TIMES = 13  # what E2M1 multiplies half a power of two with is smaller
 
@@ -138,6 +141,73 @@ def fit_signed(
         inverse = np.float64(times) / np.float64(max(unit, 1))
         for i in range(size):
             codes[size * b + i] = np.int8(np.rint(np.float64(numbers[i]) * inverse)) if times else 0
+
+
+@inlined
+def _half_between(least: float, most: float) -> float:
+    """The float16 of fewest bits from `least` to `most`, if 8 are enough (a bfloat16 then); else one in the middle."""
+    middle = (least + most) / 2
+    _, exponent = math.frexp(middle)
+    for bits in range(1, 9):
+        step = 2.0 ** max(exponent - bits, -24)
+        value = math.ceil(least / step) * step
+        if value <= most:
+            return float(min(value, LARGEST_HALF))
+    step = 2.0 ** (max(exponent, -13) - 11)
+    return float(min(np.rint(middle / step) * step, LARGEST_HALF))
+
+
+@kernel
+def fit_rounded(
+    values: Scales, bits: Bits, size: int, low: int, high: int, precision: int, scales: Scales, codes: Codes
+) -> None:
+    """scale * code, codes low … high, of blocks whose scale is 0 so far, is each value once rounded to some bits.
+
+    Each value with its code leaves an interval for the scale; a float16 in what all of them have in common is one.
+    """
+    reach = max(-low, high)
+    for b in range(scales.size):
+        at, peak = size * b, np.float64(0)
+        for i in range(at, at + size):
+            magnitude = abs(np.float64(values[i]))
+            peak = magnitude if not magnitude <= peak else peak
+        if scales[b] != 0 or not 0 < peak < 65504.0 * reach:
+            continue
+        for k in range(1, reach + 1):
+            guess, least, most, lowest, highest = peak / k, 0.0, 1e300, 0, 0
+            for i in range(at, at + size):
+                magnitude = abs(np.float64(values[i]))
+                if magnitude == 0:
+                    continue
+                code = int(magnitude / guess + 0.5)
+                exponent, odd = (bits[i] >> 23) & 255, bits[i] >> (24 - precision) & 1
+                half = 2.0 ** max(exponent - 127 - precision, -25 if precision == 11 else -150)
+                below = half / 2 if bits[i] & 0x7FFFFF == 0 else half
+                inside = MARGIN if odd else 0.0  # ties go to the even value
+                if code == 0:
+                    most = -1.0
+                    break
+                least = max(least, (magnitude - below) / code * (1 + inside))
+                most = min(most, (magnitude + half) / code * (1 - inside))
+                if least > most:
+                    break
+                if values[i] < 0:
+                    lowest = min(lowest, -code)
+                else:
+                    highest = max(highest, code)
+            if least > most:
+                continue
+            turned = lowest < low or highest > high
+            if turned and (-highest < low or -lowest > high):
+                continue
+            d = _half_between(least, most)
+            if d == 0 or d < least or d > most:
+                continue
+            scales[b] = -d if turned else d
+            for i in range(at, at + size):
+                code = int(abs(np.float64(values[i])) / guess + 0.5)
+                codes[i] = np.int8(-code if (values[i] < 0) != turned else code)
+            break
 
 
 @kernel

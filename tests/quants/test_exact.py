@@ -120,3 +120,36 @@ def test_formats_that_fit_are_the_smallest_first() -> None:
 def test_other_formats_are_refused() -> None:
     with pytest.raises(FormatError, match="IQ4_XS is no format"):
         exact_blocks(format_named("IQ4_XS"), np.zeros((1, 256), np.float32))
+
+
+@pytest.mark.parametrize("stored", ["BF16", "F16"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "TQ2_0", "Q2_0"])
+def test_blocks_that_were_rounded_to_16_bits(name: str, stored: str) -> None:
+    form, kept = format_named(name), format_named(stored)
+    before = form.decode(encode(name, np.random.default_rng(8).normal(size=(ROWS, WIDTH)).astype(np.float32)))
+    values = kept.decode(kept.encode(before))
+    raw, inexact = exact_blocks(form, values, kept)
+    assert not inexact.any()
+    np.testing.assert_array_equal(kept.decode(kept.encode(form.decode(raw))), values)
+    if stored == "F16":  # has as many digits as the scales: they are what they were
+        np.testing.assert_array_equal(form.decode(raw), before)
+
+
+def test_scales_of_bfloat16_are_what_they_were_before_rounding() -> None:
+    rng, kept, form = np.random.default_rng(9), format_named("BF16"), format_named("Q4_0")
+    scale = kept.decode(kept.encode(rng.uniform(1e-3, 1e-2, (ROWS, WIDTH // 128)).astype(np.float32)))
+    before = rng.integers(-8, 8, (ROWS, WIDTH)).astype(np.float32) * np.repeat(scale, 128, axis=1)
+    values = kept.decode(kept.encode(before))
+    assert exact_blocks(form, values)[1].mean() > 0.5
+    raw, inexact = exact_blocks(form, values, kept)
+    assert not inexact.any()
+    np.testing.assert_array_equal(form.decode(raw), before)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q8_0", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize("stored", ["BF16", "F16"])
+def test_rounding_makes_no_grid_of_normal_numbers(name: str, stored: str) -> None:
+    kept = format_named(stored)
+    values = kept.decode(kept.encode(np.random.default_rng(10).normal(size=(ROWS, WIDTH)).astype(np.float32)))
+    values[0, 0], values[1, 0] = np.nan, np.inf
+    assert exact_blocks(format_named(name), values, kept)[1].all()

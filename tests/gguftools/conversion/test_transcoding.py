@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,9 @@ from quants import decode, encode
 from quants.errors import FormatError, OptionError
 from quants.exact import exact_blocks, formats_that_fit
 from runtime.model import Model
+from tests.archs.checkpoints import build
 from tests.archs.packed.test_libraries import FILES, settings
-from tests.archs.packed.writers import CASES, Parts, Writer, compressed, gptq, packed
+from tests.archs.packed.writers import CASES, Parts, Writer, compressed, gptq, packed, write_safetensors
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
 
 # Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no
@@ -120,7 +123,8 @@ def floats(folder: Path, form: str, dtype: str, spoil: str | None = None) -> Pat
             if name == spoil:
                 values[70, 40] = np.nextafter(values[70, 40], np.float32(9))
         if dtype == "BF16":
-            tensors[name] = "BF16", (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+            rows = encode("BF16", values.reshape(-1, values.shape[-1]))
+            tensors[name] = "BF16", rows.view("<u2").reshape(values.shape)
         else:
             tensors[name] = dtype, values.astype(np.float16 if dtype == "F16" else np.float32)
     made = checkpoint(folder, tensors, {})
@@ -234,3 +238,77 @@ def test_what_libraries_stored(path: Path) -> None:
     )
     for form in found:
         np.testing.assert_array_equal(form.decode(exact_blocks(form, weight)[0]), expected)
+
+
+def test_grids_that_were_rounded_to_16_bits(tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", "Q4_0", "BF16")
+    strict = convert(folder, tmp_path / "strict.gguf", "exact")
+    assert layer_formats(tmp_path / "strict.gguf") == {"BF16"}
+    assert not any(each.as_rounded for each in strict.transcoding)
+    report = convert(folder, tmp_path / "exact.gguf", "exact", rounded_grids=True)
+    assert layer_formats(tmp_path / "exact.gguf") == {"Q4_0"}
+    assert all(0 < each.as_rounded <= each.blocks for each in report.transcoding if not each.reason)
+    convert(folder, tmp_path / "plain.gguf", "BF16")
+    found, wanted = (gguftools.open(tmp_path / f"{name}.gguf").tensors for name in ("exact", "plain"))
+    for name, tensor in wanted.items():  # the checkpoint, bit by bit, is what the blocks mean, rounded
+        rounded = encode("BF16", found[name].float32().reshape(-1, tensor.width))
+        np.testing.assert_array_equal(rounded, encode("BF16", tensor.float32().reshape(-1, tensor.width)))
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", "Q4_0", "F32")
+    convert(folder, tmp_path / "whole.gguf", "exact")
+
+    calls = 0
+
+    def stop(done: int, total: int, name: str) -> None:
+        nonlocal calls
+        calls += done > total // 3
+        if calls > 40:  # beyond the search
+            raise KeyboardInterrupt
+
+    target = tmp_path / "resumed.gguf"
+    with contextlib.suppress(KeyboardInterrupt):
+        convert(folder, target, "exact", resume=True, progress=stop, threads=1)
+    if not target.exists():
+        convert(folder, target, "exact", resume=True)
+    assert target.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "resumed.gguf", "whole.gguf"]
+
+
+def test_a_run_without_resume_leaves_nothing_when_it_is_stopped(tmp_path: Path) -> None:
+    folder = floats(tmp_path / "plain", "Q4_0", "F32")
+
+    def stop(done: int, total: int, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(folder, tmp_path / "out.gguf", "exact", progress=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+
+
+def test_experts_packed_one_by_one_are_stacked_as_integers(tmp_path: Path) -> None:
+    """As Kimi-K2 has them: 4 bits in groups of 32. Of the attention, a matrix is split in two, and one half turned."""
+    build("glm4-moe-lite", tmp_path / "packed")
+    shutil.copytree(tmp_path / "packed", tmp_path / "plain")
+    parts: Parts = {}
+    plain: Parts = {}
+    for name, tensor in open_safetensors(tmp_path / "plain" / "model.safetensors").items():
+        values = tensor.float32()
+        if "_proj.weight" in name and not tensor.width % 32:
+            stored, values = packed(4, 32)(values)
+            parts |= {name.removesuffix("weight") + part: array for part, array in stored.items()}
+        else:
+            parts[name] = "F32", values
+        plain[name] = "F32", values
+    for folder, tensors in (("packed", parts), ("plain", plain)):
+        write_safetensors(tmp_path / folder / "model.safetensors", tensors)
+    config = json.loads((tmp_path / "packed" / "config.json").read_text())
+    config["quantization_config"] = compressed("pack-quantized", num_bits=4, group_size=32)
+    (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
+    convert(tmp_path / "packed", tmp_path / "exact.gguf", "exact", fallback="f32")
+    tensors = gguftools.open(tmp_path / "exact.gguf").tensors
+    assert {tensor.format.name for name, tensor in tensors.items() if "_exps.weight" in name} == {"Q4_0"}
+    turned = {tensor.format.name for name, tensor in tensors.items() if "attn_k_b" in name}
+    assert turned == {"F32"}
+    assert_same_values(tmp_path / "exact.gguf", tmp_path / "plain")
