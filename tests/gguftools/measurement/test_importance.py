@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gguftools
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
 from gguftools.measurement.importance import imatrix
@@ -124,6 +125,14 @@ def test_special_tokens_on_request(model: Path, tmp_path: Path) -> None:
 def test_too_much_is_skipped(model: Path) -> None:
     with pytest.raises(OptionError, match=r"persuasion\.txt has \d+ tokens: 0 behind its first 99999 windows of 64"):
         imatrix(model, TEXT, n_ctx=64, skip_chunks=99999)
+
+
+def test_what_is_left_behind_skipped_windows(model: Path, tmp_path: Path) -> None:
+    tokens = len(gguftools.open(model).tokenizer.encode(TEXT.read_text(encoding="utf-8")))
+    windows = tokens // 64
+    assert imatrix(model, TEXT, n_ctx=64, skip_chunks=windows - 2).chunks == 2
+    with pytest.raises(OptionError, match=r"tokens: \d+ behind its first"):
+        imatrix(model, TEXT, n_ctx=64, skip_chunks=windows - 1)
 
 
 class Killed(BaseException):
