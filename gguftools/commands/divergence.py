@@ -59,7 +59,7 @@ def divergence(
     named = None if texts is None else named_texts(texts, chat)
     reads = [base, *(others or ()), *(each.path for each in named or ()), *([base_model] if base_model else [])]
     _check_report(html, markdown, others, overwrite, save_base, reads)
-    check_apart(record, html)
+    check_apart(record, save_base, html)
     for model in others or ():
         if ctx is not None and (warning := context_warning(model, ctx)):
             note(f"warning: {warning}")

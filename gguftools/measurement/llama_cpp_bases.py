@@ -86,10 +86,13 @@ class LlamaCppWriter:
         """Go on from the windows that a journal lists, those that are on disk as they were written."""
         size = self._layout.row_bytes * self._layout.predictions
         for entry in entries:
-            if isinstance(entry, list) and len(entry) == 2 and entry[0] in range(self._layout.windows):
-                window, crc = entry
-                if zlib.crc32(os.pread(self._file.fd, size, self._layout.offset(window, 0))) == crc:
-                    self._covered.add(window)
+            if not isinstance(entry, list) or len(entry) != 2 or not all(type(number) is int for number in entry):
+                continue
+            window, crc = entry
+            if window not in range(self._layout.windows):
+                continue
+            if zlib.crc32(os.pread(self._file.fd, size, self._layout.offset(window, 0))) == crc:
+                self._covered.add(window)
 
 
 @contextmanager

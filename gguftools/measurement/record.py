@@ -151,10 +151,12 @@ def remove_record(path: PathLike | None) -> None:
         os.close(fd)
 
 
-def check_apart(record: PathLike | None, output: PathLike | None) -> None:
-    """Raise OptionError where a record is what else is written, too."""
-    if record is not None and output is not None and Path(record).absolute() == Path(output).absolute():
-        raise OptionError(f"{record} cannot be the record and an output at once", "name another file for one of both")
+def check_apart(*outputs: PathLike | None) -> None:
+    """Raise OptionError where two of what is written, a record too, have one path."""
+    paths = [Path(output).absolute() for output in outputs if output is not None]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise OptionError(f"{path} cannot be two outputs at once", "name another file for one of them")
 
 
 def _difference(found: dict[str, Any], head: dict[str, Any]) -> str:

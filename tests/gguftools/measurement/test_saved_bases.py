@@ -14,6 +14,7 @@ from gguftools.conversion.convert import convert
 from gguftools.measurement.divergence import divergence
 from gguftools.writing.resume import journal_path, partial_path
 from quants.errors import FileError, OptionError
+from runtime.stored_logits import encode_rows
 
 from ...conftest import ROOT
 
@@ -94,7 +95,7 @@ def test_what_goes_with_which_form(files, tmp_path):
     for given in ({"top_k": 3}, {"with_output": True}):
         with pytest.raises(OptionError, match="of bases of our own"):
             divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "base.kld", **given, **CHOSEN)
-    with pytest.raises(OptionError, match="cannot be the record and an output at once"):
+    with pytest.raises(OptionError, match="cannot be two outputs at once"):
         divergence(files["F16"], save_base=tmp_path / "base.kld", record=tmp_path / "base.kld", **CHOSEN)
     assert not list(tmp_path.iterdir())
 
@@ -159,9 +160,10 @@ def test_a_refused_run_leaves_no_record(files, tmp_path):
     with pytest.raises(FileError, match="already exists"):
         divergence(files["F16"], save_base=base, record=tmp_path / "record", **CHOSEN)
     assert [path.name for path in tmp_path.iterdir()] == ["base.gguf"]
-    done = call(files["F16"], files["Q4_0"], "--record", tmp_path / "r", "--html", tmp_path / "r", check=False)
-    assert done.returncode == 1
-    assert "cannot be the record and an output at once" in done.stderr
+    for option in ("--record", "--save-base"):
+        done = call(files["F16"], files["Q4_0"], option, tmp_path / "r", "--html", tmp_path / "r", check=False)
+        assert done.returncode == 1
+        assert "cannot be two outputs at once" in done.stderr
 
 
 def test_a_report_that_cannot_be_written_costs_no_measurement(files, tmp_path):
@@ -177,7 +179,7 @@ def test_a_report_that_cannot_be_written_costs_no_measurement(files, tmp_path):
     assert not record.exists()
 
 
-def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path):
+def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path, monkeypatch):
     base, record, whole = (tmp_path / name for name in ("base.kld", "record", "whole.kld"))
     divergence(files["F16"], save_base=whole, **CHOSEN)
 
@@ -195,9 +197,18 @@ def test_a_base_in_llama_cpps_form_goes_on_at_its_window(files, tmp_path):
     with partial_path(base).open("r+b") as file:
         file.seek(base_offset(whole, 1) + 40)
         file.write(b"damaged")
-    told = []
+    with journal_path(base).open("a") as file:
+        file.write('[6, 0]\n[-1, 0]\n[2.0, 0]\n["a", 0]\n[2]\n[2, 0]\n{"2": 0}\n7\n')
+    told, encoded = [], []
+
+    def encode(logits, threads):
+        encoded.append(len(logits))
+        return encode_rows(logits, threads)
+
+    monkeypatch.setattr("gguftools.measurement.llama_cpp_bases.encode_rows", encode)
     divergence(files["F16"], progress=lambda number, *_: told.append(number), **given)
     assert told == [1, 2, 3, 4, 5, 6]
+    assert encoded == [63, 63, 63]  # the damaged one and the last two
     assert base.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.kld", "whole.kld"]
 
