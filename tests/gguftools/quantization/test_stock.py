@@ -11,7 +11,10 @@ import pytest
 import gguftools
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
+from gguftools.inspection.weight_errors import weight_errors
 from gguftools.model import load
+from gguftools.quantization.planning import GUESSED
+from gguftools.writing import pipeline, row_blocks
 from quants import Tensor
 from quants.dialects import readings
 from quants.errors import FormatError, OptionError
@@ -65,6 +68,7 @@ def test_interleaved_rows_become_what_they_were(stock, interleaved, tmp_path):
     assert {tensor.format.name for tensor in open_gguf(interleaved).tensors.values()} == {"Q4_K_R4", "Q6_K_R4", "F32"}
     report = gguftools.quantize(interleaved, "STOCK", tmp_path / "x.gguf", memory=1 << 16)
     assert raw_of(tmp_path / "x.gguf") == raw_of(stock)
+    assert open_gguf(tmp_path / "x.gguf").metadata["general.file_type"] == GUESSED + 15  # Q4_K_M's, most are Q4_K
     assert [line for line in report.warnings if "Q4_K_R4 of ik_llama.cpp (25 tensors) is read as Q4_K" in line]
 
 
@@ -147,10 +151,27 @@ def test_a_file_of_a_fork_runs_as_what_it_was_made_of(stock, interleaved):
     assert np.array_equal(load(interleaved).logits(tokens), load(stock).logits(tokens))
 
 
-def test_differences_are_those_of_the_values(stock, interleaved):
-    found = gguftools.diff(stock, interleaved)
-    assert {each.kind for each in found.tensors} == {"same", "type"}
-    assert {each.figures.max_error for each in found.tensors} == {0.0}
+@pytest.fixture(params=[1 << 20, 3 * 256], ids=["large blocks", "three rows"])
+def block_values(request, monkeypatch):
+    """How many values are looked at together: where it is few, blocks begin within rows that are interleaved."""
+    monkeypatch.setattr(row_blocks, "BLOCK_VALUES", request.param)
+    monkeypatch.setattr(pipeline, "BLOCK_VALUES", request.param)
+
+
+def test_differences_are_those_of_the_values(stock, interleaved, block_values):
+    for a, b in ((stock, interleaved), (interleaved, stock)):
+        found = gguftools.diff(a, b)
+        assert {each.kind for each in found.tensors} == {"same", "type"}
+        assert {each.figures.max_error for each in found.tensors} == {0.0}
+        errors = weight_errors(a, b).total
+        assert (errors.rmse, errors.non_finite) == (0.0, 0)
+
+
+def test_errors_of_what_is_decoded_are_those_of_its_values(lossy, block_values, tmp_path):
+    gguftools.quantize(lossy, "F32", tmp_path / "x.gguf", allow_requantize=True)
+    for a, b in ((lossy, tmp_path / "x.gguf"), (tmp_path / "x.gguf", lossy)):
+        assert weight_errors(a, b).total.rmse == 0.0
+        assert {each.figures.max_error for each in gguftools.diff(a, b).tensors} == {0.0}
 
 
 def test_validate_names_them_and_finds_what_is_no_number(lossy, interleaved, tmp_path):
