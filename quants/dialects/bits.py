@@ -5,8 +5,8 @@ bytes, (2, 8) and (16, 8); reshaping and transposing these says which bits make 
 int32 (rows, count, bits): for each of the rows that are stored together, for each number, its bits, lowest first.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,3 +72,49 @@ def put_together(fields: Fields, layout: Layout, block_bytes: int) -> Bytes:
                 chosen = np.flatnonzero(shift == each)
                 blocks[:, byte[chosen]] |= part[:, chosen] << np.uint8(each)
     return blocks
+
+
+class Move(NamedTuple):
+    """Bits that go from bytes to others: `mask` is what of a byte, once shifted down, belongs to the move."""
+
+    source: NDArray[np.intp]
+    down: np.uint8
+    mask: np.uint8
+    target: NDArray[np.intp]
+    up: np.uint8
+
+
+def moves(source: Layout, target: Layout, block_bytes: int) -> list[Move]:
+    """How rows that are stored together become blocks by themselves, of so many bytes each, one after the other."""
+    froms, tos = [], []
+    for name, labels in source.items():
+        rows = np.arange(len(labels), dtype=np.int32)[:, None, None]
+        tos.append((target[name] + 8 * block_bytes * rows).reshape(-1))
+        froms.append(labels.reshape(-1))
+    to, by = np.concatenate(tos), np.concatenate(froms)
+    order = np.argsort(to)
+    to, by = to[order], by[order]
+    begins = np.r_[True, (np.diff(by) != 1) | (by[1:] % 8 == 0) | (to[1:] % 8 == 0)]
+    first = np.flatnonzero(begins)
+    length = np.diff(np.r_[first, len(to)])
+    kinds = np.stack((by[first] % 8, to[first] % 8, length))
+    found = []
+    for down, up, bits in np.unique(kinds, axis=1).T:
+        chosen = first[(kinds == np.array([[down], [up], [bits]])).all(axis=0)]
+        source_bytes, target_bytes = (each[chosen].astype(np.intp) // 8 for each in (by, to))
+        found.append(Move(source_bytes, np.uint8(down), np.uint8((1 << bits) - 1), target_bytes, np.uint8(up)))
+    return found
+
+
+def moved(blocks: Bytes, plan: Sequence[Move], size: int) -> Bytes:
+    """Blocks (n, bytes) as (n, size), their bits in other places."""
+    found = np.zeros((len(blocks), size), np.uint8)
+    for move in plan:
+        part = np.take(blocks, move.source, axis=1)
+        if move.mask < 255:
+            part >>= move.down
+            part &= move.mask
+            part <<= move.up
+            part |= found[:, move.target]
+        found[:, move.target] = part
+    return found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..format import F32Rows, Format, RawRows, format_named
 from . import reading
-from .bits import Fields, Layout, put_together, take_apart
+from .bits import Fields, Layout, Move, moved, moves, put_together, take_apart
 from .layouts import LAYOUTS
 
 
@@ -22,6 +22,18 @@ def _layout(form: Format) -> Layout:
 @cache
 def _stock_layout(name: str) -> Layout:
     return LAYOUTS[name]()
+
+
+@cache
+def _moves(form: Format) -> list[Move]:
+    wanted = format_named(form.same_values or "")
+    return moves(_layout(form), _stock_layout(wanted.name), wanted.block_bytes)
+
+
+def _whole_groups(form: Format, raw: RawRows) -> None:
+    if len(raw) % form.rows_together:
+        some = f"{len(raw)} rows are no whole number of such groups"
+        raise FormatError(f"{form.name} has {form.rows_together} rows together; {some}")
 
 
 def encode(form: Format, rows: F32Rows, importance: NDArray[np.float32] | None) -> RawRows:
@@ -53,10 +65,14 @@ def of_rows(form: Format, tail: NDArray[np.uint8]) -> Format:
 def restate(form: Format, raw: RawRows) -> RawRows:
     """The same rows in the format that `form.same_values` names. Raises FormatError as `decode` does."""
     assert form.same_values is not None
-    heads, fields = _fields(form, raw)
-    if restated := reading(form).restated:
-        fields = restated(heads, fields)
-    wanted = format_named(form.same_values)
+    wanted, restated, rows = format_named(form.same_values), reading(form).restated, form.rows_together
+    if restated is None:
+        _whole_groups(form, raw)
+        blocks = raw.reshape(-1, rows * form.block_bytes)
+        found = moved(blocks, _moves(form), rows * wanted.block_bytes)
+        by_row = found.reshape(len(raw) // rows, -1, rows, wanted.block_bytes)
+        return np.ascontiguousarray(by_row.transpose(0, 2, 1, 3)).reshape(len(raw), -1)
+    fields = restated(*_fields(form, raw))
     flat = {name: each.reshape(-1, each.shape[-1]) for name, each in fields.items()}
     return put_together(flat, _stock_layout(wanted.name), wanted.block_bytes).reshape(len(raw), -1)
 
@@ -64,8 +80,7 @@ def restate(form: Format, raw: RawRows) -> RawRows:
 def _fields(form: Format, raw: RawRows) -> tuple[NDArray[np.uint8], Fields]:
     """What precedes the blocks of each row, (n, bytes), and each field's numbers, (n, blocks, count)."""
     rows, n = form.rows_together, len(raw)
-    if n % rows:
-        raise FormatError(f"{form.name} has {rows} rows together; {n} rows are no whole number of such groups")
+    _whole_groups(form, raw)
     groups = raw.reshape(n // rows, -1)
     heads = groups[:, : rows * form.head_bytes].reshape(n, form.head_bytes)
     blocks = np.ascontiguousarray(groups[:, rows * form.head_bytes :]).reshape(-1, rows * form.block_bytes)
