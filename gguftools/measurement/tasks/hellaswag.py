@@ -10,7 +10,7 @@ from quants.errors import FileError
 from .drawing import shuffled
 from .task import Drawn, Task, read_lines
 
-LINES, ENDINGS = 6, 4
+LINES = 6
 TASKS = 400
 
 

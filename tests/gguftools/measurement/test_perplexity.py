@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import gguftools
+from archs.metadata import Metadata, ValueType
 from gguftools.conversion.convert import convert
-from gguftools.measurement.perplexity import perplexity
+from gguftools.measurement.perplexity import context_warning, perplexity
 from gguftools.measurement.texts import NamedText
 from quants.errors import FileError, OptionError
 
@@ -108,6 +110,20 @@ def test_what_it_does_not_read(model):
         perplexity(model, [])
     with pytest.raises(OptionError, match=r"talk.jsonl is conversations"):
         perplexity(model, NamedText("talk", Path("talk.jsonl"), chat=True))
+
+
+def test_windows_longer_than_the_model_was_made_for(model):
+    opened = gguftools.open(model)
+    longest = opened.metadata["llama.context_length"]
+    said = context_warning(model, longest + 1)
+    assert said is not None
+    assert said.startswith(f"windows of {longest + 1} tokens are longer than the context of {longest} ")
+    assert context_warning(model, longest) is None
+    for wrong, kind in ((0, ValueType.UINT32), ("many", ValueType.STRING), (None, None)):
+        metadata = Metadata({"general.architecture": "llama"})
+        if kind is not None:
+            metadata.set("llama.context_length", wrong, kind)
+        assert context_warning(gguftools.Model(metadata, {}), 1 << 20) is None
 
 
 def test_too_short_a_text(model, tmp_path):

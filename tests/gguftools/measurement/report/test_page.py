@@ -128,6 +128,16 @@ def checked(text: str) -> Page:
     return page
 
 
+def test_passages_say_where_they_are():
+    data = results(1, passages=3)
+    for number, worst in enumerate(data["files"][0]["worst"]):
+        worst.update(text="novel", window=number, position=70 + number)
+    del data["files"][0]["worst"][2]["window"]
+    text = html(data)
+    for place in ("novel, window 1, token 70", "novel, window 2, token 71", "novel, token 72"):
+        assert place in text
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_page_is_well_formed_whatever_the_results_hold(case: str):
     page = checked(html(extreme(case)))

@@ -34,7 +34,8 @@ def test_hellaswag(file):
         (b"", "has no tasks"), (b"\n", "has no tasks"), (GOOD.encode() + b"\n", "7 lines"), (b"a\n0\n", "2 lines"),
         (GOOD.replace("2", "4").encode(), "line 2 is '4'; the number of the right ending"),
         (GOOD.replace("2", "-1").encode(), "line 2 is '-1'"), (GOOD.replace("2", "x").encode(), "line 2 is 'x'"),
-        (GOOD.replace("c.", " ").encode(), "line 5 is empty"), (b"\xff" + GOOD.encode(), "byte 0 is 0xff"),
+        (GOOD.replace("c.", " ").encode(), "line 5 is empty"),
+        ((GOOD + GOOD.replace("b.", "")).encode(), "line 10 is empty"), (b"\xff" + GOOD.encode(), "byte 0 is 0xff"),
     ],
 )  # fmt: skip
 def test_no_file_of_hellaswag(file, content, said):
