@@ -30,7 +30,7 @@ from ..writing.report import QuantizeReport, TranscodingReport
 from ..writing.row_blocks import RowBlock, by_tensor, run_blocks
 
 EXACT = "EXACT"  # what the outtype is called
-SAMPLE = 1 << 16  # values of a tensor that tell which formats may hold it
+SAMPLE = 1 << 14  # values of a tensor that tell which formats may hold it
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ def write_exact(
     formats = {item.tensor.name: item.format for item in file.items if item.tensor.name in left}
     choices = {name: Choice(name, form, form, left[name].reason) for name, form in formats.items()}
     report = write_file(file, EXACT, run, resumable, [*warnings, *rounded(found)], choices)
-    return replace(report, transcoding=tuple(found))
+    sources = {each.name: each.source for each in found if each.as_rounded}  # these values are not the checkpoint's
+    [output] = report.outputs
+    tensors_said = tuple(each._replace(source=sources.get(each.name, each.source)) for each in output.tensors)
+    return replace(report, outputs=(replace(output, tensors=tensors_said),), transcoding=tuple(found))
 
 
 def transcoded(

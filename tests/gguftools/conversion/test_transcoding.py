@@ -144,6 +144,18 @@ def test_models_trained_for_a_format_and_published_as_floats(form: str, tmp_path
     assert left == ["output.weight", "token_embd.weight"][-len(left) :]
 
 
+def test_a_file_that_was_exported_is_had_again(tmp_path: Path) -> None:
+    convert(MODEL, tmp_path / "before.gguf", "Q4_0")
+    gguftools.export(tmp_path / "before.gguf", tmp_path / "checkpoint", outtype="f32")
+    convert(tmp_path / "checkpoint", tmp_path / "after.gguf", "exact")
+    before, after = (gguftools.open(tmp_path / f"{name}.gguf").tensors for name in ("before", "after"))
+    assert {name for name, tensor in after.items() if tensor.format.name == "Q4_0"} == {
+        name for name, tensor in before.items() if tensor.format.name == "Q4_0"
+    }
+    for name, tensor in before.items():
+        np.testing.assert_array_equal(after[name].float32(), tensor.float32())
+
+
 def test_one_inexact_block_is_counted_and_its_tensor_falls_back(tmp_path: Path) -> None:
     folder = floats(tmp_path / "plain", "Q4_0", "F32", "model.layers.1.mlp.up_proj.weight")
     report = convert(folder, tmp_path / "exact.gguf", "exact")
@@ -248,6 +260,7 @@ def test_grids_that_were_rounded_to_16_bits(tmp_path: Path) -> None:
     report = convert(folder, tmp_path / "exact.gguf", "exact", rounded_grids=True)
     assert layer_formats(tmp_path / "exact.gguf") == {"Q4_0"}
     assert all(0 < each.as_rounded <= each.blocks for each in report.transcoding if not each.reason)
+    assert {each.source for each in report.outputs[0].tensors if each.format == "Q4_0"} == {"BF16"}
     convert(folder, tmp_path / "plain.gguf", "BF16")
     found, wanted = (gguftools.open(tmp_path / f"{name}.gguf").tensors for name in ("exact", "plain"))
     for name, tensor in wanted.items():  # the checkpoint, bit by bit, is what the blocks mean, rounded
