@@ -53,6 +53,12 @@ def safetensors(tensors: list[Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
+def test_exact_transcoding_reads_twice_and_gives_the_same(hub, short_blocks, tmp_path) -> None:
+    for source, name in ((MODEL, "local"), (NAME, "remote")):
+        convert(source, tmp_path / f"{name}.gguf", "exact", fallback="q8_0")
+    assert (tmp_path / "local.gguf").read_bytes() == (tmp_path / "remote.gguf").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory) -> Path:
     """The same model in two shards with an index, and a model card that names it otherwise."""

@@ -20,7 +20,7 @@ from quants.exact import exact_blocks, formats_that_fit
 from runtime.model import Model
 from tests.archs.checkpoints import build
 from tests.archs.packed.test_libraries import FILES, settings
-from tests.archs.packed.writers import CASES, Parts, Writer, compressed, gptq, packed, write_safetensors
+from tests.archs.packed.writers import CASES, Parts, Writer, bit_stream, compressed, gptq, packed, write_safetensors
 from tests.gguftools.conversion.test_packed_checkpoints import MODEL, TOKENS, checkpoint, checkpoints
 
 # Scheme → the format of every weight of the first layer; none where a block of 32 has several scales, or a scale is no
@@ -106,6 +106,62 @@ def test_other_widths_and_groups(write: Writer, config: dict[str, object], form:
     convert(folder, tmp_path / "exact.gguf", "exact", fallback="F32")
     assert_same_values(tmp_path / "exact.gguf", plain)
     assert layer_formats(tmp_path / "exact.gguf") == {form}
+
+
+def bfloat(values: np.ndarray) -> np.ndarray:
+    """The nearest bfloat16 numbers."""
+    rounded: np.ndarray = decode("BF16", encode("BF16", values.astype(np.float32).reshape(1, -1))).reshape(values.shape)
+    return rounded
+
+
+def int8_rows(weight: np.ndarray) -> tuple[Parts, np.ndarray]:
+    """As llm-compressor stores them: a bfloat16 scale a row."""
+    scales = bfloat(np.abs(weight).max(1, keepdims=True) / 127)
+    integers = np.clip(np.rint(weight / scales), -128, 127).astype(np.int8)
+    bits = (scales.view(np.uint32) >> 16).astype(np.uint16)
+    return {"weight": ("I8", integers), "weight_scale": ("BF16", bits)}, integers.astype(np.float32) * scales
+
+
+def test_int8_with_a_scale_a_row(tmp_path: Path) -> None:
+    folder, plain = written(tmp_path, int8_rows, compressed("int-quantized", num_bits=8, type="int"))
+    convert(folder, tmp_path / "exact.gguf", "exact")
+    assert layer_formats(tmp_path / "exact.gguf") == {"Q8_0"}
+    assert_same_values(tmp_path / "exact.gguf", plain)
+
+
+def int4_zero(zero: int, spoiled: bool = False) -> Writer:
+    """Integers 0 … 15 minus a zero point, bfloat16 scales; spoiled: one group's is a float16, and its zero point 5."""
+
+    def write(weight: np.ndarray) -> tuple[Parts, np.ndarray]:
+        rows, width = weight.shape
+        integers = np.random.default_rng(width).integers(0, 16, (rows, width))
+        integers[:, ::32], integers[:, 1::32] = 0, 15
+        scales = bfloat(np.abs(weight).reshape(rows, width // 64, 64).max(2) / 8)
+        zeros = np.full(scales.shape, zero)
+        if spoiled:
+            scales[5, 1], zeros[5, 1] = (1 + 2**-10) / 64, 5
+        each = np.repeat(scales, 64, axis=1)
+        stored = {
+            "weight_packed": ("I32", bit_stream(integers, 4)), "weight_shape": ("I64", np.array(weight.shape)),
+            "weight_scale": ("F32", scales),
+            "weight_zero_point": ("I8", (zeros - 8).astype(np.int8)),
+        }  # fmt: skip
+        return stored, (integers - np.repeat(zeros, 64, axis=1)).astype(np.float32) * each
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "form"),
+    [(int4_zero(4), "Q4_1"), (int4_zero(8), "Q4_0"), (int4_zero(13), "Q4_1"), (int4_zero(4, True), "Q5_0")],
+)
+def test_zero_points(write: Writer, form: str, tmp_path: Path) -> None:
+    """A bfloat16 times a zero point is a float16, or times 15 minus that; a float16 need not be, as in one group here.
+    """
+    folder, plain = written(tmp_path, write, compressed("pack-quantized", num_bits=4, group_size=64, symmetric=False))
+    convert(folder, tmp_path / "exact.gguf", "exact")
+    assert layer_formats(tmp_path / "exact.gguf") == {form}
+    assert_same_values(tmp_path / "exact.gguf", plain)
 
 
 def on_grid(name: str, weight: np.ndarray) -> np.ndarray:
