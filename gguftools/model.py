@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from .files.checkpoint.folder import Checkpoint
     from .quantization.imatrix import ImportanceMatrix
-    from .quantization.outputs import Run
+    from .quantization.outputs import EncodeAhead, Run
     from .quantization.recipes import Recipe
     from .writing.pipeline import Resumable
     from .writing.report import QuantizeReport
@@ -193,7 +193,7 @@ class Model:
         those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
         Raises OptionError, FormatError, FileError.
         """
-        from .quantization.outputs import Run
+        from .quantization.outputs import EncodeAhead, Run
         from .quantization.outtypes import FILE_TYPES
         from .quantization.planning import pairs
         from .quantization.recipes import Options, recipe_named
@@ -257,9 +257,13 @@ def write_plain(
 def write_quantized(
     model: Model, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run,
     imatrix: PathLike | ImportanceMatrix | None = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
-    prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False, **planning: Any,
+    prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False,
+    encode: "EncodeAhead | None" = None, **planning: Any,
 ) -> QuantizeReport:  # fmt: skip
-    """Write a model once for each recipe, as `quantize` does; planning: of a Planner. Raises FileError for no model."""
+    """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; planning: of a Planner.
+
+    Raises FileError for no model.
+    """
     from .quantization.imatrix import ImportanceMatrix, usable_matrix
     from .quantization.outputs import write_recipes
     from .quantization.planning import Planner, without_layers
@@ -277,7 +281,7 @@ def write_quantized(
     )
     planner.check_overrides(new)
     read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
-    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors)
+    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors, encode)
 
 
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:

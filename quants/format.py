@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .codes import Codes
 from .errors import FormatError
 from .spelling import did_you_mean
 
@@ -69,6 +70,7 @@ class Format:
     infinity: int | None = None
     bad_blocks: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     decode_small: Callable[[RawRows], F32Rows] | None = None
+    codes: Codes | None = None
     dialect: str = ""
     same_values: str | None = None
     head_bytes: int = 0

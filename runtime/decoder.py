@@ -21,10 +21,15 @@ def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
 
     Raises ModelError where it stops being finite.
     """
-    through, layers = _parallel if forward.hyper.parallel else _sequential, forward.network.layers
+    layers = forward.network.layers
     for layer in layers:
-        x = forward.finite(layer.prefix, through(forward, layer, x, first if layer is layers[-1] else 0))
+        x = forward.finite(layer.prefix, through_layer(forward, layer, x, first if layer is layers[-1] else 0))
     return x
+
+
+def through_layer(forward: Pass, layer: Layer, x: Floats, first: int = 0) -> Floats:
+    """x (tokens, width) through one layer, from position `first` of each text on; x may be overwritten."""
+    return (_parallel if forward.hyper.parallel else _sequential)(forward, layer, x, first)
 
 
 def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:

@@ -15,6 +15,8 @@ from .kernels.threads import share_out
 
 # (name of the weight, inputs (n, width), expert of a stacked weight, how many experts it has)
 Observe = Callable[[str, Floats, int, int], None]
+# (name of the weight, first row of those that make values, inputs (n, width) as attention mixes them)
+ObserveValues = Callable[[str, int, Floats], None]
 LEAST_COLUMNS = 256  # that are worth a thread
 
 

@@ -16,7 +16,7 @@ from quants.errors import ModelError
 from . import ops
 from .arrays import Floats, Ids
 from .branches import Branches
-from .importance import Observe
+from .importance import Observe, ObserveValues
 from .kv_cache import KVCache
 from .matmul import Inputs, matmul, matmul_experts
 from .precision import Precision
@@ -95,7 +95,8 @@ class Pass:
     threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
     neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
     last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes. branches: how the
-    tokens are texts that begin alike, where they are that and not one text.
+    tokens are texts that begin alike, where they are that and not one text. observe_values: told what attention makes
+    of the inputs of values.
     """
 
     network: Network
@@ -109,6 +110,7 @@ class Pass:
     profile: Profile | None = None
     layer_inputs: Floats | None = None
     branches: Branches | None = None
+    observe_values: ObserveValues | None = None
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
     _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)

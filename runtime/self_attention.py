@@ -8,6 +8,7 @@ from . import ops
 from .arrays import Floats, Ids
 from .attention import attend
 from .layer import Layer, Network, Pass
+from .mixed_inputs import observe_mixed
 from .rope import apply_rope
 
 
@@ -39,6 +40,7 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
         q *= factors[:, None, None]
     if forward.cache is not None:
         k, v = forward.cache.append(layer.index, k, v)
+    observe_mixed(forward, layer, own, x, q, k)
     if any(other.kv_source_layer == layer.index for other in hyper.layers):
         forward.shared_keys[layer.index] = k, v
 

@@ -21,7 +21,7 @@ from .conftest import ROOT
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
 # From the bottom up: a room imports from those above it in this list. A module is in the room of the longest such name.
 ORDER = (
-    "quants.errors quants.spelling quants.format",
+    "quants.errors quants.spelling quants.codes quants.format",
     "quants.formats",
     "quants.kernels",
     "quants.dialects",
@@ -42,9 +42,10 @@ ORDER = (
     "gguftools.writing",
     "gguftools.quantization",
     "gguftools.model",
-    "gguftools.conversion",
     "gguftools.inspection",
     "gguftools.measurement",
+    "gguftools.calibration",
+    "gguftools.conversion",
     "gguftools.demo",
     "gguftools.console",
     "gguftools.commands",

@@ -8,6 +8,8 @@ from typing import Any
 from quants.arguments import PathLike, as_count, as_mapping, as_texts
 from quants.errors import OptionError
 
+from ..calibration.outputs import with_feedback
+from ..calibration.texts import Calibration, as_calibration
 from ..model import Model, opened, write_quantized
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.outputs import Run, output_paths
@@ -22,6 +24,7 @@ def quantize(
     source: PathLike | Model, recipes: str | Sequence[str], output: PathLike | None = None, *,
     imatrix: PathLike | ImportanceMatrix | None = None, include_weights: Sequence[str] = (),
     exclude_weights: Sequence[str] = (), allow_missing_experts: bool = False,
+    gptq: PathLike | Sequence[PathLike] | Calibration | None = None,
     rules: Mapping[str, str] | Iterable[tuple[str, str]] = (), options: Options | None = None,
     prune_layers: Sequence[int] = (), override: Mapping[str, Any] | None = None, new: bool = False,
     keep_split: bool = False, max_size: int | None = None, max_tensors: int | None = None, reserve: int = 0,
@@ -36,6 +39,8 @@ def quantize(
     recipes: names, such as "Q4_K_M". output: a file (for one recipe) or a folder; default MODEL-RECIPE.gguf beside the
     source. imatrix: an importance matrix or its file. include_weights, exclude_weights: parts of names, whose entries
     of the matrix alone, or not, are used. allow_missing_experts: go on where the matrix never saw many experts.
+    gptq: texts by which weights are encoded with error feedback (`calibration.feedback`): files, beside which the
+    package's own are read, or a Calibration.
     rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that is found in a tensor's name decides.
     options: what else may be added to a recipe. prune_layers: layers to leave out; the rest is renumbered.
     override: metadata to set, plain data or Values; new: also keys that no program is known to read.
@@ -72,4 +77,5 @@ def quantize(
         options=options, overrides=as_mapping(override, "override"),
         splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
         allow_missing_experts=allow_missing_experts, no_fallback=no_fallback, dry_run=dry_run,
+        encode=None if gptq is None else with_feedback(model, as_calibration(gptq), progress),
     )  # fmt: skip

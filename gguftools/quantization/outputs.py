@@ -1,8 +1,9 @@
 """Outputs of a run: where they go, whether there is room, and their writing and report."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from .recipes import RECIPES, Choice, Recipe
 MODEL_SUFFIX = re.compile(r"[-._]?(f32|f16|bf16|{})$".format("|".join(RECIPES)), re.IGNORECASE)
 
 
+EncodeAhead = Callable[[Planner, Planned, "Run"], AbstractContextManager[Planned]]
+
+
 @dataclass(frozen=True)
 class Run:
     """How outputs are written, whatever they are; see `write_files`. resume: go on from an interrupted run."""
@@ -36,11 +40,13 @@ class Run:
 
 
 def write_recipes(
-    planner: Planner, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run, check_tensors: bool = False
-) -> QuantizeReport:
+    planner: Planner, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run, check_tensors: bool = False,
+    encode: EncodeAhead | None = None,
+) -> QuantizeReport:  # fmt: skip
     """Write a file for each recipe in one pass; with `planner.dry_run` say only what would be written.
 
-    check_tensors: look for NaN everywhere before anything is written.
+    check_tensors: look for NaN everywhere before anything is written. encode: encodes tensors of an output before it is
+    written, and keeps them until then.
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     planned = [planner.plan(recipe, path) for recipe, path in zip(recipes, paths, strict=True)]
@@ -56,7 +62,10 @@ def write_recipes(
     if check_tensors:
         scan(planner.layers.tensors.values(), threads=run.threads, progress=run.progress)
     resumable = Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume)
-    return _write(planned, run, resumable, free, warnings)
+    with ExitStack() as stack:
+        if encode is not None:
+            planned = [stack.enter_context(encode(planner, each, run)) for each in planned]
+        return _write(planned, run, resumable, free, warnings)
 
 
 def write_file(
@@ -120,7 +129,7 @@ def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, 
                 tensors.append(TensorReport(
                     tensor.name, tensor.shape, tensor.format.name, item.format.name, item.nbytes,
                     *((choice.fallback, choice.rule) if choice else (None, None)),
-                    *(done[1:] if done else ()),
+                    *(done[1:] if done else (None, None, None)), item.ready.remark if item.ready else None,
                 ))  # fmt: skip
         paths = tuple(file.path for file in p.files)
         outputs.append(OutputReport(p.name, paths[0], paths, p.nbytes, tuple(tensors)))

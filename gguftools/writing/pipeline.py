@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -41,16 +41,28 @@ DEFAULT_MEMORY = 512 << 20
 Floats = NDArray[np.float32]
 
 
+class Ready(NamedTuple):
+    """Rows that were encoded before: a tensor in the format that is wanted; what was said of it, and by what it was
+    made, for who takes up a run again.
+    """
+
+    tensor: Tensor
+    remark: Mapping[str, Any]
+    made_by: str
+
+
 class Item(NamedTuple):
     """A tensor of a file to be written.
 
     tensor: what is read; its name is the name that is stored. format: what it is stored in.
     importance: float32 (groups, width) or None; each group weighs an equal share of the rows (one group an expert).
+    ready: where its rows are encoded already.
     """
 
     tensor: Tensor
     format: Format
     importance: Floats | None = None
+    ready: Ready | None = None
 
     @property
     def is_copy(self) -> bool:
@@ -84,6 +96,7 @@ class FilePlan:
         found = hashlib.sha256(self.layout.header)
         for item in self.items:
             found.update(b"|" if item.importance is None else item.importance.tobytes())
+            found.update(b"" if item.ready is None else item.ready.made_by.encode())
         return found.hexdigest()
 
 
@@ -282,7 +295,12 @@ def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
 
 
 def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:
-    """Encode rows from `first_row` on, each with its group's importance. Raises FormatError beyond the range of F16."""
+    """Encode rows from `first_row` on, each with its group's importance, or take those that are ready.
+
+    Raises FormatError beyond the range of F16.
+    """
+    if item.ready is not None:
+        return item.ready.tensor.raw(first_row, first_row + len(values))
     if item.importance is None or len(item.importance) == 1:
         encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
         # Finite values that became infinite in F16 make a model that doesn't work.

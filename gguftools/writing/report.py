@@ -1,6 +1,7 @@
 """What quantizing did, or would do: files, their tensors, and what each lost."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -49,6 +50,7 @@ class TensorReport(NamedTuple):
 
     source, format: names of the formats before and after. fallback: why it is not the one that the recipe wants. rule:
     the user's regular expression that decided. rmse, max_error: relative to the source's. seconds: of all threads.
+    feedback: how it was encoded by what its product's inputs were like, where that was asked for.
     """
 
     name: str
@@ -61,12 +63,14 @@ class TensorReport(NamedTuple):
     rmse: float | None = None
     max_error: float | None = None
     seconds: float | None = None
+    feedback: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As `quantize --json` shows it; the figures of a run only after one."""
         figures = {"rmse": self.rmse, "max_error": self.max_error, "seconds": self.seconds}
         return {"name": self.name, "shape": list(self.shape), "from": self.source, "to": self.format,
                 "bytes": self.nbytes, "fallback": self.fallback, "rule": self.rule,
+                **({} if self.feedback is None else {"feedback": dict(self.feedback)}),
                 **({} if self.seconds is None else figures)}  # fmt: skip
 
 

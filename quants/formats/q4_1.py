@@ -12,9 +12,11 @@ Encoder: byte for byte the same as llama.cpp's, with and without importance weig
 
 import numpy as np
 
+from ..codes import Codes, Plane
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
-    "Q4_1", 3, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1"
-)
+    "Q4_1", 3, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1",
+    codes=Codes(32, (Plane(4, 4, 16),)),
+)  # fmt: skip

@@ -15,10 +15,12 @@ Encoder: byte for byte the same as llama.cpp's, with and without importance weig
 
 import numpy as np
 
+from ..codes import Codes, Plane
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)])
 FORMAT = Format(
     "Q5_K", 13, 256, BLOCK, codec="quants.kernels.offset_superblocks", importance="used", fallback="Q5_1",
     activations="Q8_K", compile_cost=2,
+    codes=Codes(32, (Plane(48, 4, 32), Plane(16, 1, 32, place=4))),
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Encode by what a model does with texts: weights whose errors make up for each other in its products."""

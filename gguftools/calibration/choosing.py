@@ -1,0 +1,141 @@
+"""One weight: how it is encoded best, by what its inputs were on texts that were held back.
+
+Tried are the format's own encoder, the same weighted by the inputs' mean squares, and error feedback with little, usual
+and much damping. What is chosen is what changes the product's output least on inputs that took no part in any of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Format
+
+if TYPE_CHECKING:
+    from runtime.hessians import Products
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Raw = NDArray[np.uint8]
+Encode = Callable[[Floats], Raw]
+
+DAMPINGS = (0.03, 0.1, 0.5)  # of the median of the Hessian's diagonal
+TRIED_ROWS = 192  # that are encoded in every way
+SPAN = 64  # rows that a thread encodes at once, the same however many threads there are
+FEW = 2.0  # inputs for each column, below which an expert's matrix is drawn towards that of all
+
+
+class Piece(NamedTuple):
+    """Rows of a weight that share inputs. found, held: mean of x x^T of the inputs, and of those held back."""
+
+    start: int
+    stop: int
+    found: Doubles
+    held: Doubles
+
+
+@dataclass(frozen=True)
+class Way:
+    """How rows are encoded. damping: of error feedback; None without it."""
+
+    name: str
+    encode: Encode
+    damping: float | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What came of a weight. error, error_before: of the output on inputs held back, relative to the output, squared;
+    before: as it would be without texts but for importance weights.
+    """
+
+    raw: Raw
+    method: str
+    damping: float | None
+    error: float
+    error_before: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"method": self.method, "damping": self.damping, "error": self.error, "error_before": self.error_before}
+
+
+def pieces_of(
+    found: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
+) -> list[Piece]:
+    """A weight's rows with their inputs' matrices; those of experts that saw little are drawn towards the mean of all.
+
+    An expert without inputs that were held back is judged by those of all experts.
+    """
+    if not found:
+        return []
+    width, several = len(found[0][2].upper), len({id(products) for _, _, products in found}) > 2
+    total = sum(products.count for _, _, products in found)
+    everyone = sum(products.matrix() * (products.count / max(1, total)) for _, _, products in found) if several else 0.0
+    judged = {(start, stop): products for start, stop, products in held}
+    pieces = []
+    for start, stop, products in found:
+        own, count = products.matrix(), products.count
+        if several:
+            own = (own * count + everyone * (FEW * width)) / (count + FEW * width)
+        other = judged.get((start, stop))
+        pieces.append(Piece(start, stop, own, other.matrix() if other is not None and other.count else own))
+    return pieces
+
+
+def loss(difference: Floats, matrix: Doubles) -> float:
+    """The squared error of outputs: sum of D H D^T over the rows of difference (rows, width)."""
+    return float(np.einsum("ij,ij->", difference @ matrix.astype(np.float32), difference, dtype=np.float64))
+
+
+def ways(form: Format, found: Doubles, before: Encode, before_name: str) -> list[Way]:
+    """The ways in which rows with such inputs can be encoded; what would be done without texts is the first."""
+    from quants.feedback import encode_with_feedback, upper_factor
+
+    weights = np.maximum(found.diagonal(), 0).astype(np.float32)
+    tried = [Way(before_name, before)]
+    if not weights.any():
+        return tried
+    if form.uses_importance:
+        tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
+    for damping in DAMPINGS:
+        factor = upper_factor(found, damping)
+        tried.append(Way(
+            "feedback", lambda rows, factor=factor: encode_with_feedback(form, rows, factor, weights), damping
+        ))  # fmt: skip
+    return tried
+
+
+def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int) -> Chosen:
+    """Encode values (rows, width) of a piece in the way that is best for inputs held back."""
+    from runtime.kernels.threads import parallel, spans
+
+    some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
+    candidates = ways(form, piece.found, before, before_name)
+    losses = [0.0] * len(candidates)
+
+    def attempt(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            losses[i] = loss(form.decode(candidates[i].encode(some)) - some, piece.held)
+
+    parallel(attempt, spans(len(candidates), 1), threads)
+    best = candidates[int(np.argmin(losses))]
+    raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
+
+    def encode(start: int, stop: int) -> None:
+        raw[start:stop] = best.encode(np.ascontiguousarray(values[start:stop]))
+
+    parallel(encode, spans(len(values), SPAN), threads)
+    whole = loss(some, piece.held) or 1.0
+    return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole)
+
+
+def together(parts: Sequence[tuple[Piece, Chosen]]) -> Chosen:
+    """What came of a weight's pieces as what came of the weight."""
+    rows = [piece.stop - piece.start for piece, _ in parts]
+    names = [chosen.method for _, chosen in parts]
+    mean = [float(np.average([getattr(chosen, what) for _, chosen in parts], weights=rows)) for what in ("error", "error_before")]
+    usual = max(set(names), key=names.count)
+    dampings = [chosen.damping for _, chosen in parts if chosen.method == usual]
+    return Chosen(np.concatenate([chosen.raw for _, chosen in parts]), usual, dampings[0], *mean)

@@ -1,0 +1,182 @@
+"""Encode a model's weights with error feedback, one layer after another.
+
+Each layer is run on what the layers before it, already encoded, make of the calibration texts: its weights are fitted
+to the inputs that they will have. Then it is encoded, and the texts go through it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Format, Tensor
+
+from ..measurement.perplexity import tokens_at_once
+from ..model import Model
+from ..quantization.planning import Planned
+from ..writing.pipeline import Item
+from .choosing import Chosen, Piece, choose, pieces_of, together
+from .encoded import Encoded
+from .texts import Windows, split_evenly
+
+if TYPE_CHECKING:
+    from runtime.hessians import Hessians
+    from runtime.layer import Layer
+    from runtime.layerwise import Batch
+    from runtime.model import Model as RunningModel
+
+Floats = NDArray[np.float32]
+Progress = Callable[[int, int, str], None]
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+
+
+def wanted_items(planned: Planned) -> dict[str, Item]:
+    """The items of an output that feedback may encode: weights of products that get a format of blocks."""
+    return {
+        item.tensor.name: item
+        for file in planned.files for item in file.items
+        if item.format.is_quantized and not item.is_copy and item.format.has_codec and len(item.tensor.shape) in (2, 3)
+        and not item.tensor.format.is_quantized
+    }  # fmt: skip
+
+
+def encode_layers(
+    model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], items: Mapping[str, Item],
+    windows: Windows, kept: Encoded, *, threads: int, progress: Progress | None = None,
+) -> None:  # fmt: skip
+    """Encode the weights of `items` that products of the model have, into `kept`.
+
+    metadata, tensors: of the model as it is written, by the output's names. progress(layers done, of how many, name).
+    Raises ModelError for a model that cannot be run so, FileError.
+    """
+    from runtime.model import Model as RunningModel
+
+    net = RunningModel(metadata, tensors, threads=threads)
+    at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
+    _Work(net, items, kept, windows, at_once, threads, progress or (lambda *_: None)).run()
+
+
+@dataclass
+class _Work:
+    """One model on its way through its layers, which run on texts that weights are fitted to and on those held back."""
+
+    net: "RunningModel"
+    items: Mapping[str, Item]
+    kept: Encoded
+    windows: Windows
+    at_once: int
+    threads: int
+    progress: Progress
+
+    def run(self) -> None:
+        from runtime import layerwise
+
+        layers = self.net.network.layers
+        if self._wants(EMBEDDING) and HEAD in self.net.tensors:
+            self._encode_embedding(layers[0])
+        fitted, held = self._begin(self.windows.fitted), self._begin(self.windows.held)
+        for layer in layers:
+            self.progress(layer.index, len(layers), layer.prefix.rstrip("."))
+            names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
+            if any(map(self._wants, names)):
+                found, judged = self._hessians(), self._hessians()
+                layerwise.watch(fitted, layer, found)
+                layerwise.watch(held, layer, judged)
+                for name in filter(self._wants, names):
+                    self._encode(name, found, judged)
+            changed = [self.kept.tensors[name] for name in names if name in self.kept.tensors]
+            encoded = layerwise.with_tensors(layer, changed)
+            layerwise.advance(fitted, encoded)
+            layerwise.advance(held, encoded)
+        if self._wants(HEAD):
+            found, judged = self._hessians(), self._hessians()
+            layerwise.watch_head(fitted, HEAD, found)
+            layerwise.watch_head(held, HEAD, judged)
+            self._encode(HEAD, found, judged)
+        self.progress(len(layers), len(layers), "")
+
+    def _wants(self, name: str) -> bool:
+        return name in self.items and name not in self.kept.tensors
+
+    def _hessians(self) -> "Hessians":
+        from runtime.hessians import Hessians
+
+        return Hessians(self.threads)
+
+    def _begin(self, ids: "NDArray[np.int64]") -> list["Batch"]:
+        """Texts before the first layer, embedded as the output will have it."""
+        from runtime import layerwise
+        from runtime.model import Model as RunningModel
+
+        net = self.net
+        if EMBEDDING in self.kept.tensors:
+            changed = {**net.tensors, EMBEDDING: self.kept.tensors[EMBEDDING]}
+            net = RunningModel(net.metadata, changed, threads=self.threads)
+        return layerwise.begin(net, split_evenly(ids, self.at_once))
+
+    def _encode(self, name: str, found: "Hessians", judged: "Hessians") -> None:
+        """Encode a weight, its rows in pieces that share inputs. One that no product saw is left to the plain road."""
+        item = self.items[name]
+        tensor = item.tensor
+        pieces = pieces_of(found.pieces(name, tensor.rows), judged.pieces(name, tensor.rows))
+        if sum(piece.stop - piece.start for piece in pieces) != tensor.rows:
+            return  # experts without any input
+        parts = [(piece, self._encode_piece(item, piece)) for piece in pieces]
+        chosen = together(parts)
+        self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
+
+    def _encode_piece(self, item: Item, piece: Piece) -> Chosen:
+        values = item.tensor.float32(piece.start, piece.stop)
+        importance, name = None, "plain"
+        if item.importance is not None:
+            share = item.tensor.rows // len(item.importance)
+            importance, name = item.importance[piece.start // share], "importance matrix"
+        before = partial(_encode_plainly, item.format, importance)
+        return choose(values, piece, item.format, before, name, self.threads)
+
+    def _encode_embedding(self, first: "Layer") -> None:
+        """Encode the rows that tokens are embedded as by what the first products make of an error in them.
+
+        Every row is an input: what is lost in its columns counts by the weights that these columns meet. That matrix is
+        known without any text.
+        """
+        from runtime import layerwise
+
+        found = self._hessians()
+        layerwise.watch(self._begin(self.windows.held[:1]), first, found)
+        item, matrix = self.items[EMBEDDING], readers_of(self.net, first, found)
+        if matrix is None or item.tensor.width != len(matrix):
+            return
+        chosen = self._encode_piece(item, Piece(0, item.tensor.rows, matrix, matrix))
+        self.kept.keep(item.tensor, item.format, chosen.raw, chosen.as_dict())
+
+
+def _encode_plainly(form: Format, importance: Floats | None, rows: Floats) -> NDArray[np.uint8]:
+    return form.encode(rows, importance)
+
+
+def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> NDArray[np.float64] | None:
+    """What an error of a layer's input does to the products that read it: sum of W^T W, scaled as its norm does.
+
+    found: what a run through the layer saw; the products that share its first input are meant. float64 (width, width);
+    None where no product reads what the norm gives.
+    """
+    if not found.of:
+        return None
+    first = next(iter(found.of.values()))
+    names = [name for (name, expert), products in found.of.items() if products is first and expert == 0]
+    scale = layer.array("attn_norm.weight")
+    width = len(first.upper)
+    total = np.zeros((width, width))
+    for name in names:
+        weight = net.tensors[name].float32().reshape(-1, width).astype(np.float64)
+        total += weight.T @ weight
+    factors = np.ones(width) if scale is None else scale.astype(np.float64)
+    total *= factors[:, None] * factors
+    if net.network.block.norm != "rms":  # what all columns have in common is taken away
+        total -= total.mean(axis=0)
+        total -= total.mean(axis=1)[:, None]
+    return total

@@ -1,0 +1,62 @@
+"""Outputs whose weights are encoded by calibration texts before they are written."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from quants.arguments import thread_count
+
+from ..model import Model
+from ..quantization.outputs import EncodeAhead, Run
+from ..quantization.planning import Planned, Planner
+from ..writing.pipeline import Item, Ready
+from ..writing.resume import fingerprint
+from .choosing import DAMPINGS
+from .encoded import encoded_beside
+from .feedback import encode_layers, wanted_items
+from .texts import Calibration, calibration_windows
+
+VERSION = 1  # of how weights are encoded: an earlier run of another one is not gone on with
+NOT_SEEN = {"method": "plain", "reason": "no product of the model was seen to read it"}
+
+
+def with_feedback(model: Model, calibration: Calibration, progress: Callable[[int, int, str], None] | None) -> EncodeAhead:
+    """What `write_recipes` asks for outputs whose weights are encoded with error feedback.
+
+    progress(layers done, of how many, layer). Raises what reading the texts does.
+    """
+    windows = calibration_windows(model, calibration)
+
+    @contextmanager
+    def encode(planner: Planner, planned: Planned, run: Run) -> Iterator[Planned]:
+        items = wanted_items(planned)
+        importances = hashlib.sha256()
+        for name, item in items.items():
+            importances.update(f"{name} {item.format.name} {item.tensor.shape}".encode())
+            importances.update(b"" if item.importance is None else item.importance.tobytes())
+        head = {
+            "gguftools": VERSION, "texts": windows.digest(), "weights": importances.hexdigest(),
+            "dampings": list(DAMPINGS), "sources": fingerprint(planner.origin.files, planner.origin.recorded),
+        }  # fmt: skip
+        with encoded_beside(planned.files[0].path, head, run.resume) as kept:
+            if run.resume:
+                kept.restore({name: (item.tensor, item.format) for name, item in items.items()})
+            layers = planner.layers
+            encode_layers(
+                model, layers.metadata, layers.tensors, items, windows, kept,
+                threads=thread_count(run.threads), progress=progress,
+            )  # fmt: skip
+            made_by = json.dumps(head, sort_keys=True)
+
+            def ready(item: Item) -> Item:
+                name = item.tensor.name
+                if name not in items or name not in kept.tensors:
+                    return item
+                return item._replace(ready=Ready(kept.tensors[name], kept.remarks[name], made_by))
+
+            files = tuple(replace(file, items=tuple(map(ready, file.items))) for file in planned.files)
+            yield planned._replace(files=files)
+
+    return encode

@@ -1,0 +1,91 @@
+"""What a model is calibrated on: windows of the user's texts and of the package's own, some of them held back."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quants.arguments import PathLike, as_count
+from quants.errors import OptionError
+
+from ..measurement.texts import NamedText, default_texts, named_texts, windows_of
+from ..model import Model
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+N_CTX = 512
+CHUNKS = 128  # windows of each text at most
+HELD_BACK = 8  # every so-manieth window is held back
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Texts to calibrate on. own_texts: also those of the package, which keep a file good at what the others lack.
+
+    n_ctx: tokens of a window; chunks: windows of each text at most.
+    """
+
+    texts: tuple[NamedText, ...] = ()
+    own_texts: bool = True
+    n_ctx: int = N_CTX
+    chunks: int = CHUNKS
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for sizes that are none, or no text at all."""
+        as_count(self.n_ctx, "n_ctx", 16)
+        as_count(self.chunks, "chunks", 2)
+        if not self.texts and not self.own_texts:
+            raise OptionError("there is no text to calibrate on", "name one, or let the package's own be read")
+
+    @property
+    def all_texts(self) -> list[NamedText]:
+        return [*self.texts, *(default_texts() if self.own_texts else ())]
+
+
+def as_calibration(given: PathLike | Sequence[PathLike] | Calibration) -> Calibration:
+    """What a caller names: texts as NAME=PATH or PATH, or a Calibration. Raises OptionError."""
+    if isinstance(given, Calibration):
+        return given
+    several = [given] if isinstance(given, (str, os.PathLike)) else given
+    return Calibration(tuple(named_texts([str(each) for each in several])))
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Token ids, int64 (windows, n_ctx): those that weights are fitted to, and those held back to judge by."""
+
+    fitted: "NDArray[np.int64]"
+    held: "NDArray[np.int64]"
+
+    def digest(self) -> str:
+        """What tells these windows from others."""
+        return hashlib.sha256(b"".join(np.asarray(ids, "<i8").tobytes() for ids in (self.fitted, self.held))).hexdigest()
+
+
+def calibration_windows(model: Model, calibration: Calibration) -> Windows:
+    """The windows of all texts, as the model's tokenizer makes them. Raises FileError, VocabularyError, OptionError."""
+    found: list[NDArray[np.int64]] = []
+    for text in calibration.all_texts:
+        own = text not in calibration.texts
+        try:
+            read = windows_of(model, text, calibration.n_ctx, chunks=calibration.chunks)
+        except OptionError:
+            if own:  # one of ours is too short for windows of this size
+                continue
+            raise
+        found += [np.asarray(window.inputs, np.int64) for window in read.windows if len(window.inputs) == calibration.n_ctx]
+    if len(found) < 2:
+        raise OptionError(f"the texts have {len(found)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
+    last = min(HELD_BACK, len(found))
+    held = [i for i in range(len(found)) if i % last == last - 1]
+    fitted = [i for i in range(len(found)) if i % last != last - 1]
+    return Windows(np.stack([found[i] for i in fitted]), np.stack([found[i] for i in held]))
+
+
+def split_evenly(ids: "NDArray[np.int64]", windows: int) -> Sequence["NDArray[np.int64]"]:
+    """Up to so many windows at a time."""
+    return [ids[i : i + windows] for i in range(0, len(ids), windows)]

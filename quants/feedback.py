@@ -1,0 +1,106 @@
+"""Encode with error feedback: what rounding a column loses is made up for by the columns after it.
+
+A product's output is hurt by the error D of a row of weights as D H D^T, H the mean of x x^T over its inputs x. Rounding
+each weight to its nearest neighbour ignores that inputs go together. Here columns are rounded in the order they are
+stored in, and each error is carried to the columns that are not rounded yet, as far as they can make up for it
+(Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's: their scales are those that the format's own
+encoder finds for the weights as they are corrected when their block's turn comes, weighted by the diagonal of H.
+
+Where each value has a code of its own (`Codes`), errors are carried from column to column; in the formats with grids
+from block to block.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codes import Codes
+from .errors import FormatError
+from .format import Format
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+STEP = 256  # columns within which errors are carried at once; beyond them by a product of matrices
+
+
+def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
+    """The upper triangular U with U^T U = (H + damping * median of its diagonal)^-1: float32 (width, width).
+
+    hessian: (width, width), symmetric. The median, because a few columns with large inputs own the mean. Columns that
+    saw no input count as having some that go with nothing.
+    """
+    work = np.array(hessian, np.float64)
+    diagonal = work.diagonal().copy()
+    seen = diagonal > 0
+    typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
+    work[np.diag_indices_from(work)] += damping * typical + np.where(seen, 0.0, typical) + 1e-7 * diagonal.max(initial=0)
+    # The lower factor of the matrix with its columns back to front, turned round, is upper and needs no inverse of H.
+    lower = np.linalg.cholesky(work[::-1, ::-1])
+    inverse = np.linalg.inv(lower[::-1, ::-1])
+    return np.ascontiguousarray(np.triu(inverse), np.float32)
+
+
+def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Floats) -> NDArray[np.uint8]:
+    """Encode float32 rows (n, width): uint8 (n, bytes of a row).
+
+    factor: `upper_factor` of the inputs' matrix, (width, width). weights: its diagonal, float32 (width,), by which the
+    format's encoder finds scales. Raises FormatError for a width that blocks do not fit.
+    """
+    n, width = rows.shape
+    if width % form.block_size:
+        raise FormatError(f"rows of {width} values; {form.name} needs a multiple of {form.block_size}")
+    left, raw = np.array(rows, np.float32), np.empty((n, form.row_bytes(width)), np.uint8)
+    step, size = max(STEP, form.block_size), form.block_bytes
+    for first in range(0, width, step):
+        last = min(first + step, width)
+        errors = np.empty((n, last - first), np.float32)
+        own = left[:, first:last].copy()
+        for start in range(first, last, form.block_size):
+            at = start - first
+            here = np.ascontiguousarray(own[:, at : at + form.block_size])
+            blocks = form.encode(here, np.ascontiguousarray(weights[start : start + form.block_size]))
+            upper = np.ascontiguousarray(factor[start:last, start:last])
+            if form.codes:
+                _round(form, form.codes, blocks, own, at, upper, errors)
+            else:
+                _carry_block(form, blocks, own, at, upper, errors)
+            begin = start // form.block_size * size
+            raw[:, begin : begin + size] = blocks
+        if last < width:
+            left[:, last:] -= errors @ factor[first:last, last:]
+    return raw
+
+
+def _round(
+    form: Format, codes: Codes, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats
+) -> None:
+    """Choose the codes of blocks (n, bytes), whose scales are there, for the columns of `own` from `at` on."""
+    from .kernels.feedback import round_columns
+
+    chosen = np.empty((len(blocks), form.block_size), np.uint8)
+    even = not form.name.startswith(("IQ4", "MXFP4"))
+    table = meanings(form, codes, blocks)
+    round_columns(own, at, upper, table, codes.group, codes.first, even, chosen, errors)
+    codes.put(blocks, chosen)
+
+
+def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats) -> None:
+    """Carry the error of whole blocks to the columns behind them."""
+    size = form.block_size
+    lost = own[:, at : at + size] - form.decode(blocks)
+    scaled = np.linalg.solve(upper[:size, :size].T.astype(np.float64), lost.T.astype(np.float64)).T
+    errors[:, at : at + size] = scaled
+    if upper.shape[1] > size:
+        own[:, at + size :] -= errors[:, at : at + size] @ upper[:size, size:]
+
+
+def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8]) -> Floats:
+    """What each code means in each group of blocks (n, bytes): float32 (n, groups, codes), by the format's decoder."""
+    size, groups = form.block_size, form.block_size // codes.group
+    table, work = np.empty((len(blocks), groups, codes.count), np.float32), blocks.copy()
+    for first in range(0, codes.count, codes.group):
+        these = np.arange(first, min(first + codes.group, codes.count), dtype=np.uint8)
+        tried = np.tile(np.resize(these, codes.group), groups)
+        codes.put(work, np.broadcast_to(tried, (len(work), size)))
+        decoded = form.decode(work).reshape(len(work), groups, codes.group)
+        table[:, :, first : first + len(these)] = decoded[:, :, : len(these)]
+    return table

@@ -1,0 +1,82 @@
+"""A model run one layer after another over all of a text, its weights changed on the way.
+
+Between two layers nothing is kept but the hidden states of the text: float32, tokens times the model's width.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .arrays import Floats, Ids
+from .decoder import through_layer
+from .embedding import embed
+from .head import LazyLogits, head
+from .kernels.blas import one_thread
+from .layer import Layer, Pass
+
+if TYPE_CHECKING:
+    from .hessians import Hessians
+    from .model import Model
+
+
+@dataclass
+class Batch:
+    """Windows of equal length between two layers: their hidden states x (tokens, width)."""
+
+    forward: Pass
+    x: Floats
+
+
+def check_layerwise(model: "Model") -> None:
+    """Raise ModelError for a model whose layers are more than one row that each changes the hidden states in turn."""
+    if model.encoder_decoder is not None or "altup_proj.weight" in model.tensors:
+        problem = f"{model.architecture.name} models cannot be run one layer after another"
+        raise ModelError(problem, hint="an importance matrix serves them: `gguftools imatrix`")
+
+
+def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
+    """Embed token ids (windows, n_ctx), a batch for each. Raises ModelError (see `check_layerwise`)."""
+    check_layerwise(model)
+    found = []
+    for ids in inputs:
+        forward = model.new_pass(*ids.shape)
+        with one_thread():
+            found.append(Batch(forward, forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))))
+    return found
+
+
+def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
+    """Collect the inputs of a layer's products; the hidden states stay those before it."""
+    for batch in batches:
+        forward = batch.forward
+        forward.observe, forward.observe_values = watched.observe, watched.observe_values
+        try:
+            with one_thread():
+                through_layer(forward, layer, batch.x.copy())
+        finally:
+            forward.observe = forward.observe_values = None
+
+
+def advance(batches: Iterable[Batch], layer: Layer) -> None:
+    """Go through a layer."""
+    for batch in batches:
+        with one_thread():
+            batch.x = batch.forward.finite(layer.prefix, through_layer(batch.forward, layer, batch.x))
+
+
+def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None:
+    """Collect what the weight `name` of the head is multiplied with, after the last layer."""
+    for batch in batches:
+        with one_thread():
+            logits = head(batch.forward, batch.x)
+        if isinstance(logits, LazyLogits):
+            watched.observe(name, logits.x)
+
+
+def with_tensors(layer: Layer, changed: Iterable[Tensor]) -> Layer:
+    """The layer with other tensors under their names."""
+    own = {tensor.name.removeprefix(layer.prefix): tensor for tensor in changed}
+    return replace(layer, tensors={**layer.tensors, **own}, _small={})

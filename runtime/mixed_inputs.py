@@ -1,0 +1,46 @@
+"""The inputs of values as attention mixes them: what their weight is multiplied with, seen from where it counts."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from archs.hyper import LayerHyper
+
+from .arrays import Floats
+from .attention import attend
+from .layer import Layer, Pass
+
+
+def observe_mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Floats, k: Floats) -> None:
+    """Tell `forward.observe_values` of x (tokens, width), mixed by q (tokens, heads, d) and k (tokens, kv heads, d).
+
+    As many mixtures as there are tokens: of every head, but of a few queries each.
+    """
+    if forward.observe_values is None or forward.hyper.alibi or forward.cache is not None:
+        return
+    if "attn_v.weight" in layer:
+        name, first = layer.need("attn_v.weight").name, 0
+    elif "attn_qkv.weight" in layer:
+        name, first = layer.need("attn_qkv.weight").name, (own.heads + own.kv_heads) * own.key_width
+    else:
+        return
+    for mixed in _mixed(forward, layer, own, x, q, k):
+        forward.observe_values(name, first, mixed)
+
+
+def _mixed(forward: Pass, layer: Layer, own: LayerHyper, x: Floats, q: Floats, k: Floats) -> Iterator[Floats]:
+    heads, kv_heads, length = q.shape[1], k.shape[1], forward.length
+    group, asked = heads // kv_heads, np.arange(heads // 2 % length, length, min(heads, length))
+    sinks = layer.array("attn_sinks.weight")
+    for text in range(forward.texts):
+        rows = slice(text * length, (text + 1) * length)
+        queries, inputs = q[rows][asked], x[rows][:, None, :]
+        for g in range(kv_heads):
+            mine = slice(g * group, (g + 1) * group)
+            mixed = attend(
+                np.ascontiguousarray(queries[:, mine]), np.ascontiguousarray(k[rows, g : g + 1]), inputs,
+                q_positions=forward.positions[asked], scale=own.attention_scale, window=own.window,
+                softcap=forward.hyper.attention_softcap, causal=forward.block.causal,
+                sinks=None if sinks is None else sinks[mine], chunk=own.chunk, threads=forward.threads,
+            )  # fmt: skip
+            yield mixed.reshape(-1, x.shape[1])
