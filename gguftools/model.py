@@ -193,7 +193,7 @@ class Model:
         those that the model is read from. threads: default all processors. progress(bytes read, of how many, tensor).
         Raises OptionError, FormatError, FileError.
         """
-        from .quantization.outputs import EncodeAhead, Run
+        from .quantization.outputs import Run
         from .quantization.outtypes import FILE_TYPES
         from .quantization.planning import pairs
         from .quantization.recipes import Options, recipe_named
@@ -258,7 +258,7 @@ def write_quantized(
     model: Model, recipes: Sequence[Recipe], paths: Sequence[Path], run: Run,
     imatrix: PathLike | ImportanceMatrix | None = None, include: Sequence[str] = (), exclude: Sequence[str] = (),
     prune_layers: Sequence[int] = (), new: bool = False, check_tensors: bool = False,
-    encode: "EncodeAhead | None" = None, **planning: Any,
+    encode: EncodeAhead | None = None, **planning: Any,
 ) -> QuantizeReport:  # fmt: skip
     """Write a model once for each recipe, as `quantize` does; encode: see `write_recipes`; planning: of a Planner.
 

@@ -1,6 +1,6 @@
 """Encode with error feedback: what rounding a column loses is made up for by the columns after it.
 
-A product's output is hurt by the error D of a row of weights as D H D^T, H the mean of x x^T over its inputs x. Rounding
+The error D of a row of weights hurts the product's output as D H D^T, H the mean of x x^T over its inputs x. Rounding
 each weight to its nearest neighbour ignores that inputs go together. Here columns are rounded in the order they are
 stored in, and each error is carried to the columns that are not rounded yet, as far as they can make up for it
 (Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's: their scales are those that the format's own
@@ -32,7 +32,8 @@ def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
     diagonal = work.diagonal().copy()
     seen = diagonal > 0
     typical = float(np.median(diagonal[seen])) if seen.any() else 1.0
-    work[np.diag_indices_from(work)] += damping * typical + np.where(seen, 0.0, typical) + 1e-7 * diagonal.max(initial=0)
+    least = 1e-7 * diagonal.max(initial=0.0)  # keeps what is nearly dependent apart
+    work[np.diag_indices_from(work)] += damping * typical + least + np.where(seen, 0.0, typical)
     # The lower factor of the matrix with its columns back to front, turned round, is upper and needs no inverse of H.
     lower = np.linalg.cholesky(work[::-1, ::-1])
     inverse = np.linalg.inv(lower[::-1, ::-1])

@@ -35,7 +35,8 @@ class Products:
     def matrix(self) -> Doubles:
         """The mean: float64 (width, width)."""
         upper = np.triu(self.upper.astype(np.float64))
-        return (upper + np.triu(upper, 1).T) / max(1, self.count)
+        whole: Doubles = (upper + np.triu(upper, 1).T) / max(1, self.count)
+        return whole
 
 
 @dataclass

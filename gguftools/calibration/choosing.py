@@ -6,6 +6,7 @@ and much damping. What is chosen is what changes the product's output least on i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -100,10 +101,8 @@ def ways(form: Format, found: Doubles, before: Encode, before_name: str) -> list
     if form.uses_importance:
         tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
     for damping in DAMPINGS:
-        factor = upper_factor(found, damping)
-        tried.append(Way(
-            "feedback", lambda rows, factor=factor: encode_with_feedback(form, rows, factor, weights), damping
-        ))  # fmt: skip
+        encode = partial(encode_with_feedback, form, factor=upper_factor(found, damping), weights=weights)
+        tried.append(Way("feedback", encode, damping))
     return tried
 
 
@@ -135,7 +134,9 @@ def together(parts: Sequence[tuple[Piece, Chosen]]) -> Chosen:
     """What came of a weight's pieces as what came of the weight."""
     rows = [piece.stop - piece.start for piece, _ in parts]
     names = [chosen.method for _, chosen in parts]
-    mean = [float(np.average([getattr(chosen, what) for _, chosen in parts], weights=rows)) for what in ("error", "error_before")]
+    errors = [(chosen.error, chosen.error_before) for _, chosen in parts]
     usual = max(set(names), key=names.count)
     dampings = [chosen.damping for _, chosen in parts if chosen.method == usual]
-    return Chosen(np.concatenate([chosen.raw for _, chosen in parts]), usual, dampings[0], *mean)
+    raw = np.concatenate([chosen.raw for _, chosen in parts])
+    error, before = np.average(errors, axis=0, weights=rows)
+    return Chosen(raw, usual, dampings[0], float(error), float(before))

@@ -1,10 +1,11 @@
 """Tensors that were encoded already, kept beside the output until it is written, also from one run to the next.
 
     NAME.encoded            their bytes, one tensor behind the other
-    NAME.encoded.journal    one JSON line that says of what and how, then one for each tensor: [name, format, first byte,
-                            bytes, crc32, what was said of it]
+    NAME.encoded.journal    one JSON line that says of what and how, then one for each tensor: [name, format, first
+                            byte, bytes, crc32, what was said of it]
 
-A line is noted after the bytes were handed to the system, and they are compared with their sum before they are believed.
+A line is noted after the bytes were handed to the system, and these are compared with their sum before they are
+believed.
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quants import Format, Tensor, format_named
+from quants import Format, Tensor
 from quants.errors import FileError
 
 from ..files.atomic import Unfinished, explained, unfinished, write_at
@@ -36,14 +37,16 @@ class Encoded:
         self.remarks: dict[str, dict[str, Any]] = {}
 
     def keep(self, like: Tensor, form: Format, raw: NDArray[np.uint8], remark: Mapping[str, Any]) -> Tensor:
-        """Keep the bytes (rows, bytes of a row) of a tensor that has the name and shape of another. Raises FileError."""
-        data = memoryview(np.ascontiguousarray(raw)).cast("B")
+        """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of another. Raises FileError."""
+        data = np.ascontiguousarray(raw).reshape(-1).data
         with explained(self.file.target, len(data)):
             write_at(self.file.fd, data, self.end)
             self.file.note([like.name, form.name, self.end, len(data), zlib.crc32(data), dict(remark)])
         return self._add(like.name, like.shape, form, self.end, len(data), dict(remark))
 
-    def _add(self, name: str, shape: tuple[int, ...], form: Format, at: int, size: int, remark: dict[str, Any]) -> Tensor:
+    def _add(
+        self, name: str, shape: tuple[int, ...], form: Format, at: int, size: int, remark: dict[str, Any]
+    ) -> Tensor:
         row_bytes, fd = form.row_bytes(shape[-1]), self.file.fd
 
         def read(start: int, stop: int) -> NDArray[np.uint8]:

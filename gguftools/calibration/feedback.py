@@ -4,7 +4,7 @@ Each layer is run on what the layers before it, already encoded, make of the cal
 to the inputs that they will have. Then it is encoded, and the texts go through it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.planning import Planned
 from ..writing.pipeline import Item
+from ..writing.row_blocks import Progress
 from .choosing import Chosen, Piece, choose, pieces_of, together
 from .encoded import Encoded
 from .texts import Windows, split_evenly
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from runtime.model import Model as RunningModel
 
 Floats = NDArray[np.float32]
-Progress = Callable[[int, int, str], None]
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 
 
@@ -49,7 +49,8 @@ def encode_layers(
 ) -> None:  # fmt: skip
     """Encode the weights of `items` that products of the model have, into `kept`.
 
-    metadata, tensors: of the model as it is written, by the output's names. progress(layers done, of how many, name).
+    metadata, tensors: of the model as it is written, by the output's names. progress(bytes of weights done, of how
+    many, layer).
     Raises ModelError for a model that cannot be run so, FileError.
     """
     from runtime.model import Model as RunningModel
@@ -79,7 +80,7 @@ class _Work:
             self._encode_embedding(layers[0])
         fitted, held = self._begin(self.windows.fitted), self._begin(self.windows.held)
         for layer in layers:
-            self.progress(layer.index, len(layers), layer.prefix.rstrip("."))
+            self._tell(layer.prefix.rstrip("."))
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
                 found, judged = self._hessians(), self._hessians()
@@ -96,7 +97,11 @@ class _Work:
             layerwise.watch_head(fitted, HEAD, found)
             layerwise.watch_head(held, HEAD, judged)
             self._encode(HEAD, found, judged)
-        self.progress(len(layers), len(layers), "")
+        self._tell("")
+
+    def _tell(self, where: str) -> None:
+        done = sum(item.tensor.nbytes for name, item in self.items.items() if name in self.kept.tensors)
+        self.progress(done, sum(item.tensor.nbytes for item in self.items.values()), where)
 
     def _wants(self, name: str) -> bool:
         return name in self.items and name not in self.kept.tensors
@@ -106,7 +111,7 @@ class _Work:
 
         return Hessians(self.threads)
 
-    def _begin(self, ids: "NDArray[np.int64]") -> list["Batch"]:
+    def _begin(self, ids: NDArray[np.int64]) -> list["Batch"]:
         """Texts before the first layer, embedded as the output will have it."""
         from runtime import layerwise
         from runtime.model import Model as RunningModel

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,19 +13,19 @@ from ..quantization.outputs import EncodeAhead, Run
 from ..quantization.planning import Planned, Planner
 from ..writing.pipeline import Item, Ready
 from ..writing.resume import fingerprint
+from ..writing.row_blocks import Progress
 from .choosing import DAMPINGS
 from .encoded import encoded_beside
 from .feedback import encode_layers, wanted_items
 from .texts import Calibration, calibration_windows
 
 VERSION = 1  # of how weights are encoded: an earlier run of another one is not gone on with
-NOT_SEEN = {"method": "plain", "reason": "no product of the model was seen to read it"}
 
 
-def with_feedback(model: Model, calibration: Calibration, progress: Callable[[int, int, str], None] | None) -> EncodeAhead:
+def with_feedback(model: Model, calibration: Calibration, progress: Progress | None) -> EncodeAhead:
     """What `write_recipes` asks for outputs whose weights are encoded with error feedback.
 
-    progress(layers done, of how many, layer). Raises what reading the texts does.
+    progress(bytes of weights done, of how many, layer). Raises what reading the texts does.
     """
     windows = calibration_windows(model, calibration)
 

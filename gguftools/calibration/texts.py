@@ -4,18 +4,15 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quants.arguments import PathLike, as_count
 from quants.errors import OptionError
 
 from ..measurement.texts import NamedText, default_texts, named_texts, windows_of
 from ..model import Model
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 N_CTX = 512
 CHUNKS = 128  # windows of each text at most
@@ -58,12 +55,13 @@ def as_calibration(given: PathLike | Sequence[PathLike] | Calibration) -> Calibr
 class Windows:
     """Token ids, int64 (windows, n_ctx): those that weights are fitted to, and those held back to judge by."""
 
-    fitted: "NDArray[np.int64]"
-    held: "NDArray[np.int64]"
+    fitted: NDArray[np.int64]
+    held: NDArray[np.int64]
 
     def digest(self) -> str:
         """What tells these windows from others."""
-        return hashlib.sha256(b"".join(np.asarray(ids, "<i8").tobytes() for ids in (self.fitted, self.held))).hexdigest()
+        both = (np.asarray(ids, "<i8").tobytes() for ids in (self.fitted, self.held))
+        return hashlib.sha256(b"".join(both)).hexdigest()
 
 
 def calibration_windows(model: Model, calibration: Calibration) -> Windows:
@@ -77,7 +75,7 @@ def calibration_windows(model: Model, calibration: Calibration) -> Windows:
             if own:  # one of ours is too short for windows of this size
                 continue
             raise
-        found += [np.asarray(window.inputs, np.int64) for window in read.windows if len(window.inputs) == calibration.n_ctx]
+        found += [window.inputs for window in read.windows if len(window.inputs) == calibration.n_ctx]
     if len(found) < 2:
         raise OptionError(f"the texts have {len(found)} windows of {calibration.n_ctx} tokens; at least 2 are needed")
     last = min(HELD_BACK, len(found))
@@ -86,6 +84,6 @@ def calibration_windows(model: Model, calibration: Calibration) -> Windows:
     return Windows(np.stack([found[i] for i in fitted]), np.stack([found[i] for i in held]))
 
 
-def split_evenly(ids: "NDArray[np.int64]", windows: int) -> Sequence["NDArray[np.int64]"]:
+def split_evenly(ids: NDArray[np.int64], windows: int) -> Sequence[NDArray[np.int64]]:
     """Up to so many windows at a time."""
     return [ids[i : i + windows] for i in range(0, len(ids), windows)]

@@ -9,6 +9,7 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M",
     "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
     "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
+    "gguftools quantize model-f16.gguf Q4_K_M --gptq calibration.txt",
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
 )
@@ -22,6 +23,9 @@ def quantize(
     include_weights: Annotated[list[str] | None, "Use the matrix for names with this part only."] = None,
     exclude_weights: Annotated[list[str] | None, "Ignore the matrix for names with this part."] = None,
     allow_missing_experts: Annotated[bool, "Go on where the matrix never saw many experts."] = False,
+    gptq: Annotated[list[str] | None, "Text; carry rounding errors on by what its inputs are like; repeatable."] = None,
+    gptq_only: Annotated[bool, "Calibrate on these texts alone, not on the package's own besides."] = False,
+    gptq_chunks: Annotated[int, Option(min=2, help="Windows of 512 tokens of each text at most.")] = 128,
     tensor_type: Annotated[list[Any] | None, "REGEX=TYPE: format of the tensors whose name matches."] = None,
     tensor_type_file: Annotated[Path | None, "Such rules from a file, one a line."] = None,
     output_tensor_type: Annotated[str | None, "Format of output.weight."] = None,
@@ -46,10 +50,12 @@ def quantize(
 ) -> None:  # fmt: skip
     from gguftools.quantization.recipes import RECIPES, Options
 
+    from ..calibration.texts import Calibration
     from ..console.arguments import once, read_rules
     from ..console.ui import bytes_progress, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.quantize import quantize as run
+    from ..measurement.texts import named_texts
 
     if list_recipes:
         if said(tuple(RECIPES.values()), json):
@@ -66,14 +72,18 @@ def quantize(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
         leave_output=leave_output_tensor, rules=rules,
     )  # fmt: skip
+    texts = named_texts(gptq or ())
+    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in texts)]
+    calibration = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
     with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
         report = run(
             source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
-            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, options=options,
+            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration,
+            options=options,
             prune_layers=prune_layers or (), override=once(override_kv or ()), new=new, keep_split=keep_split,
             max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
             resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
-            progress=progress, overwrite=overwrite, reads=[tensor_type_file] if tensor_type_file else (),
+            progress=progress, overwrite=overwrite, reads=reads,
         )  # fmt: skip
     print_report(report, json, resume)

@@ -126,11 +126,12 @@ def _report(planned: Sequence[Planned], outcome: WriteResult | None, free: int, 
             figures = next(written) if written else [None] * len(file.items)
             for item, done in zip(file.items, figures, strict=True):
                 tensor, choice = item.tensor, p.choices.get(item.tensor.name)
-                tensors.append(TensorReport(
+                report = TensorReport(
                     tensor.name, tensor.shape, tensor.format.name, item.format.name, item.nbytes,
                     *((choice.fallback, choice.rule) if choice else (None, None)),
-                    *(done[1:] if done else (None, None, None)), item.ready.remark if item.ready else None,
-                ))  # fmt: skip
+                    *(done[1:] if done else ()),
+                )
+                tensors.append(report._replace(feedback=item.ready.remark if item.ready else None))
         paths = tuple(file.path for file in p.files)
         outputs.append(OutputReport(p.name, paths[0], paths, p.nbytes, tuple(tensors)))
     source_bytes = sum(item.tensor.nbytes for file in planned[0].files for item in file.items)
