@@ -20,6 +20,7 @@ from quants import Tensor, format_named
 from quants.arguments import PathLike, thread_count
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FormatError, OptionError
+from quants.tensor import all_readable, restated
 
 from ..model import Model, opened
 from ..quantization import recipes
@@ -188,7 +189,7 @@ def identify(
     """
     first, second = opened(original), opened(file)
     matrix, warnings = usable_matrix(imatrix)
-    pairs = Pairs(plain_shapes(first), plain_shapes(second))
+    pairs = Pairs(all_readable(plain_shapes(first)), _in_own_formats(second))
     if not pairs.readable:
         raise OptionError(f"{second.path} has no tensor of {first.path}", "they are of different models")
     if _bits(pairs, pairs.a) < _bits(pairs, pairs.b):
@@ -311,6 +312,17 @@ class _Chooser:
         tensor, default = self.pairs.a[name], format_named(recipe.default or "")
         quantizable = recipes.is_quantizable(name, tensor.shape, tensor.format)
         return default.is_quantized and quantizable and self.format(name) not in NOT_STORED
+
+
+def _in_own_formats(model: Model) -> dict[str, Tensor]:
+    """Tensors in formats of llama.cpp's. Raises OptionError for values that none of these holds."""
+    found = {name: restated(tensor) for name, tensor in plain_shapes(model).items()}
+    for tensor in found.values():
+        if tensor.format.dialect:
+            what = f"{tensor.name!r} is {tensor.format.name}, a format of {tensor.format.dialect}"
+            problem = f"{model.path} was made by no recipe of llama.cpp: {what}"
+            raise OptionError(problem, "`gguftools diff --errors` compares it")
+    return found
 
 
 def _bits(pairs: Pairs, tensors: Mapping[str, Tensor]) -> int:

@@ -28,6 +28,7 @@ from archs.metadata import Metadata, ValueType
 from quants import Tensor, format_named, from_array
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
+from quants.tensor import readable
 from runtime.arrays import Ids
 from runtime.divergence import Rows
 from runtime.head import LazyLogits, Output
@@ -425,7 +426,10 @@ def _matrix(
     def found_in(tensors: Mapping[str, Tensor]) -> Tensor | None:
         for name in MODELS:
             tensor = tensors.get(name)
-            if tensor is None or tensor.shape != shape or tensor.format.name != key.text("output.type"):
+            if tensor is None or tensor.shape != shape:
+                continue
+            tensor = readable(tensor)  # as it was when the model ran
+            if tensor.format.name != key.text("output.type"):
                 continue
             if matrix_digest(tensor) == digest:
                 return tensor

@@ -205,3 +205,21 @@ def test_values_are_exported(lossy, tmp_path):
     found = load_file(tmp_path / "x.safetensors")
     for name, tensor in open_gguf(lossy).tensors.items():
         assert np.array_equal(found[name], tensor.float32())
+
+
+def test_the_recipe_of_an_interleaved_file_is_found(stock, interleaved, lossy, shared):
+    wanted = gguftools.identify(shared / "models" / "austen-4m", stock)
+    assert gguftools.identify(shared / "models" / "austen-4m", interleaved).recipe == wanted.recipe == "Q4_K_M"
+    with pytest.raises(OptionError, match=r"was made by no recipe of llama.cpp: 'blk.0.ffn_up.weight' is IQ4_K"):
+        gguftools.identify(shared / "models" / "austen-4m", lossy)
+
+
+def test_a_base_of_an_interleaved_file_finds_its_output_matrix(stock, interleaved, tmp_path, shared):
+    text = tmp_path / "text.txt"
+    text.write_text((shared / "models" / "held.txt").read_text()[:6000])
+    made = gguftools.divergence(interleaved, stock, text=text, save_base=tmp_path / "base.gguf")
+    again = gguftools.divergence(tmp_path / "base.gguf", stock, text=text)
+    named = gguftools.divergence(tmp_path / "base.gguf", stock, text=text, base_model=interleaved)
+    means = [each.as_dict()["files"][0]["kl_divergence"]["mean"] for each in (made, again, named)]
+    assert means[1:] == means[:1] * 2
+    assert abs(means[0]) < 1e-9
