@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gguftools.measurement.report.page import html, write_html
+from gguftools.measurement.report.page import check_html_target, html, write_html
 from gguftools.metadata.visible import UNSEEN
-from quants.errors import FileError, GgufToolsError
+from quants.errors import FileError, GgufToolsError, OptionError
 
 from ....findings.tool import EXAMPLE, typed
 from .example import PASSAGE, results, tensors
@@ -126,6 +126,18 @@ def checked(text: str) -> Page:
     assert page.tags.count("svg") == page.tags.count("desc")
     assert page.tags.count("table") == page.tags.count("caption")
     return page
+
+
+def test_a_page_that_could_not_be_written_is_known_before(tmp_path):
+    target = tmp_path / "report.html"
+    check_html_target(target)
+    target.write_text("mine")
+    check_html_target(target, overwrite=True)
+    with pytest.raises(FileError, match="already exists"):
+        check_html_target(target)
+    with pytest.raises(OptionError, match="is read, so it cannot be written") as caught:
+        check_html_target(target, overwrite=True, reads=[target])
+    assert caught.value.hint == "name another output with --html"
 
 
 def test_passages_say_where_they_are():
