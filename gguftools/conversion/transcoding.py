@@ -61,6 +61,11 @@ class Search:
     as_rounded: int = 0
     failures: list[tuple[Inexact, Format]] = field(default_factory=list)
 
+    def sampled(self, found: Sequence[tuple[Inexact, Format]]) -> None:
+        """What came of every format in the first rows: one that holds half of their blocks is worth a try."""
+        self.viable = [form for wrong, form in found if 2 * wrong.count <= wrong.blocks]
+        self.failures = [] if self.viable else list(found)
+
     def tried(self, found: Inexact) -> None:
         """What came of the first of the viable formats."""
         form = self.viable.pop(0)
@@ -81,7 +86,8 @@ class Search:
             return said._replace(reason=ON_NO_GRID if fits else f"no block fits rows of {tensor.width} values")
         found, nearest = min(self.failures, key=lambda each: each[0].count / each[0].blocks)
         said = said._replace(nearest=nearest.name, row=found.row, column=found.column)
-        reason = f"not all of its blocks are exactly {nearest.name}"
+        some = 2 * found.count <= found.blocks
+        reason = f"not all of its blocks are exactly {nearest.name}" if some else ON_NO_GRID
         return said._replace(reason=reason, blocks=found.blocks, inexact=found.count)
 
 
@@ -123,8 +129,8 @@ def transcoded(
         if not tensor.format.is_quantized
     }
     weights = [each.tensor for each in searches.values()]
-    for name, forms in _viable(searches, run):
-        searches[name].viable = forms
+    for name, sampled in _sampled(searches, run):
+        searches[name].sampled(sampled)
     while asked := {name: each for name, each in searches.items() if each.viable}:
         for name, count in _inexact(asked, run):
             searches[name].tried(count)
@@ -136,20 +142,26 @@ def transcoded(
     return found, {name: exact.get(name, tensor) for name, tensor in tensors.items()}
 
 
-def _viable(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, list[Format]]]:
-    """For each tensor the formats that hold at least half of the blocks in its first rows, the smallest first."""
+def _sampled(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, list[tuple[Inexact, Format]]]]:
+    """For each tensor what of its first rows each format does not hold, the smallest first."""
     tensors = [each.tensor for each in searches.values() if each.tensor.size]
     samples = [RowBlock(each, 0, min(each.rows, max(1, SAMPLE // each.width))) for each in tensors]
 
-    def look(block: RowBlock) -> list[Format]:
+    def look(block: RowBlock) -> list[tuple[Inexact, Format]]:
         values, rounded_to = block.tensor.float32(block.start, block.stop), searches[block.tensor.name].rounded_to
         forms = formats_that_fit(block.tensor.width)
-        return [form for form in forms if exact_blocks(form, values, rounded_to)[1].mean() <= 0.5]
+        return [(_wrong(exact_blocks(form, values, rounded_to)[1], form), form) for form in forms]
 
     total = sum(block.stop * block.tensor.row_bytes for block in samples)
     done = run_blocks(samples, look, total, threads=thread_count(run.threads), progress=run.progress)
-    for block, forms in done:
-        yield block.tensor.name, forms
+    for block, found in done:
+        yield block.tensor.name, found
+
+
+def _wrong(blocks: NDArray[np.bool_], form: Format, first_row: int = 0) -> Inexact:
+    """Those of some rows' blocks that are inexact: bool (rows, blocks of a row)."""
+    count, (row, block) = int(np.count_nonzero(blocks)), divmod(int(np.argmax(blocks)), blocks.shape[1])
+    return Inexact(count, blocks.size, first_row + row, block * form.block_size)
 
 
 def _inexact(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, Inexact]]:
@@ -162,8 +174,7 @@ def _inexact(searches: Mapping[str, Search], run: Run) -> Iterator[tuple[str, In
         if not wrong.any():
             other = (form.decode(raw) != values).reshape(*wrong.shape, -1).any(axis=2) if rounded_to else wrong
             return Inexact(0, wrong.size, as_rounded=int(np.count_nonzero(other)))
-        row, block = divmod(int(np.argmax(wrong)), wrong.shape[1])
-        return Inexact(int(np.count_nonzero(wrong)), wrong.size, start + row, block * form.block_size)
+        return _wrong(wrong, form, start)
 
     tensors = [each.tensor for each in searches.values()]
     for name, parts in by_tensor(tensors, look, threads=run.threads, progress=run.progress).items():

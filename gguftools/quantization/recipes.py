@@ -143,6 +143,8 @@ def recipe_named(name: str) -> Recipe:
     for recipe in RECIPES.values():
         if wanted in (recipe.name, *recipe.aliases) or wanted == str(recipe.file_type):
             return recipe
+    if wanted == "EXACT":
+        raise OptionError("exact is no recipe to quantize to", "`gguftools convert CHECKPOINT --outtype exact` it is")
     known = f"recipes are {', '.join(RECIPES)}"
     raise OptionError(f"there is no recipe {name!r}", did_you_mean(wanted, RECIPES, known, cutoff=0.5))
 

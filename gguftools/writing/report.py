@@ -78,10 +78,10 @@ class TranscodingReport(NamedTuple):
     """What exact transcoding made of a weight.
 
     source, format: names of the formats before (decoded, where the checkpoint packs integers) and after. reason: why
-    no format of blocks holds it; None where one does. blocks: of the format, or of `nearest`, which holds most of them;
-    inexact: how many of these do not mean the values that they are made of, the first of them at row, column.
-    rounded: how many values the format changes, after all. as_rounded: blocks whose values, rounded to the source's
-    format, are the source's, which were rounded before.
+    no format of blocks holds it; None where one does. blocks: of the format, or of `nearest`, which holds most of them
+    (where that is less than half, of the first rows alone). inexact: how many of these do not mean the values that
+    they are made of, the first of them at row, column. rounded: how many values the format changes, after all.
+    as_rounded: blocks whose values, rounded to the source's format, are the source's, which were rounded before.
     """
 
     name: str

@@ -309,31 +309,34 @@ def _common_scale(bits: Bits, at: int, most: int, most_scale: int, numbers: Numb
 def fit_signed_sub_blocks(
     bits: Bits, low: int, high: int, top: int, numbers: Numbers, scales: Scales, small: Codes, codes: Codes
 ) -> None:
-    """value = scale * small * code: 16 sub-blocks of 16, small scales -top … top, codes low … high."""
+    """value = scale * small * code: 16 sub-blocks of 16, small scales -top - 1 … top, codes low … high."""
     reach = max(-low, high)
     for b in range(scales.size):
-        d = _common_scale(bits, 256 * b, reach * top, top, numbers)
-        for at in range(0, 256, 16):
-            times = np.int64(0)
-            if d > 0:
-                unit = _divisor(numbers, at, 16, 0, reach * top)
+        d = _common_scale(bits, 256 * b, reach * (top + 1), top, numbers)
+        for turned in range(2):  # with a negative scale, if need be: small ones reach further down than up
+            fits = d != 0
+            for at in range(0, 256, 16):
                 least, most = np.int64(0), np.int64(0)
                 for i in range(at, at + 16):
+                    numbers[i] = -numbers[i] if turned else numbers[i]
                     least, most = min(least, numbers[i]), max(most, numbers[i])
-                for k in range(min(max(unit, 0), top), 0, -1):
+                unit, times = (_divisor(numbers, at, 16, 0, reach * (top + 1)) if fits else 0), np.int64(0)
+                for k in range(min(max(unit, 0), top + 1), 0, -1):
                     if unit % k == 0:
-                        if low * k <= least and most <= high * k:
+                        if k <= top and low * k <= least and most <= high * k:
                             times = np.int64(k)
                             break
                         if low * k <= -most and -least <= high * k:
                             times = np.int64(-k)
                             break
-                if times == 0 and unit != 0:
-                    d = 0.0
-            small[16 * b + at // 16] = np.int8(times)
-            for i in range(at, at + 16):
-                codes[256 * b + i] = np.int8(numbers[i] // times) if times and d > 0 else 0
-        scales[b] = d
+                fits = fits and (times != 0 or unit == 0)
+                small[16 * b + at // 16] = np.int8(times)
+                for i in range(at, at + 16):
+                    codes[256 * b + i] = np.int8(numbers[i] // times) if times else 0
+            if fits:
+                scales[b] = -d if turned else d
+                break
+            scales[b] = 0
 
 
 @kernel

@@ -228,6 +228,21 @@ def test_one_inexact_block_is_counted_and_its_tensor_falls_back(tmp_path: Path) 
     assert_same_values(tmp_path / "exact.gguf", folder)
 
 
+def test_a_weight_on_no_grid_is_counted_in_its_first_rows(tmp_path: Path) -> None:
+    folder, _ = checkpoints(tmp_path, "compressed-int8")  # whose scales are float32
+    report = convert(folder, tmp_path / "exact.gguf", "exact")
+    found = {each.name: each for each in report.transcoding}["blk.0.attn_q.weight"]
+    assert found.reason == "no float16 scale makes integers of its values"
+    assert found.nearest is not None
+    assert 0 < found.blocks / 2 < found.inexact <= found.blocks
+
+
+def test_exact_is_nothing_to_quantize_to(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="exact is no recipe") as error:
+        gguftools.quantize(MODEL, "exact", tmp_path)
+    assert "convert CHECKPOINT --outtype exact" in str(error.value.hint)
+
+
 def test_what_a_fallback_rounds_is_said(tmp_path: Path) -> None:
     folder = floats(tmp_path / "plain", "Q4_0", "F32", "model.layers.1.mlp.up_proj.weight")
     report = convert(folder, tmp_path / "exact.gguf", "exact", fallback="bf16")
