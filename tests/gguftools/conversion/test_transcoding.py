@@ -223,8 +223,8 @@ def test_one_inexact_block_is_counted_and_its_tensor_falls_back(tmp_path: Path) 
     assert found.blocks == tensors["blk.1.ffn_up.weight"].size // 32
     assert found.reason == "not all of its blocks are exactly Q4_0"
     as_json = report.as_dict()
-    [said] = [each for each in as_json["transcoding"] if each["inexact"]]
-    assert said["name"] == "blk.1.ffn_up.weight"
+    [said] = [each for each in as_json["transcoding"] if each["inexact"] == 1]
+    assert (said["name"], said["nearest"]) == ("blk.1.ffn_up.weight", "Q4_0")
     assert_same_values(tmp_path / "exact.gguf", folder)
 
 
