@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants import Format, Tensor
-from quants.errors import FileError
+from quants.errors import FileError, GgufToolsError
 
 from ..files.atomic import Unfinished, explained, unfinished, write_at
 from ..writing.resume import JOURNAL
@@ -73,7 +73,8 @@ class Encoded:
 def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool) -> Iterator[Encoded]:
     """Begin to keep tensors beside `target`, or take up what an earlier run kept; it is gone when the block ends well.
 
-    head: what they are encoded from and how; "gguftools" in it. After an error it stays for the next run.
+    head: what they are encoded from and how; "gguftools" in it. It stays for the next run after an error that another
+    try may not end in.
     Raises FileError where another run is at work on it, or the earlier one did something else.
     """
     with unfinished(target, ENCODED, ENCODED + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
@@ -87,5 +88,10 @@ def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool) -> Itera
         if not (resume and file.lines):
             with explained(target, 0):
                 file.restart(head)
-        yield Encoded(file)
+        try:
+            yield Encoded(file)
+        except GgufToolsError as error:
+            if not isinstance(error.__cause__, OSError):
+                file.abandon()  # another try would end in the same way
+            raise
         file.abandon()

@@ -39,7 +39,6 @@ def wanted_items(planned: Planned) -> dict[str, Item]:
         item.tensor.name: item
         for file in planned.files for item in file.items
         if item.format.is_quantized and not item.is_copy and item.format.has_codec and len(item.tensor.shape) in (2, 3)
-        and not item.tensor.format.is_quantized
     }  # fmt: skip
 
 

@@ -32,6 +32,10 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
     @contextmanager
     def encode(planner: Planner, planned: Planned, run: Run) -> Iterator[Planned]:
         items = wanted_items(planned)
+        if not items:
+            planner.warnings.append(f"error feedback changes no tensor of {planned.name}")
+            yield planned
+            return
         importances = hashlib.sha256()
         for name, item in items.items():
             importances.update(f"{name} {item.format.name} {item.tensor.shape}".encode())

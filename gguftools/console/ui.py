@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..conversion.shards import ShardsReport
     from ..quantization.imatrix import ImportanceMatrix
     from ..quantization.imatrix_doctor import Finding
-    from ..writing.report import QuantizeReport
+    from ..writing.report import QuantizeReport, TensorReport
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -190,6 +190,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             print_line(f"{share}, became blocks that mean the same")
             if before := sum(each.as_rounded > 0 for each in exact):
                 print_line(f"{before} of them once rounded to 16 bits, as the checkpoint has them")
+        if any(tensor.feedback for tensor in output.tensors):
+            print_line(_feedback_line(output.tensors))
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
     if report.dry_run:
@@ -203,6 +205,19 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         verdict = expected if check.exact else "weights were rounded, so it is no error"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+
+
+def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
+    """What error feedback came to, and for which weights there was none."""
+    seen = [tensor.feedback for tensor in tensors if tensor.feedback]
+    fed = sum(each["method"] == "feedback" for each in seen)
+    ratios = sorted(each["error"] / each["error_before"] for each in seen if each["error_before"])
+    line = f"error feedback for {fed} of {len(seen)} weights"
+    if ratios:
+        line += f"; on texts held back, outputs are {ratios[len(ratios) // 2]:.2f} of the squared error off (median)"
+    others = [tensor for tensor in tensors if tensor.feedback is None and tensor.source != tensor.format]
+    unseen = [tensor.name for tensor in others if tensor.format not in ("F32", "F16", "BF16")]
+    return line + (f"; no product was seen to read {', '.join(unseen[:3])}{' …' * (len(unseen) > 3)}" if unseen else "")
 
 
 def print_shards(report: "ShardsReport", as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Outputs of a run: where they go, whether there is room, and their writing and report."""
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack
@@ -63,9 +64,10 @@ def write_recipes(
         scan(planner.layers.tensors.values(), threads=run.threads, progress=run.progress)
     resumable = Resumable(fingerprint(planner.origin.files, planner.origin.recorded), run.resume)
     with ExitStack() as stack:
+        started = time.perf_counter()
         if encode is not None:
             planned = [stack.enter_context(encode(planner, each, run)) for each in planned]
-        return _write(planned, run, resumable, free, warnings)
+        return _write(planned, run, resumable, free, warnings, time.perf_counter() - started)
 
 
 def write_file(
@@ -82,14 +84,15 @@ def write_file(
 
 
 def _write(
-    planned: Sequence[Planned], run: Run, resumable: Resumable | None, free: int, warnings: list[str]
+    planned: Sequence[Planned], run: Run, resumable: Resumable | None, free: int, warnings: list[str], before: float = 0
 ) -> QuantizeReport:
+    """before: seconds that were spent already."""
     outcome = write_files(
         [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
         statistics=run.statistics, progress=run.progress, executor=run.executor, resumable=resumable,
         overwrite=run.overwrite, reads=run.reads,
     )  # fmt: skip
-    return _report(planned, outcome, free, warnings)
+    return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
 
 
 def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | None) -> list[Path]:

@@ -1,0 +1,232 @@
+"""Files whose weights are encoded with error feedback: nearer to the original at the same size, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.calibration.choosing import choose, pieces_of
+from gguftools.calibration.texts import Calibration, calibration_windows
+from gguftools.conversion.convert import convert
+from gguftools.conversion.quantize import quantize
+from gguftools.measurement.divergence import divergence
+from gguftools.measurement.importance import imatrix
+from gguftools.measurement.texts import NamedText, named_texts
+from quants import format_named
+from quants.errors import FileError, ModelError, OptionError
+
+from ...archs import checkpoints
+from ...conftest import ROOT
+
+TEXT = ROOT / "examples" / "persuasion.txt"
+SMALL = Calibration((NamedText("novel", TEXT),), own_texts=False, n_ctx=128, chunks=16)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("feedback") / "model.gguf"
+    return convert(ROOT / "examples" / "austen-4m", target, "f16").outputs[0].file
+
+
+@pytest.fixture(scope="module")
+def matrix(model: Path) -> Path:
+    path = model.with_name("imatrix.gguf")
+    imatrix(model, TEXT, path, chunks=8)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fed(model: Path) -> Path:
+    return quantize(model, "Q4_0", model.with_name("fed.gguf"), gptq=SMALL).outputs[0].file
+
+
+@pytest.mark.parametrize(("recipe", "most"), [("Q4_0", 0.5), ("Q3_K_M", 0.6), ("IQ2_XS", 0.85)])
+def test_the_file_is_nearer_at_the_same_size(
+    model: Path, matrix: Path, tmp_path: Path, shared: Path, recipe: str, most: float
+) -> None:
+    weighted, fed = tmp_path / "weighted.gguf", tmp_path / "fed.gguf"
+    quantize(model, recipe, weighted, imatrix=matrix)
+    report = quantize(model, recipe, fed, imatrix=matrix, gptq=Calibration(SMALL.texts, chunks=24))
+    assert fed.stat().st_size == weighted.stat().st_size
+    assert report.outputs[0].nbytes == fed.stat().st_size
+    for text in ("held.txt", "calibration.txt"):
+        found = divergence(model, weighted, fed, text=[shared / "models" / text], chunks=6).as_dict()["files"]
+        before, after = (file["kl_divergence"] for file in found)
+        assert after["mean"] < most * before["mean"]
+        assert after["p99"] < before["p99"]
+
+
+def test_what_is_said_of_each_weight(model: Path, tmp_path: Path) -> None:
+    report = quantize(model, "Q4_K_M", tmp_path / "fed.gguf", gptq=SMALL, statistics=True)
+    tensors = {tensor.name: tensor for tensor in report.outputs[0].tensors}
+    value = tensors["blk.2.attn_v.weight"]
+    assert value.feedback and value.feedback["method"] == "feedback" and value.feedback["damping"] > 0
+    assert 0 < value.feedback["error"] < value.feedback["error_before"]
+    assert value.rmse and value.as_dict()["feedback"] == value.feedback
+    assert {"token_embd.weight", "output.weight"} <= {name for name, each in tensors.items() if each.feedback}
+    assert tensors["output_norm.weight"].feedback is None
+    assert "feedback" not in tensors["output_norm.weight"].as_dict()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_bytes_do_not_depend_on_threads(model: Path, fed: Path, tmp_path: Path, threads: int) -> None:
+    quantize(model, "Q4_0", tmp_path / "again.gguf", gptq=SMALL, threads=threads)
+    assert (tmp_path / "again.gguf").read_bytes() == fed.read_bytes()
+
+
+def test_nothing_is_left_beside_the_file(fed: Path) -> None:
+    assert sorted(path.name for path in fed.parent.iterdir()) == ["fed.gguf", "imatrix.gguf", "model.gguf"] or (
+        not list(fed.parent.glob("*.encoded*"))
+    )
+
+
+def test_a_killed_run_is_gone_on_with(model: Path, fed: Path, tmp_path: Path) -> None:
+    target = tmp_path / "fed.gguf"
+    code = (
+        "import gguftools, sys\n"
+        "from tests.gguftools.calibration.test_feedback import SMALL\n"
+        "gguftools.quantize(sys.argv[1], 'Q4_0', sys.argv[2], gptq=SMALL)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code, model, target], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    journal = tmp_path / "fed.gguf.encoded.journal"
+    until = time.monotonic() + 100
+    while time.monotonic() < until and not (journal.exists() and journal.read_bytes().count(b"\n") > 5):
+        time.sleep(0.01)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert not target.exists()
+    kept = journal.read_bytes().count(b"\n")
+    assert kept > 5
+    with pytest.raises(FileError, match="with other options"):
+        quantize(model, "Q4_1", target, gptq=SMALL, resume=True)
+    read: list[str] = []
+    quantize(model, "Q4_0", target, gptq=SMALL, resume=True, progress=lambda done, total, name: read.append(f"{done} {name}"))
+    assert int(read[0].split()[0]) > 0  # what was kept counts as done
+    assert target.read_bytes() == fed.read_bytes()
+    assert not list(tmp_path.glob("*.encoded*"))
+
+
+def test_a_tensor_whose_bytes_changed_is_encoded_anew(model: Path, fed: Path, tmp_path: Path) -> None:
+    """As after a kill, but a byte of what was kept is another."""
+    from gguftools.calibration import outputs
+
+    target, stop = tmp_path / "fed.gguf", RuntimeError("stop")
+
+    def fail(done: int, total: int, name: str) -> None:
+        if name == "blk.2":
+            raise stop
+
+    with pytest.raises(RuntimeError, match="stop"):
+        quantize(model, "Q4_0", target, gptq=SMALL, progress=fail)
+    kept = tmp_path / "fed.gguf.encoded"
+    data = bytearray(kept.read_bytes())
+    data[len(data) // 2] ^= 255
+    kept.write_bytes(data)
+    assert outputs.VERSION
+    quantize(model, "Q4_0", target, gptq=SMALL, resume=True)
+    assert (target.read_bytes() == fed.read_bytes()) is True
+
+
+def test_experts_have_inputs_of_their_own(tmp_path: Path) -> None:
+    checkpoints.build("qwen3-5-moe", tmp_path / "qwen3-5-moe")
+    source = convert(tmp_path / "qwen3-5-moe", tmp_path / "moe.gguf", "f32").outputs[0].file
+    text = Calibration((NamedText("novel", TEXT),), own_texts=False, n_ctx=64, chunks=32)
+    report = quantize(source, "Q4_0", tmp_path / "fed.gguf", gptq=text)
+    quantize(source, "Q4_0", tmp_path / "plain.gguf")
+    tensors = {tensor.name: tensor for tensor in report.outputs[0].tensors}
+    assert any(tensor.feedback for name, tensor in tensors.items() if "_exps" in name)
+    found = divergence(source, tmp_path / "plain.gguf", tmp_path / "fed.gguf", text=[TEXT], n_ctx=64, chunks=8).as_dict()
+    before, after = (file["kl_divergence"]["mean"] for file in found["files"])
+    assert after < before
+
+
+def test_an_expert_that_saw_little_is_drawn_towards_all() -> None:
+    from runtime.hessians import Hessians
+
+    found, random = Hessians(), np.random.default_rng(0)
+    for expert, rows in enumerate((400, 400, 3)):
+        found.observe("e", random.standard_normal((rows, 8)).astype(np.float32) * [1, 1, 1, 1, 5, 5, 5, 5], expert, 3)
+    pieces = pieces_of(found.pieces("e", 12), [])
+    assert [(piece.start, piece.stop) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
+    assert np.linalg.matrix_rank(found.of["e", 2].matrix(), 1e-3) == 3
+    assert np.linalg.eigvalsh(pieces[2].found).min() > 0.3
+    assert np.allclose(pieces[0].found, found.of["e", 0].matrix(), rtol=0.5, atol=0.5)
+
+
+def test_what_inputs_held_back_speak_against_is_not_done() -> None:
+    """Fitted to inputs that have nothing to do with those that judge: the encoder without feedback is taken."""
+    from gguftools.calibration.choosing import Piece
+
+    random = np.random.default_rng(1)
+    few = random.standard_normal((4, 256))
+    rows = random.standard_normal((32, 256)).astype(np.float32)
+    form = format_named("Q4_K")
+    piece = Piece(0, 32, few.T @ few / 4, np.eye(256))
+    chosen = choose(rows, piece, form, lambda rows: form.encode(rows), "plain", 2)
+    assert chosen.method == "plain" and chosen.error == chosen.error_before
+    assert np.array_equal(chosen.raw, form.encode(rows))
+
+
+def test_windows_that_are_held_back_are_not_fitted_to(model: Path) -> None:
+    windows = calibration_windows(gguftools.open(model), SMALL)
+    assert windows.fitted.shape == (14, 128) and windows.held.shape == (2, 128)
+    assert not {row.tobytes() for row in windows.fitted} & {row.tobytes() for row in windows.held}
+    both = calibration_windows(gguftools.open(model), Calibration(SMALL.texts, chunks=16))
+    assert len(both.fitted) > 3 * len(windows.fitted)  # the package's own are read besides
+
+
+def test_recipes_that_round_nothing(model: Path, tmp_path: Path) -> None:
+    report = quantize(model, "BF16", tmp_path / "b.gguf", gptq=SMALL)
+    assert "error feedback changes no tensor of BF16" in report.warnings
+
+
+def test_wrong_texts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("Too short.")
+    with pytest.raises(OptionError, match="short: the text has"):
+        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=tmp_path / "short.txt")
+    with pytest.raises(FileError, match=r"missing\.txt"):
+        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=tmp_path / "missing.txt")
+    with pytest.raises(OptionError, match="there is no text to calibrate on"):
+        Calibration(own_texts=False)
+    with pytest.raises(OptionError, match="n_ctx"):
+        Calibration(n_ctx=4)
+    assert not list(tmp_path.glob("x.gguf*"))
+
+
+def test_a_text_is_no_output(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.gguf"
+    text.write_bytes(TEXT.read_bytes())
+    command = [sys.executable, "-m", "gguftools", "quantize", model, "Q4_0", "-o", text, "--gptq", text, "--overwrite"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1 and "text.gguf" in done.stderr
+    assert text.read_bytes() == TEXT.read_bytes()
+
+
+def test_models_that_cannot_be_run_so(tmp_path: Path) -> None:
+    checkpoints.build("gemma3n", tmp_path / "gemma3n")
+    source = convert(tmp_path / "gemma3n", tmp_path / "m.gguf", "f32").outputs[0].file
+    with pytest.raises(ModelError, match="cannot be run one layer after another"):
+        quantize(source, "Q8_0", tmp_path / "x.gguf", gptq=SMALL)
+    assert not list(tmp_path.glob("x.gguf*"))
+
+
+def test_the_command(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.gguf"
+    command = [sys.executable, "-m", "gguftools", "quantize", model, "Q4_0", "-o", target, "--gptq", f"novel={TEXT}"]
+    options = ["--gptq-only", "--gptq-chunks", "3"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "error feedback for 30 of 30 weights" in done.stdout
+    done = subprocess.run([*command, *options, "--overwrite", "--json"], capture_output=True, text=True, cwd=ROOT)
+    tensors = json.loads(done.stdout)["outputs"][0]["tensors"]
+    assert sum("feedback" in tensor for tensor in tensors) == 30
+    assert named_texts([f"novel={TEXT}"])[0].name == "novel"

@@ -1,0 +1,87 @@
+"""Encoding with error feedback: the output's error falls where inputs go together, in every format."""
+
+import numpy as np
+import pytest
+
+from quants import FormatError, format_named
+from quants.feedback import encode_with_feedback, upper_factor
+from quants.format import formats
+
+WIDTH = 512
+NAMES = [form.name for form in formats().values() if form.is_quantized and form.has_codec and form.name[:2] != "Q8"]
+
+
+@pytest.fixture(scope="module")
+def hessian() -> np.ndarray:
+    random = np.random.default_rng(0)
+    mixed = random.standard_normal((WIDTH, WIDTH)) * np.exp(random.standard_normal(WIDTH))
+    inputs = random.standard_normal((2000, WIDTH)) @ mixed
+    return inputs.T @ inputs / len(inputs)
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    return np.random.default_rng(2).standard_normal((48, WIDTH)).astype(np.float32)
+
+
+def _lost(values: np.ndarray, rows: np.ndarray, hessian: np.ndarray) -> float:
+    difference = (values - rows).astype(np.float64)
+    return float(((difference @ hessian) * difference).sum())
+
+
+def test_the_factor_is_that_of_the_inverse(hessian: np.ndarray) -> None:
+    factor = upper_factor(hessian, 0.1).astype(np.float64)
+    damped = hessian + (0.1 * np.median(hessian.diagonal()) + 1e-7 * hessian.diagonal().max()) * np.eye(WIDTH)
+    assert np.array_equal(factor, np.triu(factor))
+    assert np.allclose(factor.T @ factor @ damped, np.eye(WIDTH), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("Q4_0", 0.6), ("Q4_1", 0.6), ("Q5_0", 0.6), ("Q5_1", 0.6), ("Q8_0", 0.6), ("IQ4_NL", 0.6), ("MXFP4", 0.6),
+     ("Q2_K", 0.7), ("Q3_K", 0.65), ("Q4_K", 0.65), ("Q5_K", 0.65), ("Q6_K", 0.65), ("IQ4_XS", 0.6),
+     ("IQ3_S", 0.85), ("IQ3_XXS", 0.85), ("IQ2_S", 0.9), ("IQ2_XS", 0.9), ("IQ2_XXS", 0.9), ("IQ1_M", 0.9)],
+)  # fmt: skip
+def test_outputs_are_nearer_than_the_format_s_own_encoder_gets(
+    name: str, most: float, rows: np.ndarray, hessian: np.ndarray
+) -> None:
+    form, weights = format_named(name), hessian.diagonal().astype(np.float32)
+    own = form.decode(form.encode(rows, weights))
+    fed = form.decode(encode_with_feedback(form, rows, upper_factor(hessian, 0.1), weights))
+    assert _lost(fed, rows, hessian) < most * _lost(own, rows, hessian)
+
+
+def test_nothing_changes_where_inputs_have_nothing_in_common(rows: np.ndarray) -> None:
+    """Without correlation there is nothing to carry: each value gets the nearest that its scales allow."""
+    form, weights = format_named("Q4_K"), np.ones(WIDTH, np.float32)
+    raw = encode_with_feedback(form, rows, upper_factor(np.eye(WIDTH), 0.1), weights)
+    assert np.array_equal(raw, form.encode(rows, weights))
+
+
+def test_rows_are_encoded_one_by_one(rows: np.ndarray, hessian: np.ndarray) -> None:
+    form, weights = format_named("Q4_0"), hessian.diagonal().astype(np.float32)
+    factor = upper_factor(hessian, 0.1)
+    together = encode_with_feedback(form, rows[:2], factor, weights)
+    alone = [encode_with_feedback(form, rows[i : i + 1], factor, weights) for i in range(2)]
+    values = [form.decode(raw) for raw in (together, np.concatenate(alone))]
+    assert np.mean(values[0] != values[1]) < 0.01  # products of other shapes sum in another order
+
+
+def test_columns_without_inputs_keep_their_nearest_values(rows: np.ndarray, hessian: np.ndarray) -> None:
+    dead = hessian.copy()
+    dead[64:96], dead[:, 64:96] = 0, 0
+    form, weights = format_named("Q8_0"), dead.diagonal().astype(np.float32)
+    lost = form.decode(encode_with_feedback(form, rows, upper_factor(dead, 0.1), weights)) - rows
+    own = form.decode(form.encode(rows)) - rows
+    assert np.abs(lost[:, 64:96]).max() <= np.abs(own[:, 64:96]).max()
+    assert np.abs(lost).max() > 1.5 * np.abs(own).max()  # where errors are carried
+
+
+def test_inputs_that_are_all_zero_are_no_error(rows: np.ndarray) -> None:
+    assert np.isfinite(upper_factor(np.zeros((WIDTH, WIDTH)), 0.1)).all()
+
+
+def test_a_width_that_blocks_do_not_fit(hessian: np.ndarray) -> None:
+    narrow = np.zeros((1, 100), np.float32)
+    with pytest.raises(FormatError, match="rows of 100 values; Q4_K needs a multiple of 256"):
+        encode_with_feedback(format_named("Q4_K"), narrow, np.eye(100, dtype=np.float32), np.ones(100, np.float32))

@@ -1,0 +1,139 @@
+"""A model run layer by layer: the hidden states of a run at once, and what its products' inputs are like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gguftools
+from quants import Tensor
+from quants.errors import ModelError
+from quants.tensor import from_array
+from runtime import layerwise
+from runtime.hessians import Hessians
+from runtime.model import Model
+
+from ..conftest import ROOT
+from .test_encoder_decoder import model_of
+
+LENGTH = 48
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return gguftools.load(ROOT / "examples" / "austen-4m")
+
+
+@pytest.fixture(scope="module")
+def ids(model: Model) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, model.vocabulary_size, (3, LENGTH))
+
+
+def _through(model: Model, ids: np.ndarray, watched: Hessians | None = None) -> list[layerwise.Batch]:
+    batches = layerwise.begin(model, [ids[:2], ids[2:]])
+    for layer in model.network.layers:
+        if watched is not None:
+            layerwise.watch(batches, layer, watched)
+        layerwise.advance(batches, layer)
+    return batches
+
+
+def test_it_ends_where_a_run_at_once_does(model: Model, ids: np.ndarray) -> None:
+    batches = _through(model, ids, Hessians(2))
+    expected = model.lazy_logits(ids).x.reshape(-1, model.tensors["token_embd.weight"].shape[1])
+    found = Hessians()
+    layerwise.watch_head(batches, "output.weight", found)
+    truth = expected.T.astype(np.float64) @ expected / len(expected)
+    (products,) = found.of.values()
+    assert products.count == len(expected)
+    assert np.allclose(products.matrix(), truth, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_are_those_that_products_have(model: Model, ids: np.ndarray) -> None:
+    seen: dict[str, list[np.ndarray]] = {}
+    watched = gguftools.load(ROOT / "examples" / "austen-4m")
+    watched.observe = lambda name, x, expert, experts: seen.setdefault(name, []).append(x.copy())
+    watched.forward(ids)
+    found = Hessians(2)
+    _through(model, ids, found)
+    for name in ("blk.0.attn_q.weight", "blk.1.attn_output.weight", "blk.3.ffn_up.weight", "blk.2.ffn_down.weight"):
+        x = np.concatenate(seen[name]).astype(np.float64)
+        ((start, stop, products),) = found.pieces(name, model.tensors[name].rows)
+        assert (start, stop) == (0, model.tensors[name].rows)
+        assert np.allclose(products.matrix(), x.T @ x / len(x), rtol=1e-3, atol=1e-5 * np.abs(x).max() ** 2), name
+
+
+def test_sums_do_not_depend_on_threads(ids: np.ndarray) -> None:
+    found = []
+    for threads in (1, 2):
+        model = gguftools.load(ROOT / "examples" / "austen-4m", threads=threads)
+        found.append(Hessians(threads))
+        _through(model, ids, found[-1])
+    assert all(np.array_equal(mine.upper, found[1].of[key].upper) for key, mine in found[0].of.items())
+    assert all(np.array_equal(mine.upper, found[1].values[key].upper) for key, mine in found[0].values.items())
+
+
+def test_weights_of_one_input_share_it(model: Model, ids: np.ndarray) -> None:
+    found = Hessians()
+    batches = layerwise.begin(model, [ids])
+    layerwise.watch(batches, model.network.layers[0], found)
+    of = {name.split(".")[2]: products for (name, _), products in found.of.items()}
+    assert of["attn_q"] is of["attn_k"] is of["attn_v"]
+    assert of["ffn_up"] is of["ffn_gate"]
+    assert len({id(products) for products in of.values()}) == 4
+    assert all(products.count == ids.size for products in of.values())
+
+
+def test_values_are_seen_through_attention(model: Model, ids: np.ndarray) -> None:
+    """What comes out of attention before its output projection is the values' weight times the mixed inputs."""
+    found, seen = Hessians(), {}
+    batches = layerwise.begin(model, [ids])
+    layer = model.network.layers[0]
+    layerwise.watch(batches, layer, found)
+    ((_, _, products),) = found.pieces("blk.0.attn_v.weight", 128)
+    assert products is found.values["blk.0.attn_v.weight", 0]
+
+    watched = gguftools.load(ROOT / "examples" / "austen-4m")
+    watched.observe = lambda name, x, expert, experts: seen.setdefault(name, x.copy())
+    watched.forward(ids)
+    x, mixed = seen["blk.0.attn_v.weight"], seen["blk.0.attn_output.weight"]
+    own = model.network.hyper.layers[0]
+    weight = model.tensors["blk.0.attn_v.weight"].float32().reshape(own.kv_heads, own.value_width, -1)
+    asked = np.arange(own.heads // 2, LENGTH, own.heads)
+    energy = np.zeros(2)
+    for head in range(own.heads):
+        mine = weight[head // (own.heads // own.kv_heads)]
+        outputs = mixed.reshape(3, LENGTH, own.heads, -1)[:, asked, head].reshape(-1, own.value_width)
+        energy[0] += (outputs**2).sum()
+    for g in range(own.kv_heads):  # the matrix is of all heads together: each head's share is not known apart
+        energy[1] += np.einsum("ij,jk,ik->", weight[g], products.matrix(), weight[g])
+    assert products.count == 3 * len(asked) * own.heads
+    assert 0.5 < energy[1] / own.kv_heads * products.count / energy[0] < 2  # heads look at different tokens
+    plain = np.einsum("ij,jk,ik->", weight[0], x.T @ x / len(x), weight[0])
+    assert plain > 1.5 * np.einsum("ij,jk,ik->", weight[0], products.matrix(), weight[0])  # mixing averages
+
+
+def test_a_token_that_all_look_at_is_most_of_what_values_are() -> None:
+    found = Hessians()
+    x = np.zeros((4, 8), np.float32)
+    x[0, 0] = 1
+    found.observe("blk.0.attn_qkv.weight", x)
+    found.observe_values("blk.0.attn_qkv.weight", 20, np.tile(x[:1], (4, 1)))
+    (first, own), (second, mixed) = ((start, products) for start, _, products in found.pieces("blk.0.attn_qkv.weight", 30))
+    assert (first, second) == (0, 20)
+    assert own.matrix()[0, 0] == 0.25 and mixed.matrix()[0, 0] == 1
+
+
+def test_changed_weights_are_what_runs_on(model: Model, ids: np.ndarray) -> None:
+    layer = model.network.layers[0]
+    name = "blk.0.ffn_down.weight"
+    zeros: Tensor = from_array(name, np.zeros(model.tensors[name].shape, np.float32))
+    before, after = (layerwise.begin(model, [ids]) for _ in range(2))
+    layerwise.advance(before, layer)
+    layerwise.advance(after, layerwise.with_tensors(layer, [zeros]))
+    assert not np.allclose(before[0].x, after[0].x)
+
+
+def test_models_whose_layers_are_no_row() -> None:
+    with pytest.raises(ModelError, match="t5 models cannot be run one layer after another"):
+        layerwise.begin(model_of("t5"), [np.zeros((1, 8), np.int64)])
