@@ -19,6 +19,7 @@ from .format import Format
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
+INVERTED_AT_ONCE = 128  # rows of a triangle
 STEP = 256  # columns within which errors are carried at once; beyond them by a product of matrices
 
 
@@ -35,9 +36,21 @@ def upper_factor(hessian: Floats | Doubles, damping: float) -> Floats:
     least = 1e-7 * diagonal.max(initial=0.0)  # keeps what is nearly dependent apart
     work[np.diag_indices_from(work)] += damping * typical + least + np.where(seen, 0.0, typical)
     # The lower factor of the matrix with its columns back to front, turned round, is upper and needs no inverse of H.
-    lower = np.linalg.cholesky(work[::-1, ::-1])
-    inverse = np.linalg.inv(lower[::-1, ::-1])
-    return np.ascontiguousarray(np.triu(inverse), np.float32)
+    upper = np.asarray(np.linalg.cholesky(work[::-1, ::-1]), np.float64)[::-1, ::-1]
+    return np.ascontiguousarray(_inverse_of_upper(upper), np.float32)
+
+
+def _inverse_of_upper(upper: Doubles) -> Doubles:
+    """The inverse of an upper triangular matrix, by products of its halves."""
+    size = len(upper)
+    if size <= INVERTED_AT_ONCE:
+        return np.triu(np.linalg.inv(upper))
+    half = size // 2
+    found = np.zeros_like(upper)
+    found[:half, :half] = _inverse_of_upper(upper[:half, :half])
+    found[half:, half:] = _inverse_of_upper(upper[half:, half:])
+    found[:half, half:] = -found[:half, :half] @ upper[:half, half:] @ found[half:, half:]
+    return found
 
 
 def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Floats) -> NDArray[np.uint8]:
@@ -80,7 +93,10 @@ def _round(
     chosen = np.empty((len(blocks), form.block_size), np.uint8)
     even = not form.name.startswith(("IQ4", "MXFP4"))
     table = meanings(form, codes, blocks)
-    round_columns(own, at, upper, table, codes.group, codes.first, even, chosen, errors)
+    round_columns(
+        own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), table.reshape(-1), codes.count,
+        codes.group, form.block_size, codes.first, even, chosen.reshape(-1), errors.reshape(-1),
+    )  # fmt: skip
     codes.put(blocks, chosen)
 
 

@@ -39,6 +39,7 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
+    "--gptq": ("", "absent.txt", ".", "=TEXT"), "--gptq-chunks": ("0", "1", "-5", "x", ""),
     "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
     "--save-every": ("-1", "x", ""), "--check-model": ("", "absent.gguf", "MATRIX"), "--least-rows": COUNTS,
     "--tasks": COUNTS, "--seed": ("-1", "x", "4294967296", ""),
@@ -68,7 +69,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
-                 "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
+                 "--gptq-chunks": ["--gptq", "TEXT"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -77,7 +78,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--rounded-grids", "--fill", "--show-statistics", "--chat", "--with-output",
+    "--rounded-grids", "--fill", "--gptq-only", "--show-statistics", "--chat", "--with-output",
 }  # fmt: skip
 
 
@@ -157,7 +158,7 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows")
+    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows", "gptq_chunks")
     return [flag(name), "3" if name in counts else "2M" if name == "split_max_size" else "TEXT"]
 
 

@@ -90,9 +90,10 @@ def loss(difference: Floats, matrix: Doubles) -> float:
     return float(np.einsum("ij,ij->", difference @ matrix.astype(np.float32), difference, dtype=np.float64))
 
 
-def ways(form: Format, found: Doubles, before: Encode, before_name: str) -> list[Way]:
+def ways(form: Format, found: Doubles, before: Encode, before_name: str, threads: int) -> list[Way]:
     """The ways in which rows with such inputs can be encoded; what would be done without texts is the first."""
     from quants.feedback import encode_with_feedback, upper_factor
+    from runtime.kernels.threads import parallel, spans
 
     weights = np.maximum(found.diagonal(), 0).astype(np.float32)
     tried = [Way(before_name, before)]
@@ -100,18 +101,27 @@ def ways(form: Format, found: Doubles, before: Encode, before_name: str) -> list
         return tried
     if form.uses_importance:
         tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
+    factors: dict[float, Floats] = {}
+
+    def factor(start: int, stop: int) -> None:
+        for damping in DAMPINGS[start:stop]:
+            factors[damping] = upper_factor(found, damping)
+
+    parallel(factor, spans(len(DAMPINGS), 1), threads)
     for damping in DAMPINGS:
-        encode = partial(encode_with_feedback, form, factor=upper_factor(found, damping), weights=weights)
+        encode = partial(encode_with_feedback, form, factor=factors[damping], weights=weights)
         tried.append(Way("feedback", encode, damping))
     return tried
 
 
 def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int) -> Chosen:
     """Encode values (rows, width) of a piece in the way that is best for inputs held back."""
+    from runtime.kernels.blas import one_thread
     from runtime.kernels.threads import parallel, spans
 
     some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
-    candidates = ways(form, piece.found, before, before_name)
+    with one_thread():  # the same bytes however many threads there are
+        candidates = ways(form, piece.found, before, before_name, threads)
     losses = [0.0] * len(candidates)
 
     def attempt(start: int, stop: int) -> None:

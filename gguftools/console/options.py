@@ -44,7 +44,7 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 BY_NAME = {
     "exclude_weights": "PART", "fail_on": "SEVERITY", "fallback": "TYPE", "from_json": "FILE", "html": "FILE",
     "imatrix": "FILE",
-    "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
+    "gptq": "[NAME=]FILE", "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
     "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",

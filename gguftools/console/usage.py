@@ -172,7 +172,10 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},
-    "quantize": {"include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix"},
+    "quantize": {
+        "include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix",
+        "gptq_only": "gptq", "gptq_chunks": "gptq",
+    },
     "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},
 }

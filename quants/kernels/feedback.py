@@ -4,40 +4,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .jit import kernel
+from .lane_memory import load, store
+from .lanes import LANES
 
 Floats = NDArray[np.float32]
 
 
 @kernel
 def round_columns(
-    left: Floats, start: int, upper: Floats, table: Floats, group: int, lowest: int, even: bool,
-    codes: NDArray[np.uint8], errors: Floats,
+    left: Floats, rows: int, stride: int, start: int, upper: Floats, carried: int, table: Floats, count: int,
+    group: int, columns: int, lowest: int, even: bool, codes: NDArray[np.uint8], errors: Floats,
 ) -> None:  # fmt: skip
-    """Choose the codes of columns start … start + codes.shape[1] of `left` (rows, width).
+    """Choose the codes of `columns` columns of `left` from `start` on. All arrays are flat.
 
-    left: the weights, corrected by what earlier columns lost; changed. upper (columns, columns): of the factor's rows
-    and columns from `start` on, as far as errors are carried here. table (rows, groups, codes): what each code means;
-    even: in equal steps. lowest: the first code that may be used. codes (rows, columns of the block): filled in.
-    errors (rows, ≥ columns): filled in from column `start` of theirs, in units of the factor's diagonal.
+    left (rows, stride): the weights, corrected by what earlier columns lost; changed. upper (carried, carried): of the
+    factor's rows and columns from `start` on, as far as errors are carried here, a multiple of LANES; what is left of
+    its diagonal is 0. table (rows, columns / group, count): what each code means; even: in equal steps. lowest: the
+    first code that may be used. codes (rows, columns): filled in. errors (rows, stride): filled in from column `start`
+    on, in units of the factor's diagonal.
     """
-    count, carried = table.shape[2], upper.shape[1]
-    top = count - 1
-    for r in range(left.shape[0]):
-        for j in range(codes.shape[1]):
-            g, wanted, best = j // group, left[r, start + j], lowest
+    groups, top = columns // group, count - 1
+    for r in range(rows):
+        own = r * stride + start
+        for j in range(columns):
+            meanings = (r * groups + j // group) * count
+            wanted, best = left[own + j], lowest
             if even:
-                step = (table[r, g, top] - table[r, g, lowest]) / np.float32(top - lowest)
+                least, most = table[meanings + lowest], table[meanings + top]
+                step = (most - least) / np.float32(top - lowest)
                 if step != 0:
-                    nearest = np.rint((wanted - table[r, g, lowest]) / step)
+                    nearest = np.rint((wanted - least) / step)
                     best = lowest + int(min(max(nearest, np.float32(0)), np.float32(top - lowest)))
             else:
-                least = abs(wanted - table[r, g, lowest])
+                near = abs(wanted - table[meanings + lowest])
                 for code in range(lowest + 1, count):
-                    away = abs(wanted - table[r, g, code])
-                    if away < least:
-                        least, best = away, code
-            codes[r, j] = best
-            error = (wanted - table[r, g, best]) / upper[j, j]
-            errors[r, start + j] = error
-            for i in range(j + 1, carried):
-                left[r, start + i] -= error * upper[j, i]
+                    away = abs(wanted - table[meanings + code])
+                    if away < near:
+                        near, best = away, code
+            codes[r * columns + j] = best
+            error = (wanted - table[meanings + best]) / upper[j * carried + j]
+            errors[own + j] = error
+            for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done with
+                store(left, own + i, load(left, own + i) - error * load(upper, j * carried + i))

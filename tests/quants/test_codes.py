@@ -49,6 +49,7 @@ def test_every_bit_that_is_no_code_stays(form: Format) -> None:
 
 def test_the_lowest_byte_is_not_used() -> None:
     form = format_named("Q8_0")
-    assert form.codes and form.codes.first == 1
+    assert form.codes
+    assert form.codes.first == 1
     _, blocks = _blocks(form, 1)
     assert meanings(form, form.codes, blocks)[0, 0, 128] == 0
