@@ -209,15 +209,13 @@ def stored_bytes(form: Format, shape: tuple[int, ...]) -> int | None:
 
 
 def fit(sizes: dict[Format, int | None], room: int, alignment: int, is_last: bool) -> list[Format]:
-    """The formats in which a tensor has so many bytes up to the next; of the last tensor, whatever more follows.
+    """The formats in which a tensor has so many bytes up to the next one.
 
-    A last tensor that lacks bytes is in any of them: the file was cut short.
+    The last may lack bytes, where the file was cut short, or have others behind it: then it tells nothing.
     """
     known = {form: size for form, size in sizes.items() if size is not None}
     found = [form for form, size in known.items() if size <= room < size + alignment]
-    if found or not is_last:
-        return found
-    return [form for form, size in known.items() if size <= room] or list(known)
+    return found or (list(known) if is_last else [])
 
 
 class _Header:

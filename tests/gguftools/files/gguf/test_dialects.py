@@ -99,11 +99,22 @@ def test_a_size_that_fits_no_meaning_is_refused_in_one_line(case, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_was_cut_short_is_said_to_be(tmp_path, golden):
-    path = file_of(tmp_path / "f.gguf", [("a", (4, 512), 139, stored(golden, "IQ4_K"))])
+CUT_SHORT = [(139, 36, False), (40, 36, True), (42, 18, True), (40, 36, False)]
+
+
+@pytest.mark.parametrize(("kind", "bytes_of_64", "before"), CUT_SHORT)
+def test_a_file_that_was_cut_short_is_said_to_be(kind, bytes_of_64, before, tmp_path):
+    tensor = (4, 512), kind, bytes(4 * 8 * bytes_of_64)
+    path = file_of(tmp_path / "f.gguf", [("a", *tensor), ("b", *tensor)] if before else [("a", *tensor)])
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(FileError, match="the file must have"):
         open_gguf(path)
+
+
+def test_what_follows_the_last_tensor_is_not_part_of_it(tmp_path, golden):
+    path = file_of(tmp_path / "f.gguf", [("a", (4, 512), 139, stored(golden, "IQ4_K"))])
+    path.write_bytes(path.read_bytes() + bytes(1000))
+    assert np.array_equal(open_gguf(path).tensors["a"].float32(), golden["IQ4_K.values"])
 
 
 def test_there_are_no_big_endian_files_of_forks(tmp_path):
