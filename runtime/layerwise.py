@@ -60,11 +60,17 @@ def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
             forward.observe = forward.observe_values = None
 
 
-def advance(batches: Iterable[Batch], layer: Layer) -> None:
-    """Go through a layer."""
+def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | None" = None) -> None:
+    """Go through a layer. watched: collects the inputs of its products on the way."""
     for batch in batches:
-        with one_thread():
-            batch.x = batch.forward.finite(layer.prefix, through_layer(batch.forward, layer, batch.x))
+        forward = batch.forward
+        if watched is not None:
+            forward.observe, forward.observe_values = watched.observe, watched.observe_values
+        try:
+            with one_thread():
+                batch.x = forward.finite(layer.prefix, through_layer(forward, layer, batch.x))
+        finally:
+            forward.observe = forward.observe_values = None
 
 
 def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None:

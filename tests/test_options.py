@@ -66,6 +66,9 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--remove": ("", "general.nmae", "llama.block_count"), "--rename": ("", "x", "general.nmae=y", "general.name=x y"),
     "--chat-template": ("", "@absent", "absent.jinja", "{{"), "--special-token": ("", "x", "eso=1", "eos=99999999"),
     "--sort": ("", "wrost"),
+    "--target-size": ("", "0", "-1", "x", "1.5X", "1K", "900G"),
+    "--target-bpw": ("", "x", "nan", "0", "-4", "0.6", "31"),
+    "--calibrate": ("", "absent.txt", "."),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],

@@ -1,5 +1,6 @@
 """Write a model in smaller formats: one or more recipes, in one pass over the source."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
     "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
     "gguftools quantize model-f16.gguf Q4_K_M --gptq calibration.txt",
+    "gguftools quantize model-f16.gguf --target-size 4.2G --calibrate calibration.txt",
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
 )
@@ -17,15 +19,18 @@ EXAMPLES = (
 
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, or Hugging Face folder.")] = None,
-    recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0; all from one pass.")] = None,
+    recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0, or their files.")] = None,
     output: Annotated[str | None, "a file, or a folder for MODEL-RECIPE.gguf; default: beside SOURCE."] = None,
     imatrix: Path | None = None,
     include_weights: Annotated[list[str] | None, "Use the matrix for names with this part only."] = None,
     exclude_weights: Annotated[list[str] | None, "Ignore the matrix for names with this part."] = None,
     allow_missing_experts: Annotated[bool, "Go on where the matrix never saw many experts."] = False,
     gptq: Annotated[list[str] | None, "Text; carry rounding errors on by what its inputs are like; repeatable."] = None,
-    gptq_only: Annotated[bool, "Calibrate on these texts alone, not on the package's own besides."] = False,
+    gptq_only: Annotated[bool, "Calibrate on the given texts alone, not on our own besides."] = False,
     gptq_chunks: Annotated[int, Option(min=2, help="Windows of 512 tokens of each text at most.")] = 128,
+    target_size: Annotated[int | None, "Search for a recipe: bytes of the file, as 4.2G."] = None,
+    target_bpw: Annotated[float | None, "Search for a recipe: bits per weight, as 4.8."] = None,
+    calibrate: Annotated[list[str] | None, "Text to measure recipes on; default: those of --gptq or our own."] = None,
     tensor_type: Annotated[list[Any] | None, "REGEX=TYPE: format of the tensors whose name matches."] = None,
     tensor_type_file: Annotated[Path | None, "Such rules from a file, one a line."] = None,
     output_tensor_type: Annotated[str | None, "Format of output.weight."] = None,
@@ -52,10 +57,10 @@ def quantize(
 
     from ..calibration.texts import Calibration
     from ..console.arguments import once, read_rules
-    from ..console.ui import bytes_progress, print_report, print_table, resumable_note, said, usage
+    from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.quantize import quantize as run
-    from ..measurement.texts import named_texts
+    from ..measurement.texts import NamedText, named_texts
 
     if list_recipes:
         if said(tuple(RECIPES.values()), json):
@@ -63,23 +68,27 @@ def quantize(
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
         print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
         return
-    if source is None or not recipes:
+    target = target_size is not None or target_bpw is not None
+    if source is None or not (recipes or target):
         usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
-    if mistake := misplaced_recipes(str(source), recipes):
+    if mistake := misplaced_recipes(str(source), recipes or ()):
         usage(*mistake)
     rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
     options = Options(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
         leave_output=leave_output_tensor, rules=rules,
     )  # fmt: skip
-    texts = named_texts(gptq or ())
-    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in texts)]
-    calibration = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
+    texts, measured_on = named_texts(gptq or ()), named_texts(calibrate or ())
+    reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
+
+    def calibration(texts: Sequence[NamedText]) -> Calibration | None:
+        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
+
     with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
         report = run(
-            source, recipes, output, imatrix=imatrix, include_weights=include_weights or (),
-            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration,
-            options=options,
+            source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
+            exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),
+            target_size=target_size, target_bpw=target_bpw, calibrate=calibration(measured_on), options=options,
             prune_layers=prune_layers or (), override=once(override_kv or ()), new=new, keep_split=keep_split,
             max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
@@ -87,3 +96,6 @@ def quantize(
             progress=progress, overwrite=overwrite, reads=reads,
         )  # fmt: skip
     print_report(report, json, resume)
+    if report.search is not None and not json:
+        predicted, found = report.search["predicted"], report.search["measured"]
+        print_line(f"KL divergence on text held back {found:.5f}, predicted {predicted:.5f}")

@@ -17,6 +17,7 @@ from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
 from ..quantization.recipes import RECIPES
 
+FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
@@ -41,6 +42,15 @@ def parse_size(text: str) -> int:
         raise OptionError(f"{text!r} is not a size", hint="for example 500M or 2G")
     thousands: int = 1000 ** " KMGT".index(found[2].upper() or " ")
     return int(found[1]) * thousands
+
+
+def parse_file_size(text: str) -> int:
+    """A size such as `4.2G`, in bytes: units are decimal."""
+    found = FILE_SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " ")) if found else 0
+    if not size:
+        raise OptionError(f"{text!r} is not a size", hint="for example 900M or 4.2G")
+    return size
 
 
 def parse_layers(text: str) -> tuple[int, ...]:

@@ -48,7 +48,8 @@ BY_NAME = {
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
     "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
-    "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "tensors": "REGEX",
+    "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
+    "target_size": "BYTES", "tensors": "REGEX",
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",
 }  # fmt: skip
 BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
@@ -56,7 +57,7 @@ BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 # module takes long to import.
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
-    "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named", "SIZE": "parse_size",
+    "BYTES": "parse_file_size", "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named", "SIZE": "parse_size",
 }  # fmt: skip
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 

@@ -153,6 +153,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("include_weights", "exclude_weights", "weights are included or excluded"),
         ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
         ("dry_run", "check_tensors resume statistics", "no tensor is read"),
+        ("target_size", "target_bpw", "a file has one size"),
+        ("target_size", "imatrix prune_layers pure", "the search measures the model as it is, and decides"),
+        ("target_bpw", "imatrix prune_layers pure", "the search measures the model as it is, and decides"),
     ],
     "set-metadata": [
         ("recover", "roll_back", "an interrupted edit is completed or undone"),

@@ -1,30 +1,37 @@
 """Quantize a model: several recipes from one pass over a GGUF file, a split set or a Hugging Face folder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from quants.arguments import PathLike, as_count, as_mapping, as_texts
+from quants.arguments import PathLike, as_count, as_mapping, as_texts, thread_count
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
+from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
+from ..files.atomic import atomic_output, check_target
 from ..model import Model, opened, write_quantized
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.outputs import Run, output_paths
 from ..quantization.planning import Splitting, pairs
-from ..quantization.recipes import Options, recipe_named
+from ..quantization.recipe_texts import recipe_or_file
+from ..quantization.recipes import Options, Recipe
 from ..writing.pipeline import DEFAULT_MEMORY
-from ..writing.report import QuantizeReport
+from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.row_blocks import Progress
 
 
 def quantize(
-    source: PathLike | Model, recipes: str | Sequence[str], output: PathLike | None = None, *,
+    source: PathLike | Model, recipes: str | Sequence[str] = (), output: PathLike | None = None, *,
     imatrix: PathLike | ImportanceMatrix | None = None, include_weights: Sequence[str] = (),
     exclude_weights: Sequence[str] = (), allow_missing_experts: bool = False,
     gptq: PathLike | Sequence[PathLike] | Calibration | None = None,
+    target_size: int | None = None, target_bpw: float | None = None,
+    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None,
     rules: Mapping[str, str] | Iterable[tuple[str, str]] = (), options: Options | None = None,
     prune_layers: Sequence[int] = (), override: Mapping[str, Any] | None = None, new: bool = False,
     keep_split: bool = False, max_size: int | None = None, max_tensors: int | None = None, reserve: int = 0,
@@ -36,11 +43,15 @@ def quantize(
     """Write `source` once for each recipe, reading it once.
 
     source: a GGUF file, a shard of a split set, a Hugging Face folder, hf://ORG/MODEL, or a Model.
-    recipes: names, such as "Q4_K_M". output: a file (for one recipe) or a folder; default MODEL-RECIPE.gguf beside the
-    source. imatrix: an importance matrix or its file. include_weights, exclude_weights: parts of names, whose entries
-    of the matrix alone, or not, are used. allow_missing_experts: go on where the matrix never saw many experts.
+    recipes: names, such as "Q4_K_M", or files with a recipe's text. output: a file (for one recipe) or a folder;
+    default MODEL-RECIPE.gguf beside the source. imatrix: an importance matrix or its file.
+    include_weights, exclude_weights: parts of names, whose entries of the matrix alone, or not, are used.
+    allow_missing_experts: go on where the matrix never saw many experts.
     gptq: texts by which weights are encoded with error feedback (`calibration.feedback`): files, beside which the
     package's own are read, or a Calibration.
+    target_size, target_bpw: bytes of the file, or bits per weight, instead of a recipe: one is searched for that moves
+    the predictions least (`calibration.search`), and written as text beside the file, OUTPUT-recipe.txt. calibrate:
+    texts to measure that on, as for gptq, whose texts are taken otherwise, or the package's own.
     rules: regular expression → format, such as {"attn_v": "Q8_0"}; the first that is found in a tensor's name decides.
     options: what else may be added to a recipe. prune_layers: layers to leave out; the rest is renumbered.
     override: metadata to set, plain data or Values; new: also keys that no program is known to read.
@@ -57,25 +68,93 @@ def quantize(
     counts = (memory, "memory", 1), (reserve, "reserve", 0), (max_size, "max_size", 1), (max_tensors, "max_tensors", 1)
     for given, what, least in counts:
         as_count(least if given is None else given, what, least)
-    chosen = [recipe_named(name) for name in names]
+    target = _target(target_size, target_bpw, calibrate, bool(names), imatrix is not None, bool(prune_layers))
+    from_files = [recipe_or_file(name) for name in names]
+    chosen = [recipe for recipe, _ in from_files]
+    reads = (*reads, *(path for _, path in from_files if path))
     if len(set(chosen)) < len(chosen):
         raise OptionError(f"{' '.join(names)} is one recipe twice", f"they are {', '.join(r.name for r in chosen)}")
-    if not chosen:
+    if not chosen and target is None:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     model = opened(source)
     options = replace(options or Options(), rules=(*pairs(rules), *(options.rules if options else ())))
     if resume and not model.is_as_opened:
         problem = f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
         raise OptionError(problem, "leave out resume, or save the model and quantize that file")
-    if options != Options() and all(recipe.default is None for recipe in chosen):
+    if target is None and options != Options() and all(recipe.default is None for recipe in chosen):
         kept = " and ".join(recipe.name for recipe in chosen)
         raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
-    paths = output_paths(model.path, chosen, output)
+    named = chosen if target is None else [Recipe(target.name, None, None, 0.0, "")]
+    paths = output_paths(model.path, named, output)
     run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
-    return write_quantized(
-        model, chosen, paths, run, imatrix, include_weights, exclude_weights, prune_layers, new, check_tensors,
-        options=options, overrides=as_mapping(override, "override"),
+    feedback = None if gptq is None else as_calibration(gptq)
+    write = partial(
+        write_quantized, model, new=new, options=options, overrides=as_mapping(override, "override"),
         splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
-        allow_missing_experts=allow_missing_experts, no_fallback=no_fallback, dry_run=dry_run,
-        encode=None if gptq is None else with_feedback(model, as_calibration(gptq), progress),
+        allow_missing_experts=allow_missing_experts, no_fallback=no_fallback,
     )  # fmt: skip
+    found = None
+    if target is not None:
+        calibration = as_calibration(calibrate) if calibrate is not None else feedback or Calibration()
+        found = _search(model, target, calibration, write, paths, run, options, allow_requantize)
+        chosen, imatrix = [found.recipe], found.matrix
+    report: QuantizeReport = write(
+        chosen, paths, run, imatrix, include_weights, exclude_weights, prune_layers, check_tensors=check_tensors,
+        dry_run=dry_run, encode=None if feedback is None else with_feedback(model, feedback, progress),
+    )  # fmt: skip
+    if found is None:
+        return report
+    if not dry_run:
+        with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
+            file.write(found.text)
+    return replace(report, search=found.as_dict())
+
+
+def recipe_path(output: Path) -> Path:
+    """Where the text of a recipe goes that was searched for an output."""
+    return output.with_name(f"{output.name.removesuffix('.gguf')}-recipe.txt")
+
+
+def _target(
+    size: int | None, bpw: float | None, calibrate: object, recipes: bool, imatrix: bool, pruned: bool
+) -> Target | None:
+    """What is to be searched for, if anything. Raises OptionError for what does not go together."""
+    if size is None and bpw is None:
+        if calibrate is not None:
+            raise OptionError("texts to calibrate on mean nothing without a target", "give --target-size, --target-bpw")
+        return None
+    target = Target(size, bpw)
+    if recipes:
+        raise OptionError("a target does not go with a recipe: one is searched for", "leave the recipe out")
+    if imatrix:
+        raise OptionError("a target does not go with an importance matrix", "a search measures its own")
+    if pruned:
+        raise OptionError("a target does not go with layers that are pruned", "prune them first, with the recipe F16")
+    return target
+
+
+def _search(
+    model: Model, target: Target, calibration: Calibration, write: Callable[..., QuantizeReport],
+    paths: Sequence[Path], run: Run, options: Options, requantize: bool,
+) -> Found:  # fmt: skip
+    """Search for the recipe; what can be refused before, is."""
+    check_target(recipe_path(paths[0]), run.reads, run.overwrite)
+
+    def plan(recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
+        return write([recipe], paths, replace(run, progress=None), matrix, dry_run=True).outputs[0]
+
+    def decided(tensor: TensorReport) -> bool:
+        return (
+            tensor.rule is not None
+            or (tensor.name == "output.weight" and options.output_type is not None)
+            or (tensor.name == "token_embd.weight" and options.token_embedding_type is not None)
+        )
+
+    sizes = sizing(model, plan, decided, requantize)
+    candidates = sizes.candidates()
+    size = sizes.size_of(target)
+    reach = [[size(t.size // t.width * form.row_bytes(t.width)) for form in candidates[name]]
+             for name, t in model.tensors.items() if name in candidates]  # fmt: skip
+    sizes.check(target, sum(map(min, reach)), sum(map(max, reach)))
+    search = measured(model, sizes, calibration, thread_count(run.threads), run.progress)
+    return recipe_for(search, sizes, target, plan)

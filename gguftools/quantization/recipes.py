@@ -28,6 +28,7 @@ class Recipe:
     file_type: stored as `general.file_type`. default: name of the format most tensors get. COPY and STOCK have
     neither: None.
     typical_bits: bits per weight of an 8B Llama, quantized without importance weights.
+    rules: of a recipe from a text, tried behind the user's.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Recipe:
     typical_bits: float
     description: str
     aliases: tuple[str, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {"name": self.name, "bits_per_weight": self.typical_bits, "format": self.default,
@@ -359,7 +361,7 @@ def choose(
         storable_format(name) if name else None for name in (options.output_type, options.token_embedding_type)
     )
     names = [name for name, _, _ in tensors]
-    rules = _compiled(options.rules, names)
+    rules = _compiled((*options.rules, *recipe.rules), names)
     if recipe.default is None:
         return [Choice(name, form, form) for name, _, form in _visited(tensors)]
     chooser, default = _Chooser(recipe, model, has_importance, names), format_named(recipe.default)

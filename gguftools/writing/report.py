@@ -154,7 +154,8 @@ class QuantizeReport:
     source_bytes: tensor data read. resumed_bytes: how many of them an earlier run had dealt with.
     without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
     before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
-    original, where one was asked for. transcoding: what exact transcoding made of each weight.
+    original, where one was asked for. transcoding: what exact transcoding made of each weight. search: of the
+    recipe for a target, its predicted and measured KL divergence and its text.
     """
 
     outputs: tuple[OutputReport, ...]
@@ -168,6 +169,7 @@ class QuantizeReport:
     warnings: list[str] = field(default_factory=list)
     check: LogitReport | None = None
     transcoding: tuple[TranscodingReport, ...] = ()
+    search: Mapping[str, Any] | None = None
 
     @property
     def fits(self) -> bool:
@@ -182,5 +184,6 @@ class QuantizeReport:
             "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
             "without_importance": list(self.without_importance), "warnings": self.warnings,
             **({"check": self.check.as_dict()} if self.check else {}),
+            **({"search": dict(self.search)} if self.search else {}),
             **({"transcoding": [each.as_dict() for each in self.transcoding]} if self.transcoding else {}),
         }  # fmt: skip

@@ -1,0 +1,349 @@
+"""What each weight costs in each format: how far the model's predictions move, in nats of KL divergence.
+
+The error D of a weight hurts its product as tr(D H D^T), H the mean of x x^T over the inputs x: that is known for every
+format after one walk through the layers. What such an error does to the predictions is measured once for each weight:
+all weights of a layer are rounded to one coarse format, and what becomes of that is carried to the logits of a few
+windows; each weight's part of it is as large as its part of what changes in the layer's output when it is rounded
+alone. Small errors add up, so a unit of a weight's error costs the same in every format: its gain.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants import Format, Tensor, format_named
+from quants.errors import ModelError
+
+from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.imatrix_entry import Entry
+from .choosing import Piece, loss, pieces_of
+from .feedback import EMBEDDING, HEAD, readers_of
+from .texts import Windows, split_evenly
+
+if TYPE_CHECKING:
+    from runtime.hessians import Hessians
+    from runtime.layer import Layer
+    from runtime.layerwise import Batch
+    from runtime.model import Model as RunningModel
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Tell = Callable[[str], None]
+
+COARSE = "Q4_0"  # in which gains are measured: fits all rows that fit any candidate, and is quickly encoded
+SAMPLED_ROWS = 192  # of each piece, by which errors are estimated
+SPAN = 64  # rows that a thread encodes at once
+LOGITS = 1 << 25  # of the base that are kept at most: every so-manieth position is looked at
+WHOLE = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS")
+LEGACY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "IQ4_NL", "Q4_0")
+ROLES = {
+    "attn_q.": "attention scores", "attn_k.": "attention scores", "attn_": "attention values",
+    "ffn_down": "feed-forward down", "ffn_": "feed-forward up",
+}  # fmt: skip
+
+
+def candidates_for(width: int) -> list[Format]:
+    """The formats that rows of so many values may get."""
+    names = LEGACY if width % 256 else WHOLE
+    return [form for form in map(format_named, names) if width % form.block_size == 0]
+
+
+def role_of(name: str) -> str:
+    """The group of weights whose gains are corrected together."""
+    return next((role for part, role in ROLES.items() if part in name), "others")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a weight does to the predictions in one of its places; a tied embedding has two.
+
+    errors: by format, of the output of its products. gain: nats for a unit of them.
+    """
+
+    weight: str
+    group: str
+    gain: float
+    errors: Mapping[str, float]
+
+
+@dataclass
+class Sensitivities:
+    """parts: of all weights; entries: the mean squares of their inputs, by which they are encoded."""
+
+    parts: list[Part] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    def costs(self, corrections: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Weight → format → nats. corrections: factors of groups' gains."""
+        found: dict[str, dict[str, float]] = {}
+        for part in self.parts:
+            own, factor = found.setdefault(part.weight, {}), part.gain * corrections.get(part.group, 1.0)
+            for form, error in part.errors.items():
+                own[form] = own.get(form, 0.0) + factor * error
+        return found
+
+    def by_group(self, formats: Mapping[str, str]) -> dict[str, float]:
+        """Group → nats that a choice of formats is thought to cost, uncorrected."""
+        found: dict[str, float] = {}
+        for part in self.parts:
+            found[part.group] = found.get(part.group, 0.0) + part.gain * part.errors[formats[part.weight]]
+        return found
+
+    def matrix(self, texts: Sequence[str], windows: int, n_ctx: int) -> ImportanceMatrix:
+        """The mean squares as an importance matrix."""
+        return ImportanceMatrix(Path("calibration"), self.entries, tuple(texts), windows, n_ctx)
+
+
+class Judge:
+    """KL divergence from the model's own predictions on some windows, in nats a token.
+
+    Looked at is the second half of each window, where there is text to go by; every position of it, or as many as leave
+    the base LOGITS numbers.
+    """
+
+    def __init__(self, net: "RunningModel", ids: NDArray[np.int64], at_once: int) -> None:
+        self.ids, self.at_once, self.threads = ids, at_once, net.threads
+        windows, n_ctx = ids.shape
+        positions = windows * (n_ctx - n_ctx // 2)
+        vocabulary = net.tensors[HEAD if HEAD in net.tensors else EMBEDDING].shape[0]
+        self.step = max(1, -(-positions * vocabulary // LOGITS))
+        self.base: list[Floats] = []
+        batches = self.begin(net)
+        self.carry(batches, net.network.layers)
+        self.base = [_log_probabilities(logits) for logits in self._logits(batches)]
+
+    def begin(self, net: "RunningModel") -> list["Batch"]:
+        from runtime import layerwise
+
+        return layerwise.begin(net, split_evenly(self.ids, self.at_once))
+
+    def carry(self, batches: Sequence["Batch"], layers: Sequence["Layer"]) -> None:
+        from runtime import layerwise
+
+        for layer in layers:
+            layerwise.advance(batches, layer)
+
+    def of_model(self, net: "RunningModel") -> float:
+        """Of another model with the same tokens, such as the same with rounded weights."""
+        batches = self.begin(net)
+        self.carry(batches, net.network.layers)
+        return self.of(batches)
+
+    def of(self, batches: Sequence["Batch"]) -> float:
+        """Of what stands behind the last layer."""
+        return _mean(
+            _divergence(base, _log_probabilities(logits))
+            for base, logits in zip(self.base, self._logits(batches), strict=True)
+        )
+
+    def _logits(self, batches: Sequence["Batch"]) -> list[Floats]:
+        from runtime.head import LazyLogits, head
+        from runtime.kernels.blas import one_thread
+
+        found = []
+        for batch in batches:
+            with one_thread():
+                logits = head(batch.forward, batch.x.copy())
+                if not isinstance(logits, LazyLogits):
+                    raise ModelError("a model that predicts no tokens has no divergence to search by")
+                x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)
+                some = x[:, batch.forward.length // 2 :: self.step].reshape(-1, x.shape[-1])
+                found.append(replace(logits, x=np.ascontiguousarray(some)).float32())
+        return found
+
+
+def _log_probabilities(logits: Floats) -> Floats:
+    for rows in np.array_split(logits, max(1, logits.size >> 22)):  # views: in place, a few rows at a time
+        rows -= rows.max(axis=1, keepdims=True)
+        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    return logits
+
+
+def _divergence(base: Floats, other: Floats) -> Doubles:
+    pieces = max(1, base.size >> 22)
+    pairs = zip(np.array_split(base, pieces), np.array_split(other, pieces), strict=True)
+    return np.concatenate([np.einsum("ij,ij->i", np.exp(p), p - q, dtype=np.float64) for p, q in pairs])
+
+
+def _mean(parts: Iterable[Doubles]) -> float:
+    return max(float(np.concatenate(list(parts)).mean()), 0.0)
+
+
+def encoded(tensor: Tensor, form: Format, weights: Floats | None, threads: int) -> Tensor:
+    """The tensor in another format, in memory. weights: (experts, width), None for a plain encoder."""
+    from runtime.kernels.threads import parallel, spans
+
+    raw = np.empty((tensor.rows, form.row_bytes(tensor.width)), np.uint8)
+    share = tensor.rows // (1 if weights is None else len(weights))
+
+    def encode(start: int, stop: int) -> None:
+        for first in range(start - start % share, stop, share):  # of one expert at a time
+            here, end = max(start, first), min(stop, first + share)
+            own = None if weights is None else weights[first // share]
+            raw[here:end] = form.encode(tensor.float32(here, end), own)
+
+    parallel(encode, spans(tensor.rows, SPAN), threads)
+    return Tensor(tensor.name, tensor.shape, form, lambda start, stop: raw[start:stop])
+
+
+def measure(
+    net: "RunningModel", candidates: Mapping[str, Sequence[Format]], windows: Windows, judge: Judge, tell: Tell
+) -> Sensitivities:
+    """Walk through the model's layers. candidates: formats of each weight. tell(where): called at each layer.
+
+    Weights that no product saw get no part. Raises ModelError for a model that cannot be run layer by layer.
+    """
+    return _Walk(net, candidates, judge, tell).run(windows.fitted)
+
+
+@dataclass
+class _Walk:
+    net: "RunningModel"
+    candidates: Mapping[str, Sequence[Format]]
+    judge: Judge
+    tell: Tell
+    found: Sensitivities = field(default_factory=Sensitivities)
+
+    def run(self, ids: NDArray[np.int64]) -> Sensitivities:
+        from runtime import layerwise
+        from runtime.hessians import Hessians
+
+        layers = self.net.network.layers
+        fitted = layerwise.begin(self.net, split_evenly(ids, self.judge.at_once))
+        probe, readers = self.judge.begin(self.net), None
+        for i, layer in enumerate(layers):
+            self.tell(layer.prefix.rstrip("."))
+            seen = Hessians(self.net.threads)
+            layerwise.advance(fitted, layer, seen)
+            if i == 0 and EMBEDDING in self.candidates:
+                readers = readers_of(self.net, layer, seen)
+            self._measure_layer(i, layer, probe, seen)
+            layerwise.advance(probe, layer)
+        self.tell("output")
+        tied, seen = HEAD not in self.net.tensors, Hessians(self.net.threads)
+        name = EMBEDDING if tied else HEAD
+        layerwise.watch_head(fitted, name, seen)
+        self._measure_ends(name, probe, seen, readers)
+        return self.found
+
+    def _measure_layer(self, i: int, layer: "Layer", probe: Sequence["Batch"], seen: "Hessians") -> None:
+        """The parts of a layer's weights."""
+        from runtime import layerwise
+
+        errors, coarse = {}, {}
+        for tensor in layer.tensors.values():
+            pieces = self._pieces(tensor.name, seen)
+            if pieces:
+                self.found.entries[tensor.name] = entry_of(pieces, tensor)
+                errors[tensor.name] = self._errors(tensor, pieces)
+                coarse[tensor.name] = self._coarse(tensor)
+        if not errors:
+            return
+        before = [replace(batch, x=batch.x.copy()) for batch in probe]
+        after = self._through(layer, before)
+        moved = {name: self._moved(layerwise.with_tensors(layer, [made]), before, after)
+                 for name, made in coarse.items()}  # fmt: skip
+        carried = [replace(batch, x=batch.x.copy()) for batch in probe]
+        layers = self.net.network.layers
+        self.judge.carry(carried, [layerwise.with_tensors(layer, coarse.values()), *layers[i + 1 :]])
+        lost, whole = self.judge.of(carried), sum(moved.values()) or 1.0
+        for name, own in errors.items():
+            gain = lost * moved[name] / whole / (own[COARSE] or 1.0)
+            self.found.parts.append(Part(name, role_of(name), gain, own))
+
+    def _through(self, layer: "Layer", before: Sequence["Batch"]) -> list[Floats]:
+        from runtime import layerwise
+
+        batches = [replace(batch, x=batch.x.copy()) for batch in before]
+        layerwise.advance(batches, layer)
+        return [batch.x for batch in batches]
+
+    def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
+        """How far the layer's output moves from `after`, in units of each token's own size, squared."""
+        found = []
+        for x, truth in zip(self._through(layer, before), after, strict=True):
+            size = np.einsum("ij,ij->i", truth, truth)
+            found.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
+        return float(np.concatenate(found).mean())
+
+    def _measure_ends(
+        self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: Doubles | None
+    ) -> None:
+        """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
+        from runtime.model import Model as RunningModel
+
+        by_name: dict[str, list[tuple[Part, Doubles]]] = {}
+        pieces = self._pieces(head, seen)
+        if pieces:
+            self.found.entries[head] = entry_of(pieces, self.net.tensors[head])
+            errors, coarse = self._errors(self.net.tensors[head], pieces), self._coarse(self.net.tensors[head])
+            other = RunningModel(self.net.metadata, {**self.net.tensors, head: coarse}, threads=self.net.threads)
+            batches = [replace(batch, forward=replace(batch.forward, network=other.network)) for batch in probe]
+            gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
+            group = "output" if head == HEAD else "embedding"  # a tied one is corrected as a whole
+            by_name.setdefault(head, []).append((Part(head, group, gain, errors), pieces[0].found))
+        if readers is not None and self.net.tensors[EMBEDDING].width == len(readers):
+            tensor = self.net.tensors[EMBEDDING]
+            pieces = [Piece(0, tensor.rows, readers, readers)]
+            self.found.entries.setdefault(EMBEDDING, entry_of(pieces, tensor))
+            errors, coarse = self._errors(tensor, pieces), self._coarse(tensor)
+            other = RunningModel(self.net.metadata, {**self.net.tensors, EMBEDDING: coarse}, threads=self.net.threads)
+            batches = [replace(after, forward=before.forward) for after, before in
+                       zip(self.judge.begin(other), self.judge.begin(self.net), strict=True)]  # fmt: skip
+            self.judge.carry(batches, self.net.network.layers)
+            gain = self.judge.of(batches) / (errors[COARSE] or 1.0)
+            by_name.setdefault(EMBEDDING, []).append((Part(EMBEDDING, "embedding", gain, errors), readers))
+        for parts in by_name.values():
+            self.found.parts += [part for part, _ in parts]
+            if len(parts) > 1:  # columns weigh by both
+                name, matrix = parts[0][0].weight, np.sum([part.gain * matrix for part, matrix in parts], axis=0)
+                self.found.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
+
+    def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
+        """The pieces of a weight that is searched for; none where a part of it saw no input."""
+        if name not in self.candidates:
+            return []
+        rows = self.net.tensors[name].rows
+        found = seen.pieces(name, rows)
+        pieces = pieces_of(found, found)
+        return pieces if sum(piece.stop - piece.start for piece in pieces) == rows else []
+
+    def _coarse(self, tensor: Tensor) -> Tensor:
+        weights = self.found.entries[tensor.name].mean()
+        return encoded(tensor, format_named(COARSE), weights, self.net.threads)
+
+    def _errors(self, tensor: Tensor, pieces: Sequence[Piece]) -> dict[str, float]:
+        """By format, of the whole weight, from a sample of its rows."""
+        from runtime.kernels.threads import parallel, spans
+
+        forms = list(dict.fromkeys([*self.candidates[tensor.name], format_named(COARSE)]))
+        sums = [0.0] * len(forms)
+        for piece in pieces:
+            count = piece.stop - piece.start
+            values = tensor.float32(piece.start, piece.stop)
+            values = values[np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))]
+            weights = np.maximum(piece.found.diagonal(), 0).astype(np.float32)
+            losses = [0.0] * len(forms)
+
+            def attempt(
+                start: int, stop: int, values: Floats = values, weights: Floats = weights, piece: Piece = piece,
+                losses: list[float] = losses,
+            ) -> None:  # fmt: skip
+                for i in range(start, stop):
+                    losses[i] = loss(forms[i].decode(forms[i].encode(values, weights)) - values, piece.found)
+
+            parallel(attempt, spans(len(forms), 1), self.net.threads)
+            sums = [total + each * count / len(values) for total, each in zip(sums, losses, strict=True)]
+        return {form.name: total for form, total in zip(forms, sums, strict=True)}
+
+
+def entry_of(pieces: Sequence[Piece], tensor: Tensor) -> Entry:
+    """The mean squares of a weight's inputs: of each expert's, or of the whole weight's last rows (the values')."""
+    experts = tensor.shape[0] if len(tensor.shape) == 3 and len(pieces) == tensor.shape[0] else 1
+    of = pieces if experts > 1 else pieces[-1:]
+    squares = np.stack([np.maximum(piece.found.diagonal(), 0) for piece in of]).astype(np.float32)
+    return Entry(squares, np.ones(len(of), np.float32))

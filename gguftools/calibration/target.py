@@ -1,0 +1,190 @@
+"""The recipe for a file of a wanted size."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from quants import Format
+from quants.errors import OptionError
+
+from ..model import Model
+from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.recipe_texts import recipe_of, recipe_text
+from ..quantization.recipes import Recipe
+from ..writing.report import OutputReport, TensorReport
+from ..writing.row_blocks import Progress
+from .search import Choice, Search, searched
+from .sensitivity import candidates_for
+from .texts import Calibration
+
+PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
+STEPS = 30  # of the progress, beside the layers
+LEAST_BITS, MOST_BITS = 0.5, 32.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a file is to have: bytes in all, or bits per weight of tensor data."""
+
+    size: int | None = None
+    bpw: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError for both, neither, or numbers that are none."""
+        if (self.size is None) == (self.bpw is None):
+            raise OptionError("a target is a size or bits per weight", "give one of target_size and target_bpw")
+        if self.size is not None and (isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1):
+            raise OptionError(f"target_size is {self.size!r}; a number of bytes was expected")
+        bpw = self.bpw
+        if bpw is not None and not (isinstance(bpw, (int, float)) and LEAST_BITS <= bpw <= MOST_BITS):
+            problem = f"target_bpw is {bpw!r}; bits per weight from {LEAST_BITS:g} to {MOST_BITS:g} were expected"
+            raise OptionError(problem)
+
+    @property
+    def name(self) -> str:
+        """What its recipe is called."""
+        return f"{self.bpw:g}bpw" if self.bpw is not None else f"{(self.size or 0) / 1e6:.6g}MB"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text."""
+
+    recipe: Recipe
+    matrix: ImportanceMatrix
+    choice: Choice
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `quantize --json` shows it."""
+        return {"predicted": self.choice.predicted, "measured": self.choice.measured, "recipe": self.text}
+
+
+@dataclass
+class Sizing:
+    """Which of an output's weights are searched for, and the bytes of all the rest.
+
+    base: the output as it is planned in large formats.
+    """
+
+    base: OutputReport
+    searched: dict[str, TensorReport]
+    alignment: int
+
+    def candidates(self) -> dict[str, list[Format]]:
+        return {name: candidates_for(each.shape[-1]) for name, each in self.searched.items()}
+
+    def size_of(self, target: Target) -> Callable[[int], int]:
+        """Bytes of a tensor → bytes that count for the target: in a file each begins at a multiple."""
+        alignment = 1 if target.size is None else self.alignment
+        return lambda nbytes: -(-nbytes // alignment) * alignment
+
+    def fixed(self, target: Target) -> int:
+        """Bytes of what is not searched for."""
+        size = self.size_of(target)
+        own = sum(size(each.nbytes) for each in self.searched.values())
+        if target.size is not None:
+            return self.base.nbytes - own
+        return sum(each.nbytes for each in self.base.tensors) - own
+
+    @property
+    def values(self) -> int:
+        return sum(math.prod(each.shape) for each in self.base.tensors)
+
+    def total(self, target: Target) -> int:
+        """Bytes that a target allows."""
+        return target.size if target.size is not None else int((target.bpw or 0) * self.values / 8)
+
+    def said(self, target: Target, nbytes: int, up: bool = False) -> str:
+        """So many bytes in the words of a target; up: rounded up to what can be asked for."""
+        if target.size is not None:
+            return f"{nbytes:,} bytes"
+        exact = 8 * nbytes / self.values * 1000
+        return f"{(math.ceil(exact) if up else math.floor(exact)) / 1000:.3f} bits per weight"
+
+    def check(self, target: Target, fewest: int, most: int) -> None:
+        """Raise OptionError for a target out of reach. fewest, most: bytes that the weights can have."""
+        fixed, total = self.fixed(target), self.total(target)
+        if fixed + fewest <= total <= (fixed + most) * 1.001:
+            return
+        reach = f"{self.said(target, fixed + fewest, up=True)} to {self.said(target, fixed + most)}"
+        much = "small" if total < fixed + fewest else "large"
+        raise OptionError(f"the target of {self.said(target, total)} is too {much}: {reach} can be reached")
+
+
+def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool], requantize: bool) -> Sizing:
+    """What there is to search for. decided(tensor): whether the user chose its format already.
+
+    Raises OptionError where nothing is, or where weights are quantized already and that is not allowed.
+    """
+    base = plan(Recipe("target", 7, "Q8_0", 8.5, "what a search begins with"), None)
+    found = {
+        each.name: each for each in base.tensors
+        if each.format in ("Q8_0",) and len(each.shape) in (2, 3) and not decided(each)
+        and candidates_for(each.shape[-1])
+    }  # fmt: skip
+    if not found:
+        raise OptionError(f"{model.path} has no weights to choose formats for")
+    again = [name for name in found if model.tensors[name].format.is_quantized]
+    if again and not requantize:
+        where = f"{again[0]!r} is {model.tensors[again[0]].format.name} in {model.path.name}"
+        hint = "start from a float file, or pass --allow-requantize"
+        raise OptionError(f"{where}; encoding it again loses quality", hint)
+    return Sizing(base, found, model.origin.alignment)
+
+
+def measured(
+    model: Model, sizes: Sizing, calibration: Calibration, threads: int, progress: Progress | None
+) -> Search:
+    """Measure what the weights cost in each format; see `searched`. progress(done, of how many, what is done)."""
+    tensors = model.streamed()
+    layers = int(model.metadata.get(f"{model.architecture}.block_count", 1))
+    total, done = layers + STEPS, 0
+
+    def tell(where: str) -> None:
+        nonlocal done
+        done = min(done + 1, total)
+        if progress is not None:
+            progress(model.nbytes * done // total, model.nbytes, where)
+
+    return searched(model, model.metadata, tensors, sizes.candidates(), calibration, threads, tell)
+
+
+def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> Found:
+    """The best recipe for a target. Raises OptionError where it is out of reach."""
+    size = sizes.size_of(target)
+    sizes.check(target, *_all_limits(search, sizes, target))
+    unseen = [name for name in sizes.searched if name not in search.weights_measured()]
+    fixed = sizes.fixed(target) + sum(size(sizes.searched[name].nbytes) for name in unseen)
+    budget = sizes.total(target) - fixed
+    for _ in range(2):  # the matrix adds keys to the file
+        choice = search.choose(budget, size)
+        formats = {name: choice.formats.get(name, each.format) for name, each in sizes.searched.items()}
+        text = recipe_text(formats, _remarks(search, sizes, target, choice))
+        rules = [(f"^{line[1:].rpartition('$=')[0]}$", line.rpartition("=")[2])
+                 for line in text.splitlines() if line.startswith("^")]  # fmt: skip
+        recipe = recipe_of(target.name, rules, "found by measurement")
+        output = plan(recipe, search.matrix)
+        over = output.nbytes - sizes.total(target) if target.size is not None else 0
+        if over <= 0:
+            break
+        budget -= over
+    return Found(recipe, search.matrix, choice, text)
+
+
+def _all_limits(search: Search, sizes: Sizing, target: Target) -> tuple[int, int]:
+    size, unseen = sizes.size_of(target), set(sizes.searched) - set(search.weights_measured())
+    fewest, most = search.limits(size)
+    rest = sum(size(sizes.searched[name].nbytes) for name in unseen)
+    return fewest + rest, most + rest
+
+
+def _remarks(search: Search, sizes: Sizing, target: Target, choice: Choice) -> list[str]:
+    texts = ", ".join(search.matrix.datasets)
+    windows = f"{len(search.windows.held)} windows of {search.windows.held.shape[1]} tokens held back"
+    return [
+        f"gguftools recipe for {sizes.said(target, sizes.total(target))}",
+        f"KL divergence {choice.measured:.6f} nats a token on {windows}; {choice.predicted:.6f} predicted",
+        f"measured on {texts}",
+    ]

@@ -1,0 +1,72 @@
+"""Recipes as text files: a rule for each tensor, which `llama-quantize --tensor-type-file` reads as well.
+
+That program takes every word for a rule and knows no comments. So a remark is a word that begins with `#`, has no
+spaces, and ends as a rule does: it is one that matches no tensor.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from quants.errors import FileError, OptionError
+
+from .recipes import RECIPES, Recipe, recipe_named, storable_format
+
+LARGEST = 1 << 24  # bytes of a recipe's text
+REMARK_END = "=F32"
+ODD = re.compile(r"[^\w.,:;%/+-]+", re.ASCII)  # what a remark must not have: spaces, and what means something in rules
+
+
+def recipe_text(formats: Mapping[str, str], remarks: Iterable[str]) -> str:
+    """The text of a recipe. formats: of tensors by name; remarks: lines that stand in front."""
+    lines = [f"#{ODD.sub('_', remark)}{REMARK_END}" for remark in remarks]
+    lines += [f"^{re.escape(name)}$={form}" for name, form in formats.items()]
+    return "\n".join(lines) + "\n"
+
+
+def recipe_of(name: str, rules: Iterable[tuple[str, str]], description: str = "") -> Recipe:
+    """A recipe of rules, stored in files under the number of the one whose main format most of them have.
+
+    Tensors that no rule decides get that format, too.
+    """
+    rules = tuple(rules)
+    counts = Counter(form for _, form in rules if storable_format(form).is_quantized)
+    default = counts.most_common(1)[0][0] if counts else "Q8_0"
+    like = next((each for each in RECIPES.values() if each.default == default and each.name.endswith("_M")), None)
+    like = like or next((each for each in RECIPES.values() if each.default == default), None)
+    return Recipe(name, like.file_type if like else None, default, 0.0, description, rules=rules)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a text file: REGEX=TYPE, parted by spaces or line ends. Raises FileError, FormatError."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FileError(f"{path} is no recipe: it has more than {LARGEST:,} bytes")
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is no recipe: it is not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    rules = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in [] if line.lstrip().startswith("#") else line.split():
+            pattern, equals, form = word.partition("=")
+            if not (pattern and equals and form):
+                problem = f"{path}, line {number}: {word[:80]!r} is not REGEX=TYPE"
+                raise FileError(problem, "a recipe is a text such as ^blk\\.0\\.attn_q\\.weight$=Q4_K")
+            rules.append((pattern, storable_format(form).name))
+    if not rules:
+        raise FileError(f"{path} is no recipe: it has no rule REGEX=TYPE")
+    return recipe_of(path.stem, rules, f"rules of {path.name}")
+
+
+def recipe_or_file(name: str) -> tuple[Recipe, Path | None]:
+    """The recipe of that name, or in that file, and the file. Raises OptionError, FileError, FormatError."""
+    try:
+        return recipe_named(name), None
+    except OptionError:
+        path = Path(str(name))
+        if path.is_file():
+            return read_recipe(path), path
+        raise

@@ -1,0 +1,108 @@
+"""Files of a wanted size: their bytes, their recipe, and how close they are to the original."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import gguftools
+from gguftools.calibration.texts import Calibration
+from gguftools.measurement.texts import named_texts
+from quants.errors import FileError, OptionError
+
+from ...findings.tool import EXAMPLE, TEXT, typed
+
+SMALL = {"n_ctx": 64, "chunks": 24, "own_texts": False}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return gguftools.convert(EXAMPLE, tmp_path_factory.mktemp("target") / "base.gguf", "F16").outputs[0].file
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return Calibration(tuple(named_texts([str(TEXT)])), **SMALL)
+
+
+@pytest.fixture(scope="module")
+def found(base, calibration, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("found")
+    return gguftools.quantize(base, output=folder / "out.gguf", target_size=2_500_000, calibrate=calibration)
+
+
+def test_size_is_right_to_a_thousandth(found):
+    output = found.outputs[0]
+    assert output.file.stat().st_size == output.nbytes
+    assert 2_500_000 * 0.999 < output.nbytes <= 2_500_000
+
+
+def test_prediction_is_what_is_measured(found):
+    assert found.search["predicted"] == pytest.approx(found.search["measured"], rel=0.4)
+
+
+def test_better_than_the_stock_recipe_at_its_size(base, calibration, found, tmp_path):
+    matrix = tmp_path / "matrix.gguf"
+    gguftools.imatrix(base, TEXT, output=matrix, chunks=4)
+    stock = gguftools.quantize(base, "Q3_K_M", tmp_path, imatrix=matrix).outputs[0]
+    own = gguftools.quantize(base, output=tmp_path / "own.gguf", target_size=stock.nbytes, calibrate=calibration)
+    assert own.outputs[0].nbytes <= stock.nbytes
+    report = gguftools.divergence(base, stock.file, own.outputs[0].file, n_ctx=128, chunks=6)
+    before, after = (file.kl_divergence["mean"] for file in report.files)
+    assert after < 0.8 * before
+
+
+def test_the_text_is_the_recipe_of_the_file(base, found, tmp_path):
+    output = found.outputs[0]
+    text = output.file.with_name("out-recipe.txt")
+    assert text.read_text() == found.search["recipe"]
+    matrix = tmp_path / "matrix.gguf"
+    gguftools.imatrix(base, TEXT, output=matrix, chunks=1)
+    again = gguftools.quantize(base, str(text), tmp_path / "again.gguf", imatrix=matrix).outputs[0]
+    assert {t.name: t.format for t in again.tensors} == {t.name: t.format for t in output.tensors}
+
+
+def test_formats_that_the_user_chose_stay(base, calibration, tmp_path):
+    report = gguftools.quantize(
+        base, output=tmp_path / "out.gguf", target_bpw=5.0, calibrate=calibration, rules={"attn_v": "Q8_0"},
+        dry_run=True,
+    )  # fmt: skip
+    assert {t.format for t in report.outputs[0].tensors if "attn_v" in t.name} == {"Q8_0"}
+    assert 4.99 < report.outputs[0].bits_per_weight <= 5.0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_bpw": 1.0}, r"too small: 2\.\d+ bits per weight to \d\.\d+"),
+        ({"target_size": 90_000_000}, r"too large: [\d,]+ bytes to [\d,]+ bytes can be reached"),
+        ({"target_bpw": float("nan")}, "bits per weight"),
+        ({"target_size": 2_000_000, "target_bpw": 4.0}, "a size or bits"),
+        ({"target_size": 2.5}, "number of bytes"),
+        ({"recipes": "Q4_K_M", "target_bpw": 4.0}, "does not go with a recipe"),
+        ({"target_bpw": 4.0, "prune_layers": [1]}, "pruned"),
+        ({"calibrate": str(TEXT)}, "without a target"),
+    ],
+)
+def test_what_cannot_be_is_refused(base, tmp_path, options, said):
+    with pytest.raises(OptionError, match=said):
+        gguftools.quantize(base, output=tmp_path / "out.gguf", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_that_is_there_is_not_replaced(base, tmp_path):
+    (tmp_path / "out-recipe.txt").write_text("mine")
+    with pytest.raises(FileError, match="already exists"):
+        gguftools.quantize(base, output=tmp_path / "out.gguf", target_bpw=4.0)
+
+
+def test_command(base, tmp_path):
+    done = typed("quantize", base, "--target-bpw", 4.5, "--calibrate", TEXT, "--gptq-only", "--gptq-chunks", 4,
+                 "-o", tmp_path / "out.gguf", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["outputs"][0]["bits_per_weight"] <= 4.5
+    assert set(report["search"]) == {"predicted", "measured", "recipe"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-recipe.txt", "out.gguf"]
