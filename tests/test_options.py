@@ -153,7 +153,7 @@ def test_options_that_contradict_each_other_are_refused(command, one, other, fil
 @pytest.mark.parametrize(("command", "one"), [(command, one) for command, needs in NEEDS.items() for one in needs])
 def test_options_that_need_another_are_refused_without(command, one, files, tmp_path, monkeypatch):
     said = refuses([command, *CALLS[command].split(), *with_value(command, one)], files, tmp_path, monkeypatch)
-    assert f"{flag(one)} means nothing without {flag(NEEDS[command][one])}" in said
+    assert f"{flag(one)} means nothing without {flag(NEEDS[command][one].split()[0])}" in said
 
 
 def with_value(command: str, name: str) -> list[str]:
@@ -162,7 +162,8 @@ def with_value(command: str, name: str) -> list[str]:
     if option.is_flag:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows", "gptq_chunks")
-    return [flag(name), "3" if name in counts else "2M" if name == "split_max_size" else "TEXT"]
+    return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size") else
+            "4.5" if name == "target_bpw" else "TEXT"]  # fmt: skip
 
 
 def test_every_contradiction_is_of_options_that_there_are():

@@ -154,8 +154,8 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
         ("dry_run", "check_tensors resume statistics", "no tensor is read"),
         ("target_size", "target_bpw", "a file has one size"),
-        ("target_size", "imatrix prune_layers pure", "the search measures the model as it is, and decides"),
-        ("target_bpw", "imatrix prune_layers pure", "the search measures the model as it is, and decides"),
+        ("target_size", "imatrix pure", "the search measures the model as it is, and decides"),
+        ("target_bpw", "imatrix pure", "the search measures the model as it is, and decides"),
     ],
     "set-metadata": [
         ("recover", "roll_back", "an interrupted edit is completed or undone"),
@@ -168,7 +168,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     ],
     "split": [("split_max_size", "split_max_tensors", "shards are bounded by one or the other")],
 }  # fmt: skip
-# Command → an option that means nothing without another.
+# Command → an option that means nothing without another, or one of others.
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
@@ -177,7 +177,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "perplexity": {"no_dense": "sparse"},
     "quantize": {
         "include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix",
-        "gptq_only": "gptq", "gptq_chunks": "gptq",
+        "gptq_only": "gptq calibrate", "gptq_chunks": "gptq calibrate",
     },
     "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},
@@ -191,8 +191,9 @@ def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:
         if one in given and wrong:
             return f"{flag(one)} does not go with {flag(min(wrong))}", why
     for one, other in NEEDS.get(command, {}).items():
-        if one in given and other not in given:
-            return f"{flag(one)} means nothing without {flag(other)}", f"add {flag(other)}, or leave it out"
+        if one in given and not given & set(other.split()):
+            needed = " or ".join(map(flag, other.split()))
+            return f"{flag(one)} means nothing without {needed}", f"add {flag(other.split()[0])}, or leave it out"
     return None
 
 
