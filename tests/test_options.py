@@ -68,7 +68,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--sort": ("", "wrost"),
     "--target-size": ("", "0", "-1", "x", "1.5X", "1K", "900G"),
     "--target-bpw": ("", "x", "nan", "0", "-4", "0.6", "31"),
-    "--calibrate": ("", "absent.txt", "."),
+    "--calibrate": ("", "absent.txt", "."), "--frontier": ("", "x", "3,", "0", "4,nan", "1.0", "31"),
+    "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
@@ -163,7 +164,7 @@ def with_value(command: str, name: str) -> list[str]:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows", "gptq_chunks")
     return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size") else
-            "4.5" if name == "target_bpw" else "TEXT"]  # fmt: skip
+            "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
 
 
 def test_every_contradiction_is_of_options_that_there_are():

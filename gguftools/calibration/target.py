@@ -103,6 +103,15 @@ class Sizing:
         exact = 8 * nbytes / self.values * 1000
         return f"{(math.ceil(exact) if up else math.floor(exact)) / 1000:.3f} bits per weight"
 
+    def check_formats(self, target: Target) -> None:
+        """`check` by what the weights' formats allow, before anything is measured."""
+        size, reach = self.size_of(target), []
+        for name, forms in self.candidates().items():
+            shape = self.searched[name].shape
+            rows = math.prod(shape[:-1])
+            reach.append([size(rows * form.row_bytes(shape[-1])) for form in forms])
+        self.check(target, sum(map(min, reach)), sum(map(max, reach)))
+
     def check(self, target: Target, fewest: int, most: int) -> None:
         """Raise OptionError for a target out of reach. fewest, most: bytes that the weights can have."""
         fixed, total = self.fixed(target), self.total(target)

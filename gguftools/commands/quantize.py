@@ -12,6 +12,7 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
     "gguftools quantize model-f16.gguf Q4_K_M --gptq calibration.txt",
     "gguftools quantize model-f16.gguf --target-size 4.2G --calibrate calibration.txt",
+    "gguftools quantize model-f16.gguf --frontier 3.5,4,4.5 --plot frontier.svg",
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
 )
@@ -31,6 +32,8 @@ def quantize(
     target_size: Annotated[int | None, "Search for a recipe: bytes of the file, as 4.2G."] = None,
     target_bpw: Annotated[float | None, "Search for a recipe: bits per weight, as 4.8."] = None,
     calibrate: Annotated[list[str] | None, "Text to measure recipes on; default: those of --gptq or our own."] = None,
+    frontier: Annotated[Any, "Search for recipes of several sizes, as 3.5,4,4.5 bits; write no model."] = None,
+    plot: Annotated[Path | None, "Draw what --frontier found, as SVG or PNG."] = None,
     tensor_type: Annotated[list[Any] | None, "REGEX=TYPE: format of the tensors whose name matches."] = None,
     tensor_type_file: Annotated[Path | None, "Such rules from a file, one a line."] = None,
     output_tensor_type: Annotated[str | None, "Format of output.weight."] = None,
@@ -59,6 +62,7 @@ def quantize(
     from ..console.arguments import once, read_rules
     from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
+    from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
     from ..measurement.texts import NamedText, named_texts
 
@@ -67,6 +71,21 @@ def quantize(
             return
         rows = [(r.name, f"{r.typical_bits:.2f}", r.default or "", r.description) for r in RECIPES.values()]
         print_table(None, ("recipe", "bits/weight", "main format", ""), rows, "lrl")
+        return
+    if frontier is not None:
+        if source is None or recipes or output:
+            usage("--frontier takes a SOURCE, and no recipe or output", "gguftools quantize model-f16.gguf --frontier 3.5,4,4.5")
+        texts = named_texts([*(calibrate or ())])
+        given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
+        with bytes_progress(f"measure {source.name}") as progress:
+            found = search_sizes(
+                source, frontier, calibrate=given, plot=plot, allow_requantize=allow_requantize, threads=threads,
+                progress=progress, overwrite=overwrite,
+            )  # fmt: skip
+        if not said(found, json):
+            figures = [(f"{p.bits_per_weight:.3f}", f"{p.nbytes:,}", f"{p.predicted:.5f}", f"{p.measured:.5f}")
+                       for p in found.points]  # fmt: skip
+            print_table(None, ("bits/weight", "bytes", "predicted KL", "measured KL"), figures, "rrrr")
         return
     target = target_size is not None or target_bpw is not None
     if source is None or not (recipes or target):

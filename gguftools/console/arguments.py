@@ -53,6 +53,14 @@ def parse_file_size(text: str) -> int:
     return size
 
 
+def parse_bits(text: str) -> tuple[float, ...]:
+    """Bits per weight such as `3.5,4,4.5`."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise OptionError(f"{text!r} are not bits per weight", hint="for example 3.5,4,4.5") from None
+
+
 def parse_layers(text: str) -> tuple[int, ...]:
     """Layer numbers such as `3,5,7`."""
     try:

@@ -42,7 +42,8 @@ Debug = Annotated[bool, Option("--debug", help="Show the tracebacks of errors.")
 
 # What stands for the value of an option in help: its own metavar, or what its name always means, or what its type says.
 BY_NAME = {
-    "exclude_weights": "PART", "fail_on": "SEVERITY", "fallback": "TYPE", "from_json": "FILE", "html": "FILE",
+    "exclude_weights": "PART", "fail_on": "SEVERITY", "fallback": "TYPE", "from_json": "FILE", "frontier": "BITS,…",
+    "html": "FILE",
     "imatrix": "FILE",
     "gptq": "[NAME=]FILE", "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
@@ -57,7 +58,8 @@ BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 # module takes long to import.
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
-    "BYTES": "parse_file_size", "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named", "SIZE": "parse_size",
+    "BITS,…": "parse_bits", "BYTES": "parse_file_size", "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named",
+    "SIZE": "parse_size",
 }  # fmt: skip
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 

@@ -154,6 +154,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
         ("dry_run", "check_tensors resume statistics", "no tensor is read"),
         ("target_size", "target_bpw", "a file has one size"),
+        ("frontier", "target_size target_bpw gptq imatrix dry_run resume", "no model is written"),
         ("target_size", "imatrix pure", "the search measures the model as it is, and decides"),
         ("target_bpw", "imatrix pure", "the search measures the model as it is, and decides"),
     ],
@@ -177,7 +178,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "perplexity": {"no_dense": "sparse"},
     "quantize": {
         "include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix",
-        "gptq_only": "gptq calibrate", "gptq_chunks": "gptq calibrate",
+        "plot": "frontier", "gptq_only": "gptq calibrate", "gptq_chunks": "gptq calibrate",
     },
     "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},

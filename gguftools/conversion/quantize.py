@@ -151,10 +151,6 @@ def _search(
         )
 
     sizes = sizing(model, plan, decided, requantize)
-    candidates = sizes.candidates()
-    size = sizes.size_of(target)
-    reach = [[size(t.size // t.width * form.row_bytes(t.width)) for form in candidates[name]]
-             for name, t in model.tensors.items() if name in candidates]  # fmt: skip
-    sizes.check(target, sum(map(min, reach)), sum(map(max, reach)))
+    sizes.check_formats(target)
     search = measured(model, sizes, calibration, thread_count(run.threads), run.progress)
     return recipe_for(search, sizes, target, plan)

@@ -98,6 +98,22 @@ def test_a_recipe_that_is_there_is_not_replaced(base, tmp_path):
         gguftools.quantize(base, output=tmp_path / "out.gguf", target_bpw=4.0)
 
 
+def test_frontier(base, calibration, tmp_path):
+    plot = tmp_path / "frontier.svg"
+    points = gguftools.frontier(base, [5, 3.5, 4], calibrate=calibration, plot=plot).points
+    assert [round(point.bits_per_weight, 2) for point in points] == [3.5, 4.0, 5.0]
+    losses = [point.measured for point in points]
+    assert losses == sorted(losses, reverse=True)
+    assert b"<svg" in plot.read_bytes()[:1000]
+
+
+def test_a_frontier_out_of_reach_is_refused(base, tmp_path):
+    with pytest.raises(OptionError, match="too small"):
+        gguftools.frontier(base, [1.0, 4.0])
+    with pytest.raises(OptionError, match="no name of a picture"):
+        gguftools.frontier(base, [4.0], plot=tmp_path / "x.pdf")
+
+
 def test_command(base, tmp_path):
     done = typed("quantize", base, "--target-bpw", 4.5, "--calibrate", TEXT, "--gptq-only", "--gptq-chunks", 4,
                  "-o", tmp_path / "out.gguf", "--json")  # fmt: skip

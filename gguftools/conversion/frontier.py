@@ -1,0 +1,120 @@
+"""How small a model can be made at what loss: recipes of several sizes, searched for by one measurement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quants.arguments import PathLike, as_path, thread_count
+from quants.errors import GgufToolsError, OptionError
+
+from ..calibration.target import Target, measured, recipe_for, sizing
+from ..calibration.texts import Calibration, as_calibration
+from ..files.atomic import atomic_output, check_target
+from ..model import Model, opened, write_quantized
+from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.outputs import Run
+from ..quantization.recipes import Recipe
+from ..writing.report import OutputReport
+from ..writing.row_blocks import Progress
+
+PICTURES = (".svg", ".png")
+
+
+class Point(NamedTuple):
+    """A recipe of the frontier. nbytes: of the whole file. predicted, measured: KL divergence, nats a token."""
+
+    bits_per_weight: float
+    nbytes: int
+    predicted: float
+    measured: float
+    recipe: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"bits_per_weight": self.bits_per_weight, "bytes": self.nbytes, "predicted": self.predicted,
+                "measured": self.measured, "recipe": self.recipe}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The recipes that were found for a source, from the smallest on."""
+
+    source: Path
+    points: tuple[Point, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract of `quantize --frontier --json`."""
+        return {"source": str(self.source), "points": [point.as_dict() for point in self.points]}
+
+
+def frontier(
+    source: PathLike | Model, bits: Sequence[float], *,
+    calibrate: PathLike | Sequence[PathLike] | Calibration | None = None, plot: PathLike | None = None,
+    allow_requantize: bool = False, threads: int | None = None, progress: Progress | None = None,
+    overwrite: bool = False,
+) -> Frontier:  # fmt: skip
+    """Search for the recipe of each of some sizes; no model is written.
+
+    bits: per weight of tensor data. plot: a picture of it, SVG or PNG. All else as in `quantize`, which
+    writes files of these sizes (`target_bpw`).
+    Raises OptionError for sizes out of reach, before any work where that can be known, FileError, ModelError.
+    """
+    targets = [Target(bpw=each) for each in sorted(set(bits))]
+    if not targets:
+        raise OptionError("no size is named", "give bits per weight, as 3.5,4,4.5")
+    model = opened(source)
+    picture = None if plot is None else as_path(plot, "the plot")
+    if picture is not None:
+        if picture.suffix.lower() not in PICTURES:
+            raise OptionError(f"{picture} is no name of a picture", f"it ends in {' or '.join(PICTURES)}")
+        check_target(picture, model.origin.reads, overwrite)
+        _check_drawing()
+    write = partial(write_quantized, model, allow_requantize=allow_requantize, dry_run=True)
+    run, nowhere = Run(threads, reads=model.origin.reads), [model.path.with_name("frontier.gguf")]
+
+    def plan(recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
+        return write([recipe], nowhere, run, matrix).outputs[0]
+
+    sizes = sizing(model, plan, lambda tensor: False, allow_requantize)
+    for target in targets:
+        sizes.check_formats(target)
+    calibration = Calibration() if calibrate is None else as_calibration(calibrate)
+    search = measured(model, sizes, calibration, thread_count(threads), progress)
+    points = []
+    for target in targets:
+        found = recipe_for(search, sizes, target, plan)
+        output = plan(found.recipe, found.matrix)
+        points.append(
+            Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
+        )
+    result = Frontier(model.path, tuple(points))
+    if picture is not None:
+        with atomic_output(picture, overwrite=overwrite, reads=model.origin.reads) as file:
+            _draw(result, file, picture.suffix[1:].lower())
+    return result
+
+
+def _check_drawing() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        problem = "drawing needs matplotlib, which is not installed"
+        raise GgufToolsError(problem, "pip install 'gguftools[report]'") from error
+
+
+def _draw(result: Frontier, file: Any, form: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    sizes = [point.bits_per_weight for point in result.points]
+    axes.plot(sizes, [point.measured for point in result.points], "o-", label="measured")
+    axes.plot(sizes, [point.predicted for point in result.points], "x:", label="predicted")
+    axes.set_yscale("log")
+    axes.set_xlabel("bits per weight")
+    axes.set_ylabel("KL divergence, nats a token")
+    axes.set_title(result.source.name)
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(file, format=form, metadata={"Date": None} if form == "svg" else None)
