@@ -74,7 +74,7 @@ def quantize(
         return
     if frontier is not None:
         if source is None or recipes or output:
-            usage("--frontier takes a SOURCE, and no recipe or output", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
+            usage("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
         texts = named_texts([*(calibrate or ())])
         given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
         with bytes_progress(f"measure {source.name}") as progress:
