@@ -56,8 +56,10 @@ def frontier(
 ) -> Frontier:  # fmt: skip
     """Search for the recipe of each of some sizes; no model is written.
 
-    bits: per weight of tensor data. plot: a picture of it, SVG or PNG. All else as in `quantize`, which
-    writes files of these sizes (`target_bpw`).
+    bits: per weight of tensor data. plot: a picture of what is found, SVG or PNG; overwrite: replace one that is there.
+    calibrate: texts to measure on, default the package's own. allow_requantize: also where weights are quantized
+    already. threads: default all processors. progress(done, of how many, what is done): called now and then.
+    `quantize` writes files of these sizes (`target_bpw`).
     Raises OptionError for sizes out of reach, before any work where that can be known, FileError, ModelError.
     """
     targets = [Target(bpw=each) for each in sorted(set(bits))]
