@@ -15,7 +15,7 @@ from .recipes import RECIPES, Recipe, recipe_named, storable_format
 
 LARGEST = 1 << 24  # bytes of a recipe's text
 REMARK_END = "=F32"
-ODD = re.compile(r"[^\w.,:;%/+-]+", re.ASCII)  # what a remark must not have: spaces, and what means something in rules
+ODD = re.compile(r"[^\w.,:;%/-]+", re.ASCII)  # what a remark must not have: spaces, and what means something in rules
 
 
 def recipe_text(formats: Mapping[str, str], remarks: Iterable[str]) -> str:
