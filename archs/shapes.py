@@ -374,7 +374,8 @@ def _part_faults(model: _Model, start: str, roles: Roles, part: Part, sizes: Siz
             continue
         name = f"{start}{role}"
         # ggml does not count outer dimensions of 1: what quantized a file may have stored (1, 64) as (64,)
-        if not (_matches(tensor.shape, alternatives, sizes) or _matches((1, *tensor.shape), alternatives, sizes)):
+        shape = (1, *tensor.shape) if role == "token_types.weight" and len(tensor.shape) == 1 else tensor.shape
+        if not _matches(shape, alternatives, sizes):
             wanted = " or ".join(_written_shape(each, sizes) for each in alternatives)
             yield Fault(name, f"has shape {list(tensor.shape)}; the model's keys and other tensors mean {wanted}")
         elif tensor.format.name in INTEGERS or not tensor.format.has_codec:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag hellaswag.txt",
-    "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag hellaswag.txt --record record",
+    "gguftools evaluate m-f16.gguf m-Q4_K_M.gguf --hellaswag h.txt --record record",
     "gguftools evaluate m.gguf --winogrande w.csv --multiple-choice mmlu.bin",
 )
 

@@ -11,7 +11,7 @@ EXAMPLES = (
     "gguftools quantize model-f16.gguf Q4_K_M Q8_0 -o quantized/",
     "gguftools quantize model-f16.gguf IQ2_XXS --imatrix imatrix.gguf",
     "gguftools quantize model-f16.gguf Q4_K_M --gptq calibration.txt",
-    "gguftools quantize model-f16.gguf --target-size 4.2G --calibrate calibration.txt",
+    "gguftools quantize model-f16.gguf --target-size 4.2G --calibrate text.txt",
     "gguftools quantize model-f16.gguf --frontier 3.5,4,4.5 --plot frontier.svg",
     "gguftools quantize model-f16.gguf Q4_K_M --tensor-type ffn_down=Q6_K --dry-run",
     "gguftools quantize --list-recipes",
