@@ -79,7 +79,8 @@ def read_ahead(forward: Pass, hidden: Floats, following: Ids) -> LazyLogits:
     x = decoder.decode(forward, x)
     own = "nextn.shared_head_norm.weight" in layer
     x = forward.norm(layer, "nextn.shared_head_norm", x) if own else forward.norm(outside, "output_norm", x)
-    output, weight = output_of(forward.network), layer.tensors.get("nextn.shared_head_head.weight")
+    output, name = output_of(forward.network), "nextn.shared_head_head.weight"
+    weight = layer.need(name) if name in layer else None
     if weight is not None and forward.observe:
         forward.observe(weight.name, x, 0, 1)
     finish = output.finish(forward.threads)
