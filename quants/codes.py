@@ -35,11 +35,13 @@ class Codes:
     """The codes of a format's blocks. group: values that share scales. planes: where the bits are.
 
     signed: codes are bytes with a sign, counted here from -128 as 0; -128 itself, which no encoder writes, is not used.
+    even: neighbouring codes are equal steps apart.
     """
 
     group: int
     planes: tuple[Plane, ...]
     signed: bool = False
+    even: bool = True
 
     @property
     def first(self) -> int:

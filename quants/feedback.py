@@ -91,11 +91,10 @@ def _round(
     from .kernels.feedback import round_columns
 
     chosen = np.empty((len(blocks), form.block_size), np.uint8)
-    even = not form.name.startswith(("IQ4", "MXFP4"))
     table = meanings(form, codes, blocks)
     round_columns(
         own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), table.reshape(-1), codes.count,
-        codes.group, form.block_size, codes.first, even, chosen.reshape(-1), errors.reshape(-1),
+        codes.group, form.block_size, codes.first, codes.even, chosen.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
     codes.put(blocks, chosen)
 

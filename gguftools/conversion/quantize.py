@@ -86,8 +86,10 @@ def quantize(
         raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
     named = chosen if target is None else [Recipe(target.name, None, None, 0.0, "")]
     paths = output_paths(model.path, named, output)
-    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
     feedback = None if gptq is None else as_calibration(gptq)
+    searched_on = None if calibrate is None else as_calibration(calibrate)
+    reads = (*reads, *(text.path for each in (feedback, searched_on) if each for text in each.texts))
+    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
     write = partial(
         write_quantized, model, new=new, options=options, overrides=as_mapping(override, "override"),
         splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
@@ -95,7 +97,7 @@ def quantize(
     )  # fmt: skip
     found = None
     if target is not None:
-        calibration = as_calibration(calibrate) if calibrate is not None else feedback or Calibration()
+        calibration = searched_on or feedback or Calibration()
         found = _search(model, target, calibration, write, paths, run, options, allow_requantize)
         chosen, imatrix = [found.recipe], found.matrix
     report: QuantizeReport = write(
