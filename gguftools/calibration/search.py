@@ -1,8 +1,8 @@
 """A recipe for a size, found by measurement: which format each weight gets so that the model's predictions move least.
 
-What weights cost in each format is predicted (`sensitivity`), the best choice within the size is taken (`hull`), and
-what it costs in truth is measured on windows that were held back. Where groups of weights cost more or less than was
-predicted, their gains are corrected, until no better choice comes of it.
+What weights cost in each format is predicted (`sensitivity`), the best choice within the size is taken (`knapsack`),
+and what it costs in truth is measured on windows that were held back. Where groups of weights cost more or less than
+was predicted, their gains are corrected, until no better choice comes of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from quants.errors import OptionError
 from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.imatrix import ImportanceMatrix
-from .hull import Candidate, best_within, limits
+from .knapsack import Candidate, best_within, limits
 from .sensitivity import Judge, Sensitivities, encoded, measure
 from .texts import Calibration, Windows, calibration_windows
 

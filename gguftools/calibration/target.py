@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from quants import Format
+from quants import Format, format_named
 from quants.errors import OptionError
 
 from ..model import Model
 from ..quantization.imatrix import ImportanceMatrix
-from ..quantization.recipe_texts import recipe_of, recipe_text
-from ..quantization.recipes import Recipe
+from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
+from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.report import OutputReport, TensorReport
 from ..writing.row_blocks import Progress
+from .knapsack import FULL
 from .search import Choice, Search, searched
 from .sensitivity import candidates_for
 from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
 STEPS = 30  # of the progress, beside the layers
+LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
 LEAST_BITS, MOST_BITS = 0.5, 32.0
 
 
@@ -49,12 +51,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Found:
-    """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text."""
+    """A recipe for a target, the mean squares of inputs that its weights are encoded by, and its text.
+
+    warning: that it is smaller than it was to be.
+    """
 
     recipe: Recipe
     matrix: ImportanceMatrix
     choice: Choice
     text: str
+    warning: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As `quantize --json` shows it."""
@@ -74,6 +80,13 @@ class Sizing:
 
     def candidates(self) -> dict[str, list[Format]]:
         return {name: candidates_for(each.shape[-1]) for name, each in self.searched.items()}
+
+    def formats(self) -> dict[str, str]:
+        """Of all tensors whose format a recipe decides, those of the base."""
+        return {
+            each.name: each.format for each in self.base.tensors
+            if is_quantizable(each.name, each.shape, format_named(each.source))
+        }  # fmt: skip
 
     def size_of(self, target: Target) -> Callable[[int], int]:
         """Bytes of a tensor → bytes that count for the target: in a file each begins at a multiple."""
@@ -127,7 +140,7 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
 
     Raises OptionError where nothing is, or where weights are quantized already and that is not allowed.
     """
-    base = plan(Recipe("target", 7, "Q8_0", 8.5, "what a search begins with"), None)
+    base = plan(LARGE, None)
     found = {
         each.name: each for each in base.tensors
         if each.format in ("Q8_0",) and len(each.shape) in (2, 3) and not decided(each)
@@ -162,24 +175,23 @@ def measured(
 
 def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> Found:
     """The best recipe for a target. Raises OptionError where it is out of reach."""
-    size = sizes.size_of(target)
+    size, sizes = sizes.size_of(target), replace(sizes, base=plan(LARGE, search.matrix))  # it adds keys to the file
     sizes.check(target, *_all_limits(search, sizes, target))
     unseen = [name for name in sizes.searched if name not in search.weights_measured()]
     fixed = sizes.fixed(target) + sum(size(sizes.searched[name].nbytes) for name in unseen)
-    budget = sizes.total(target) - fixed
-    for _ in range(2):  # the matrix adds keys to the file
-        choice = search.choose(budget, size)
-        formats = {name: choice.formats.get(name, each.format) for name, each in sizes.searched.items()}
-        text = recipe_text(formats, _remarks(search, sizes, target, choice))
-        rules = [(f"^{line[1:].rpartition('$=')[0]}$", line.rpartition("=")[2])
-                 for line in text.splitlines() if line.startswith("^")]  # fmt: skip
-        recipe = recipe_of(target.name, rules, "found by measurement")
-        output = plan(recipe, search.matrix)
-        over = output.nbytes - sizes.total(target) if target.size is not None else 0
-        if over <= 0:
-            break
-        budget -= over
-    return Found(recipe, search.matrix, choice, text)
+    choice = search.choose(sizes.total(target) - fixed, size)
+    rules = rules_for({name: choice.formats.get(name, form) for name, form in sizes.formats().items()})
+    recipe = recipe_of(target.name, rules, "found by measurement")
+    used = fixed + choice.nbytes
+    text = recipe_text(rules, _remarks(search, sizes, target, choice))
+    return Found(recipe, search.matrix, choice, text, _short(sizes.total(target), used))
+
+
+def _short(total: int, used: int) -> str | None:
+    """What to say where a choice is far from what its target allows."""
+    if used >= FULL * total:
+        return None
+    return f"{100 * (1 - used / total):.1f} % of the target are unused: no larger formats are nearer to the original"
 
 
 def _all_limits(search: Search, sizes: Sizing, target: Target) -> tuple[int, int]:

@@ -109,7 +109,8 @@ def quantize(
     if not dry_run:
         with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
             file.write(found.text)
-    return replace(report, search=found.as_dict())
+    warnings = [*report.warnings, *([found.warning] if found.warning else [])]
+    return replace(report, search=found.as_dict(), warnings=warnings)
 
 
 def recipe_path(output: Path) -> Path:

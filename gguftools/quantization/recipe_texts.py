@@ -18,10 +18,15 @@ REMARK_END = "=F32"
 ODD = re.compile(r"[^\w.,:;%/-]+", re.ASCII)  # what a remark must not have: spaces, and what means something in rules
 
 
-def recipe_text(formats: Mapping[str, str], remarks: Iterable[str]) -> str:
-    """The text of a recipe. formats: of tensors by name; remarks: lines that stand in front."""
+def rules_for(formats: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """A rule for each tensor that matches its name alone."""
+    return tuple((f"^{re.escape(name)}$", form) for name, form in formats.items())
+
+
+def recipe_text(rules: Iterable[tuple[str, str]], remarks: Iterable[str]) -> str:
+    """The text of a recipe. rules: regular expression and format; remarks: lines that stand in front."""
     lines = [f"#{ODD.sub('_', remark)}{REMARK_END}" for remark in remarks]
-    lines += [f"^{re.escape(name)}$={form}" for name, form in formats.items()]
+    lines += [f"{pattern}={form}" for pattern, form in rules]
     return "\n".join(lines) + "\n"
 
 

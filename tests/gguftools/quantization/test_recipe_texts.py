@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gguftools.quantization.recipe_texts import read_recipe, recipe_of, recipe_or_file, recipe_text
+from gguftools.quantization.recipe_texts import read_recipe, recipe_of, recipe_or_file, recipe_text, rules_for
 from quants.errors import FileError, FormatError, OptionError
 
 FORMATS = {"output.weight": "Q6_K", "blk.1.attn_q.weight": "Q4_K", "blk.11.attn_q.weight": "Q4_K"}
@@ -12,7 +12,7 @@ FORMATS = {"output.weight": "Q6_K", "blk.1.attn_q.weight": "Q4_K", "blk.11.attn_
 
 def test_what_is_written_is_read(tmp_path):
     path = tmp_path / "small.txt"
-    path.write_text(recipe_text(FORMATS, ["a remark = with a sign, and ünicode"]))
+    path.write_text(recipe_text(rules_for(FORMATS), ["a remark = with a sign, and ünicode"]))
     recipe = read_recipe(path)
     assert recipe.name == "small"
     assert [form for _, form in recipe.rules] == list(FORMATS.values())
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_every_word_is_a_rule_to_llama_quantize():
     """It knows no comments: each word has a name, a sign and a type (tools/quantize/quantize.cpp)."""
-    for word in recipe_text(FORMATS, ["gguftools recipe for 4.8 bits, 5% (=) of [it] in c++"]).split():
+    for word in recipe_text(rules_for(FORMATS), ["gguftools recipe for 4.8 bits, 5% (=) of [it] in c++"]).split():
         pattern, _, form = word.partition("=")
         assert form in ("F32", "Q6_K", "Q4_K")
         re.compile(pattern)
