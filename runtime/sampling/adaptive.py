@@ -1,0 +1,38 @@
+"""Adaptive-p: favours tokens near a wanted probability, which moves with those that were chosen.
+
+Source: llama.cpp#17927, adaptive_p.
+"""
+
+import numpy as np
+
+from ..arrays import Doubles, Floats
+from .candidates import Candidates
+
+WIDTH, PEAK, SHARPNESS = 0.3, 5.0, 10.0  # llama.cpp's constants
+LONGEST_DECAY = 0.99
+
+
+def adaptive_p(of: Candidates, p: Doubles, target: float) -> Candidates:
+    """Logits 5 − 10 d² / (1 + d) with d = abs(p − target) / 0.3; tokens that are out stay so.
+
+    p: the candidates' probabilities. target: what `aim` says.
+    """
+    distance = np.abs(p - target) / WIDTH
+    logits: Floats = (PEAK - SHARPNESS * distance * distance / (1 + distance)).astype(np.float32)
+    logits[of.logits == -np.inf] = -np.inf
+    return of.with_logits(logits, ordered=False)
+
+
+def aim(target: float, weighted_sum: float, total_weight: float) -> float:
+    """The probability to favour now, from 0 to 1: as far on the other side of `target` as the mean of those chosen."""
+    return min(max(2 * target - weighted_sum / total_weight, 0.0), 1.0)
+
+
+def start(target: float, decay: float) -> tuple[float, float]:
+    """Weighted sum and total weight as if tokens of the wanted probability had been chosen for ever."""
+    return target / (1 - decay), 1 / (1 - decay)
+
+
+def next_mean(p: float, decay: float, weighted_sum: float, total_weight: float) -> tuple[float, float]:
+    """Weighted sum and total weight after a token of probability p was chosen."""
+    return p + decay * weighted_sum, 1 + decay * total_weight

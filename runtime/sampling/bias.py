@@ -1,0 +1,19 @@
+"""What is known of tokens before the model speaks: biases, and tokens that may not come."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..arrays import Floats
+from .candidates import Candidates
+
+
+def logit_bias(of: Candidates, biases: Mapping[int, float]) -> Candidates:
+    """Adds to the logits of some tokens; minus infinity bars one. Source: llama.cpp, logit_bias."""
+    if not biases:
+        return of
+    tokens = np.fromiter(biases, np.int64, len(biases))
+    places, there = of.places(tokens)
+    logits: Floats = of.logits.copy()
+    logits[places] += np.fromiter(biases.values(), np.float32, len(biases))[there]
+    return of.with_logits(logits, ordered=False)

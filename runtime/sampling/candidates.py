@@ -1,0 +1,105 @@
+"""Tokens that may come next, with their logits: what samplers take and return."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import ModelError, OptionError
+
+from ..arrays import Doubles, Floats, Ids
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """ids and logits (n,), a logit of minus infinity for a token that is out. ordered: the most likely comes first."""
+
+    ids: Ids
+    logits: Floats
+    ordered: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, places: "NDArray[np.intp] | NDArray[np.bool_] | slice", ordered: bool) -> "Candidates":
+        """Those at some places, in the order of these."""
+        return Candidates(self.ids[places], self.logits[places], ordered)
+
+    def with_logits(self, logits: Floats, ordered: bool) -> "Candidates":
+        return replace(self, logits=logits, ordered=ordered)
+
+    def places(self, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+        """Where tokens stand among the candidates, and which of them do; places are of those that do."""
+        places = np.clip(tokens, 0, len(self) - 1)
+        there = self.ids[places] == tokens  # at once where the candidates are the whole vocabulary
+        if not there.all():
+            order = np.argsort(self.ids)
+            places = order[np.minimum(np.searchsorted(self.ids, tokens, sorter=order), len(self) - 1)]
+            there = self.ids[places] == tokens
+        return places[there], there
+
+
+def candidates(logits: Floats) -> Candidates:
+    """The whole vocabulary.
+
+    logits: (vocabulary,); minus infinity for a token that cannot come. Raises ModelError where one is NaN or infinite,
+    or none is left.
+    """
+    logits = np.asarray(logits, np.float32)
+    if not len(logits) or not np.isfinite(logits.max()):  # NaN is the maximum of what holds one
+        raise ModelError(_what_is_wrong(logits), hint="gguftools validate finds weights that are damaged")
+    return Candidates(_vocabulary(len(logits)), logits)
+
+
+def _what_is_wrong(logits: Floats) -> str:
+    for name, wrong in (("NaN", np.isnan(logits)), ("infinite", np.isposinf(logits))):
+        if count := int(wrong.sum()):
+            first = int(wrong.argmax())
+            return f"no token can be drawn: {count} of {len(logits)} logits are {name}, the first that of token {first}"
+    return f"no token can be drawn: each of {len(logits)} logits is minus infinity"
+
+
+def checked(of: Candidates, by: str) -> Candidates:
+    """The same, unless what changed their logits left none that can be drawn. by: its name for the message."""
+    best = of.logits.max()
+    if best == -np.inf:
+        raise OptionError(f"no token can be drawn: {by} left none")
+    if not np.isfinite(best):
+        raise OptionError(f"no token can be drawn: {by} made a logit infinite")
+    return of
+
+
+@lru_cache(maxsize=4)
+def _vocabulary(size: int) -> Ids:
+    ids = np.arange(size, dtype=np.int64)
+    ids.flags.writeable = False
+    return ids
+
+
+def softmax(logits: Floats) -> Doubles:
+    """Probabilities (n,), float64. At least one logit must be finite."""
+    weights = np.exp(logits.astype(np.float64) - np.float64(logits.max()))
+    return weights / weights.sum()  # type: ignore[no-any-return]
+
+
+def entropy(p: Doubles) -> float:
+    """In nats."""
+    some = p[p > 0]
+    return -float(some @ np.log(some))
+
+
+def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
+    """Places of the largest values, in descending order; of equal ones the first."""
+    size = len(values)
+    if count < size:
+        bar = np.partition(values, size - count)[size - count]
+        places = np.flatnonzero(values >= bar)
+    else:
+        places = np.arange(size)
+    return places[np.argsort(-values[places], kind="stable")][:count]
+
+
+def in_order(of: Candidates) -> Candidates:
+    """The same candidates, the most likely first."""
+    return of if of.ordered else of.take(largest(of.logits, len(of)), ordered=True)

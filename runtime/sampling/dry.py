@@ -1,0 +1,105 @@
+"""DRY: a penalty for tokens that would go on repeating what came before, the higher the longer the repetition.
+
+Source: text-generation-webui#5677 (p-e-w), koboldcpp#982 (pi6am), llama.cpp, dry.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ..arrays import Floats, Ids
+from .candidates import Candidates
+
+Breakers = Mapping[int, Sequence[tuple[int, ...]]]  # first token → what may follow it, empty where it is one token
+LOG_OF_LARGEST = 88.7228391  # natural logarithm of the largest float32
+MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of what follows its first token
+
+
+def dry(
+    of: Candidates, history: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers | None = None
+) -> Candidates:
+    """Takes multiplier · base^(n − allowed) from the logit of a token that would lengthen a repetition of n tokens.
+
+    history: the tokens to look at, the latest last. allowed: how long a repetition may be unpunished. breakers: no
+    repetition reaches back over one. multiplier 0, or a base below 1, changes nothing.
+    """
+    if multiplier == 0 or base < 1 or len(history) <= allowed:
+        return of
+    breakers = breakers or {}
+    reach = since_breaker(history, breakers)
+    if reach < allowed:
+        return of
+    # Beyond this a penalty would overflow float32, and so longer repetitions need not be told apart.
+    steepest = int(LOG_OF_LARGEST / math.log(base)) if base > 1.000001 else 0
+    most = min(reach, allowed + steepest) if steepest else reach
+    lengths = repetitions(history, most)
+    longest: dict[int, int] = {}
+    for token, length in zip(history[1:].tolist(), lengths.tolist(), strict=True):
+        if length >= allowed and () not in breakers.get(token, ()):
+            longest[token] = max(longest.get(token, 0), length)
+    if not longest:
+        return of
+    places, there = of.places(np.fromiter(longest, np.int64, len(longest)))
+    excess = np.fromiter(longest.values(), np.float64, len(longest))[there] - allowed
+    logits: Floats = of.logits.copy()
+    with np.errstate(over="ignore"):
+        logits[places] -= (multiplier * np.float64(np.float32(base)) ** excess).astype(np.float32)
+    return of.with_logits(logits, ordered=False)
+
+
+def repetitions(history: Ids, most: int) -> Ids:
+    """For each place but the last, how many tokens up to there equal the latest ones: (n − 1,), at most `most`."""
+    last = len(history) - 1
+    lengths = np.zeros(last, np.int64)
+    still = np.arange(last)
+    for back in range(most):
+        still = still[still >= back]
+        still = still[history[still - back] == history[last - back]]
+        if not len(still):
+            break
+        lengths[still] = back + 1
+    return lengths
+
+
+def since_breaker(history: Ids, breakers: Breakers) -> int:
+    """How many of the latest tokens come after the last breaker; all where there is none."""
+    if not breakers:
+        return len(history)
+    tokens = history.tolist()
+    for back, token in enumerate(reversed(tokens)):
+        at = len(tokens) - 1 - back
+        fits = [len(tail) for tail in breakers.get(token, ()) if tuple(tokens[at + 1 : at + 1 + len(tail)]) == tail]
+        if fits:
+            return back - max(fits)
+    return len(tokens)
+
+
+def breakers_of(
+    texts: Iterable[str], pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]
+) -> dict[int, list[tuple[int, ...]]]:
+    """Breakers as tokens: those that hold one, and those that end with the beginning of one, with what must follow.
+
+    pieces: the bytes of each token of the vocabulary. encode: tokens of a text, without special ones.
+    """
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for text in texts:
+        breaker = text.encode()[:MOST_BYTES]
+        if not breaker:
+            continue
+        tails = {size: _tail(breaker[size:], pieces, encode) for size in range(1, len(breaker))}
+        for token, piece in enumerate(pieces):
+            ends = [()] if breaker in piece else [tails[size] for size in tails if piece.endswith(breaker[:size])]
+            for tail in ends:
+                if tail is not None and tail not in found.setdefault(token, []):
+                    found[token].append(tail)
+    return {token: tails for token, tails in found.items() if tails}
+
+
+def _tail(rest: bytes, pieces: Sequence[bytes], encode: Callable[[str], Sequence[int]]) -> tuple[int, ...] | None:
+    """The tokens of what is left of a breaker, of single bytes where a character was cut; None where it has none."""
+    try:
+        return tuple(encode(rest.decode()))[:MOST_TOKENS]
+    except UnicodeDecodeError:
+        single = [bytes([byte]) for byte in rest]
+        return tuple(map(pieces.index, single)) if all(each in pieces for each in single) else None

@@ -1,0 +1,302 @@
+"""The chain: probabilities of the next token by all samplers, a draw from them, and what is remembered between draws.
+
+The state is a value that never changes: to roll back is to put an old one in place. Everything but the draw itself is
+a function of logits and state; where a sampler throws a coin of its own (XTC), both ways are followed and weighed, so
+that probabilities are those of the draw, exactly. Order and samplers: llama.cpp, common_sampler.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import OptionError
+
+from ..arrays import Doubles, Floats, Ids
+from . import adaptive
+from .bias import logit_bias
+from .candidates import Candidates, candidates, checked, softmax
+from .dry import Breakers, dry
+from .mirostat import mirostat, mirostat_2, next_mu
+from .parameters import Sampling
+from .penalties import penalties
+from .temperature import dynamic_temperature, temperature
+from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
+
+
+class Grammar(Protocol):
+    """What may be written."""
+
+    def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
+        """Which of `size` tokens may come after these, which were generated."""
+
+
+class Branch(NamedTuple):
+    """One way through the chain. p: the probability of this way with each token. seen: what a state remembers."""
+
+    ids: Ids
+    p: Doubles
+    seen: Doubles
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Which tokens can come, and how likely: ids and p (n,), p above 0 with the sum 1."""
+
+    ids: Ids
+    p: Doubles
+    branches: tuple[Branch, ...] = field(repr=False, default=())
+
+    def of(self, token: int) -> float:
+        """A token's probability."""
+        return float(self.p[self.ids == token].sum())
+
+    def over(self, size: int) -> Doubles:
+        """Of every token of a vocabulary: (size,)."""
+        full = np.zeros(size)
+        full[self.ids] = self.p
+        return full
+
+
+@dataclass(frozen=True)
+class State:
+    """What samplers remember.
+
+    history: the latest tokens of prompt and text. generated: all of the text. mu: mirostat's. The rest: adaptive-p's.
+    """
+
+    history: tuple[int, ...] = ()
+    generated: tuple[int, ...] = ()
+    mu: float = 0.0
+    weighted_sum: float = 0.0
+    total_weight: float = 1.0
+
+
+class Sampler:
+    """Chooses tokens.
+
+    end_ids: tokens that end a text by the vocabulary. suppressed: tokens that the model's file bars. breakers: of DRY,
+    from `breakers_of`. grammar: what may be written; as llama.cpp does, a token is drawn without it, and where it
+    refuses that token, another with it; grammar_first: always with it.
+
+    `state` may be kept and put back; `random` is not part of it, so that what is drawn after a roll-back does not
+    depend on what was drawn before.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling | None = None,
+        *,
+        end_ids: Iterable[int] = (),
+        suppressed: Iterable[int] = (),
+        breakers: Breakers | None = None,
+        grammar: Grammar | None = None,
+        grammar_first: bool = False,
+    ) -> None:
+        self.sampling = sampling or Sampling()
+        self.end_ids = frozenset(end_ids)
+        self.breakers = breakers or {}
+        self.grammar = grammar
+        self.grammar_first = grammar_first
+        self.random = np.random.default_rng(self.sampling.chosen_seed)
+        self._biases = dict(self.sampling.logit_bias) | dict.fromkeys(suppressed, -np.inf)
+        if self.sampling.ignore_eos:
+            self._biases |= dict.fromkeys(self.end_ids, -np.inf)
+        self.state = self._start()
+
+    def prime(self, tokens: Iterable[int]) -> None:
+        """Remember tokens of a prompt, which penalties count as llama.cpp does."""
+        self.state = replace(self.state, history=self._kept((*self.state.history, *tokens)))
+
+    def probabilities(self, logits: Floats, state: State | None = None) -> Distribution:
+        """The distribution of the next token after all samplers; nothing is changed.
+
+        logits: (vocabulary,), float32; minus infinity bars a token. state: another than the sampler's. Raises
+        ModelError for NaN or infinity, OptionError where options leave no token, or bias one past the vocabulary.
+        """
+        state = self.state if state is None else state
+        of = candidates(logits)
+        self._check_biases(len(of))
+        if self.grammar is None:
+            return _joined(self._branches(of, state))
+        allowed = self.grammar.allowed(state.generated, len(of))
+        within = of.with_logits(np.where(allowed, of.logits, np.float32(-np.inf)), ordered=False)
+        if self.grammar_first:
+            return _joined(self._branches(within, state))
+        drawn = [_only(branch, allowed) for branch in self._branches(of, state)]
+        refused = 1 - sum(float(branch.p.sum()) for branch in drawn)
+        if refused > 1e-12:  # less is rounding
+            drawn += self._branches(within, state, refused)
+        return _joined(drawn)
+
+    def draw(self, logits: Floats) -> int:
+        """Choose the next token and remember it."""
+        distribution = self.probabilities(logits)
+        token = self.choose(distribution)
+        self.accept(token, distribution)
+        return token
+
+    def choose(self, distribution: Distribution) -> int:
+        """A token by its probability, without remembering it."""
+        sums = np.cumsum(distribution.p)
+        place = np.searchsorted(sums, self.random.random() * sums[-1])
+        return int(distribution.ids[min(place, len(sums) - 1)])
+
+    def accept(self, token: int, distribution: Distribution | None = None) -> None:
+        """Remember a token as generated.
+
+        distribution: what it was drawn from, for mirostat and adaptive-p; without it they stay as they are.
+        """
+        self.state = self.after(self.state, token, distribution)
+
+    def after(self, state: State, token: int, distribution: Distribution | None = None) -> State:
+        """The state after a token was generated."""
+        state = replace(state, history=self._kept((*state.history, token)), generated=(*state.generated, token))
+        if distribution is None or not self._remembers:
+            return state
+        seen = self._seen(token, distribution)
+        if seen is None:
+            return state
+        own = self.sampling
+        if own.mirostat:
+            return replace(state, mu=next_mu(state.mu, seen, own.mirostat_tau, own.mirostat_eta))
+        mean = adaptive.next_mean(seen, own.adaptive_decay, state.weighted_sum, state.total_weight)
+        return replace(state, weighted_sum=mean[0], total_weight=mean[1])
+
+    def ends(self, token: int) -> bool:
+        """Whether a text ends with this token."""
+        return token in self.sampling.stop_ids or (token in self.end_ids and not self.sampling.ignore_eos)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Forget everything. seed: of another text's draws; None for the one of `sampling`."""
+        self.state = self._start()
+        self.random = np.random.default_rng(self.sampling.chosen_seed if seed is None else seed)
+
+    def _start(self) -> State:
+        own = self.sampling
+        weighted_sum, total_weight = adaptive.start(own.adaptive_target, own.adaptive_decay)
+        return State(mu=2 * own.mirostat_tau, weighted_sum=weighted_sum, total_weight=total_weight)
+
+    def _kept(self, history: tuple[int, ...]) -> tuple[int, ...]:
+        window = max(self.sampling.repeat_last_n, self.sampling.dry_penalty_last_n)
+        return history[max(len(history) - window, 0) :]
+
+    @cached_property
+    def _chain(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sampling.samplers if name != "adaptive_p")
+
+    @cached_property
+    def _adapts(self) -> bool:
+        return "adaptive_p" in self.sampling.samplers and self.sampling.adaptive_target >= 0
+
+    @cached_property
+    def _remembers(self) -> bool:
+        return bool(self.sampling.mirostat) or self._adapts
+
+    def _check_biases(self, size: int) -> None:
+        if self._biases and max(self._biases) >= size:
+            raise OptionError(f"token {max(self._biases)} has a bias, but the vocabulary has {size} tokens")
+
+    def _branches(self, of: Candidates, state: State, weight: float = 1.0) -> list[Branch]:
+        """Every way through the chain; `weight` is divided among them."""
+        biases = self._biases
+        if len(state.generated) < self.sampling.min_tokens:
+            barred = (*self.end_ids, *self.sampling.stop_ids)
+            biases = biases | dict.fromkeys((token for token in barred if token < len(of)), -np.inf)
+        of = checked(logit_bias(of, biases), "biases" if self.grammar is None else "biases and grammar")
+        if self.sampling.mirostat:
+            return [self._mirostat(of, state, weight)]
+        return [self._last(of, state, share) for of, share in self._ways(of, self._chain, state, weight)]
+
+    def _ways(
+        self, of: Candidates, chain: Sequence[str], state: State, weight: float
+    ) -> Iterator[tuple[Candidates, float]]:
+        """Candidates after a chain of samplers, one way for each outcome of XTC's coin."""
+        for place, name in enumerate(chain):
+            if name != "xtc":
+                of = self._step(name, of, state)
+                continue
+            odds = self.sampling.xtc_probability
+            left = xtc(of, self.sampling.xtc_threshold, self.sampling.min_keep) if odds > 0 else of
+            if left is not of:
+                yield from self._ways(left, chain[place + 1 :], state, weight * odds)
+                weight *= 1 - odds
+                if weight == 0:
+                    return
+        yield of, weight
+
+    def _step(self, name: str, of: Candidates, state: State) -> Candidates:
+        own = self.sampling
+        match name:
+            case "penalties":
+                history = self._latest(state, own.repeat_last_n)
+                numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
+                return checked(penalties(of, history, *numbers), "penalties")
+            case "dry":
+                history = self._latest(state, own.dry_penalty_last_n)
+                allowed = own.dry_allowed_length
+                return checked(dry(of, history, own.dry_multiplier, own.dry_base, allowed, self.breakers), "DRY")
+            case "top_n_sigma":
+                return top_n_sigma(of, own.top_n_sigma)
+            case "top_k":
+                return top_k(of, own.top_k)
+            case "typ_p":
+                return typical(of, own.typical_p, own.min_keep)
+            case "top_p":
+                return top_p(of, own.top_p, own.min_keep)
+            case "min_p":
+                return min_p(of, own.min_p, own.min_keep)
+            case "temperature":
+                return dynamic_temperature(of, own.temperature, own.dynatemp_range, own.dynatemp_exponent)
+        raise OptionError(f"no sampler is called {name!r}")
+
+    def _latest(self, state: State, count: int) -> Ids:
+        return np.array(state.history[max(len(state.history) - count, 0) :], np.int64)
+
+    def _mirostat(self, of: Candidates, state: State, weight: float) -> Branch:
+        size = len(of)
+        of = temperature(of, self.sampling.temperature)
+        of = mirostat(of, state.mu, size) if self.sampling.mirostat == 1 else mirostat_2(of, state.mu)
+        p = softmax(of.logits)
+        return Branch(of.ids, weight * p, p)
+
+    def _last(self, of: Candidates, state: State, weight: float) -> Branch:
+        p = softmax(of.logits)
+        if not self._adapts:
+            return Branch(of.ids, weight * p, p)
+        target = adaptive.aim(self.sampling.adaptive_target, state.weighted_sum, state.total_weight)
+        return Branch(of.ids, weight * softmax(adaptive.adaptive_p(of, p, target).logits), p)
+
+    def _seen(self, token: int, distribution: Distribution) -> float | None:
+        """What the sampler that drew a token remembers of it; None where it could not have been drawn."""
+        ways = [
+            (float(branch.p[place]), float(branch.seen[place]))
+            for branch in distribution.branches
+            for place in np.flatnonzero(branch.ids == token)
+        ]
+        ways = [way for way in ways if way[0] > 0]
+        if len(ways) < 2:
+            return ways[0][1] if ways else None
+        weights = np.array([weight for weight, _ in ways])
+        return ways[int(self.random.choice(len(ways), p=weights / weights.sum()))][1]
+
+
+def _only(branch: Branch, allowed: NDArray[np.bool_]) -> Branch:
+    return branch._replace(p=np.where(allowed[branch.ids], branch.p, 0.0))
+
+
+def _joined(branches: Sequence[Branch]) -> Distribution:
+    """The sum of all ways, without tokens that cannot come."""
+    if len(branches) == 1:
+        ids, p = branches[0].ids, branches[0].p
+    else:
+        ids, places = np.unique(np.concatenate([branch.ids for branch in branches]), return_inverse=True)
+        p = np.zeros(len(ids))
+        np.add.at(p, places, np.concatenate([branch.p for branch in branches]))
+    possible = p > 0
+    if not possible.all():
+        ids, p = ids[possible], p[possible]
+    return Distribution(ids, p / p.sum(), tuple(branches))

@@ -1,0 +1,102 @@
+"""Samplers that leave unlikely tokens out. Each has a value that changes nothing, which is named with it."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Doubles
+from .candidates import Candidates, entropy, in_order, largest, softmax
+
+STAGES = (256, 8192)  # how many are sorted before the rest is
+
+
+def top_k(of: Candidates, k: int) -> Candidates:
+    """The k most likely; 0 or less: all. Source: arXiv 1805.04833; llama.cpp, top_k."""
+    if k <= 0:
+        return of
+    return of.take(slice(k), ordered=True) if of.ordered else of.take(largest(of.logits, k), ordered=True)
+
+
+def top_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
+    """The fewest of the most likely whose probabilities sum to p; 1: all.
+
+    Source: arXiv 1904.09751; llama.cpp, top_p.
+    """
+    if p >= 1:
+        return of
+    probabilities = softmax(of.logits)
+    if of.ordered:
+        return of.take(slice(_needed(probabilities, p, min_keep)), ordered=True)
+    return of.take(_first_of(probabilities, probabilities, p, min_keep), ordered=True)
+
+
+def min_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
+    """Those at least p times as likely as the most likely; 0: all. Source: llama.cpp#3841, min_p."""
+    if p <= 0:
+        return of
+    likely = of.logits >= np.float32(of.logits.max()) + np.log(np.float32(p))
+    if likely.sum() < max(min_keep, 1):  # where p is above 1, none is
+        return top_k(of, max(min_keep, 1))
+    return of.take(likely, ordered=of.ordered)
+
+
+def typical(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
+    """The fewest whose probabilities sum to more than p, first those as surprising as is expected; 1: all.
+
+    Source: arXiv 2202.00666; llama.cpp, typical.
+    """
+    if p >= 1:
+        return of
+    of = in_order(of) if len(of) <= STAGES[0] else of  # as llama.cpp has them, where tokens are equally typical
+    probabilities = softmax(of.logits)
+    with np.errstate(divide="ignore"):
+        distance = np.abs(-np.log(probabilities) - entropy(probabilities))
+    return of.take(_first_of(-distance, probabilities, p, min_keep, beyond=True), ordered=False)
+
+
+def top_n_sigma(of: Candidates, n: float) -> Candidates:
+    """Bars logits more than n standard deviations below the highest; 0 or less: none.
+
+    The deviation is that of the finite logits. Source: arXiv 2411.07641; llama.cpp, top_n_sigma.
+    """
+    if n <= 0 or len(of) <= 1:
+        return of
+    finite = of.logits[of.logits > -np.inf].astype(np.float64)
+    lowest = np.float32(finite.max() - n * finite.std())
+    return of.with_logits(np.where(of.logits < lowest, np.float32(-np.inf), of.logits), ordered=of.ordered)
+
+
+def xtc(of: Candidates, threshold: float, min_keep: int = 0) -> Candidates:
+    """Leaves out all but the least likely of the tokens that have at least `threshold`; above 0.5: none.
+
+    This is what happens when the coin, which the chain throws, says so. Source: text-generation-webui#6335;
+    llama.cpp, xtc.
+    """
+    if threshold > 0.5 or len(of) < 2:
+        return of
+    p = softmax(of.logits).astype(np.float32)
+    likely = np.flatnonzero((p >= np.float32(threshold)) & (p > 0))
+    if len(likely) < 2 or len(of) - (len(likely) - 1) < min_keep:
+        return of
+    stays = np.ones(len(of), np.bool_)
+    stays[likely[largest(of.logits[likely], len(likely))[:-1]]] = False
+    return of.take(stays, ordered=of.ordered)
+
+
+def _first_of(
+    scores: Doubles, probabilities: Doubles, p: float, min_keep: int, beyond: bool = False
+) -> NDArray[np.intp]:
+    """Places of the highest scores, as many as `_needed`, in descending order."""
+    for count in (*(stage for stage in STAGES if stage < len(scores)), len(scores)):
+        places = largest(scores, count)
+        needed = _needed(probabilities[places], p, min_keep, beyond)
+        if needed < count:
+            break
+    return places[:needed]
+
+
+def _needed(probabilities: Doubles, p: float, min_keep: int, beyond: bool = False) -> int:
+    """How many it takes for a sum of p, or beyond it; all where that is not reached, and never fewer than min_keep."""
+    sums = np.cumsum(probabilities).astype(np.float32)
+    reached = sums > np.float32(p) if beyond else sums >= np.float32(p)
+    first = int(reached.argmax()) + 1 if reached[-1] else len(sums)
+    return min(max(first, min_keep), len(sums))
