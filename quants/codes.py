@@ -1,7 +1,8 @@
 """Codes: the small integers that a block holds, one for each of its values, and where their bits lie.
 
 Within a group of neighbouring values a code means the same number, by scales that the block holds besides. Who chooses
-codes itself (`quants.feedback`) needs no more than this: which bits they are, and how many values are a group.
+codes itself (`quants.feedback`) needs no more than this: which bits they are, and how many values are a group. In the
+formats with grids several values together are a point of the grid, and the codes are the numbers of `Points`.
 """
 
 from dataclasses import dataclass
@@ -64,3 +65,40 @@ class Codes:
                 part = (stored[:, mine] >> np.uint8(plane.place)) & np.uint8(mask)
                 kept = blocks[:, bytes_of[mine]] & np.uint8(255 ^ mask << int(shift))
                 blocks[:, bytes_of[mine]] = kept | part << np.uint8(shift)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Numbers of `bits` bits each that a block holds, its bytes taken as one number, the lowest first.
+
+    at: lowest bit of the first. step: from one to the next, within a run of `run` of them. apart: from run to run.
+    """
+
+    at: int
+    bits: int
+    step: int
+    run: int = 1 << 30
+    apart: int = 0
+
+    def where(self, count: int) -> NDArray[np.int64]:
+        """The lowest bit of each of so many."""
+        i = np.arange(count)
+        return self.at + i // self.run * self.apart + i % self.run * self.step
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of a grid that a format's blocks hold, with signs and scales.
+
+    grid: the name of the grid (see `quants.kernels.grids`); a point has 4 or 8 values.
+    group: values that share a scale. scales: numbers by which scales grow.
+    indexes: the parts of the points' numbers, the lowest first.
+    signs: 8 bits for every 8 values, set where one is negative; or 7, and the number of negative ones is even; or 1 for
+    every point, by which all its values are moved. None where a group's scale says what they would.
+    """
+
+    grid: str
+    group: int
+    scales: Bits
+    indexes: tuple[Bits, ...]
+    signs: Bits | None = None

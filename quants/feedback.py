@@ -6,8 +6,9 @@ stored in, and each error is carried to the columns that are not rounded yet, as
 (Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's: their scales are those that the format's own
 encoder finds for the weights as they are corrected when their block's turn comes, weighted by the diagonal of H.
 
-Where each value has a code of its own (`Codes`), errors are carried from column to column; in the formats with grids
-from block to block.
+Where each value has a code of its own (`Codes`), errors are carried from column to column. Where several are a point of
+a grid (`Points`), eight columns are one step, in which the points nearest by what is left of the error are chosen. In
+other formats errors are carried from block to block.
 """
 
 import numpy as np
@@ -71,10 +72,15 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
         for start in range(first, last, form.block_size):
             at = start - first
             here = np.ascontiguousarray(own[:, at : at + form.block_size])
-            blocks = form.encode(here, np.ascontiguousarray(weights[start : start + form.block_size]))
+            mattering = np.ascontiguousarray(weights[start : start + form.block_size])
+            blocks = form.encode(here, mattering)
             upper = np.ascontiguousarray(factor[start:last, start:last])
             if form.codes:
                 _round(form, form.codes, blocks, own, at, upper, errors)
+            elif form.points:
+                from .grid_feedback import choose  # its kernels take long to load
+
+                choose(form, form.points, blocks, own, at, upper, errors, mattering)
             else:
                 _carry_block(form, blocks, own, at, upper, errors)
             begin = start // form.block_size * size

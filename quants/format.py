@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import Codes
+from .codes import Codes, Points
 from .errors import FormatError
 from .spelling import did_you_mean
 
@@ -50,6 +50,7 @@ class Format:
     bad_blocks: tells for each block of an array whether it means NaN or infinity. Without it, a block does whose
     float16 fields are so.
     decode_small: as `decode`, for few bytes, without kernels.
+    codes, points: what a block holds for each value, or for several together (see `quants.codes`).
 
     Of formats that only forks of llama.cpp have (see `quants.dialects`):
     dialect: whose it is. same_values: ggml's own format that holds the same values exactly. head_bytes: before a row's
@@ -71,6 +72,7 @@ class Format:
     bad_blocks: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
     decode_small: Callable[[RawRows], F32Rows] | None = None
     codes: Codes | None = None
+    points: Points | None = None
     dialect: str = ""
     same_values: str | None = None
     head_bytes: int = 0

@@ -6,18 +6,24 @@ import pytest
 from quants import Format, format_named
 from quants.feedback import meanings
 from quants.format import formats
+from quants.grid_feedback import meanings as meanings_of_points
+from quants.grid_feedback import put, take
+from quants.kernels.grids import grid_levels
 
 WITH_CODES = [form for form in formats().values() if form.codes]
+GRIDS = ["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ3_S", "IQ2_S", "IQ1_M"]
+WITH_POINTS = [form for form in formats().values() if form.points]
 
 
 def _blocks(form: Format, count: int = 40) -> tuple[np.ndarray, np.ndarray]:
     values = np.random.default_rng(1).standard_normal((count, form.block_size)).astype(np.float32)
-    return values, form.encode(values)
+    return values, form.encode(values, np.ones(form.block_size, np.float32))
 
 
 def test_which_formats_have_a_code_for_every_value() -> None:
     names = "MXFP4 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0 IQ4_NL IQ4_XS"
     assert {form.name for form in WITH_CODES} == set(names.split())
+    assert [form.name for form in WITH_POINTS] == GRIDS
 
 
 @pytest.mark.parametrize("form", WITH_CODES, ids=lambda form: form.name)
@@ -53,3 +59,53 @@ def test_the_lowest_byte_is_not_used() -> None:
     assert form.codes.first == 1
     _, blocks = _blocks(form, 1)
     assert meanings(form, form.codes, blocks)[0, 0, 128] == 0
+
+
+@pytest.mark.parametrize("form", WITH_POINTS, ids=lambda form: form.name)
+def test_points_are_where_the_decoder_finds_them(form: Format) -> None:
+    """Scales, indexes and signs of what the format's encoder wrote, put together by what levels mean."""
+    points = form.points
+    assert points
+    _, blocks = _blocks(form)
+    levels = grid_levels(points.grid)
+    count, dims = form.block_size // levels.shape[1], levels.shape[1]
+    scales = take(points.scales, blocks, form.block_size // points.group)
+    assert len(np.unique(scales)) > 4
+    numbers, first = np.zeros((len(blocks), count), np.intp), 0
+    for part in points.indexes:
+        numbers |= take(part, blocks, count).astype(np.intp) << first
+        first += part.bits
+    assert len(levels) == 1 << first
+    lanes = levels[numbers].reshape(len(blocks), -1).astype(np.intp)
+    if points.signs:
+        every = dims if points.signs.bits == 1 else 8
+        bits = take(points.signs, blocks, form.block_size // every)
+        if points.signs.bits == 1:
+            bits = bits * 255
+        elif points.signs.bits == 7:
+            odd = np.bitwise_xor.reduce(bits[..., None] >> np.arange(7, dtype=np.uint16) & 1, axis=2)
+            bits |= odd << 7
+        lanes += 8 * np.unpackbits(bits.astype(np.uint8), axis=1, bitorder="little")
+    table = meanings_of_points(form, points, blocks, scales)
+    groups = np.arange(form.block_size) // points.group
+    found = np.take_along_axis(table[:, groups], lanes[..., None], axis=2)[..., 0]
+    assert np.array_equal(found, form.decode(blocks))
+
+
+@pytest.mark.parametrize("form", WITH_POINTS, ids=lambda form: form.name)
+def test_parts_of_points_share_no_bits(form: Format) -> None:
+    points = form.points
+    assert points
+    _, blocks = _blocks(form, 1)
+    dims, used = grid_levels(points.grid).shape[1], np.zeros_like(blocks)
+    counts = [form.block_size // points.group, *[form.block_size // dims] * len(points.indexes)]
+    parts = [points.scales, *points.indexes]
+    if points.signs:
+        parts, counts = [*parts, points.signs], [*counts, form.block_size // (dims if points.signs.bits == 1 else 8)]
+    for part, count in zip(parts, counts, strict=True):
+        zeros, ones = blocks.copy(), blocks.copy()
+        put(part, zeros, np.zeros((1, count), np.uint16))
+        put(part, ones, np.full((1, count), 0xFFFF, np.uint16))
+        assert np.unpackbits(zeros ^ ones).sum() == count * part.bits
+        assert not (used & (zeros ^ ones)).any()
+        used |= zeros ^ ones

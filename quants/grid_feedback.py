@@ -1,0 +1,99 @@
+"""Error feedback in the formats with grids: of a block, scales near its own, and points, are chosen step by step."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codes import Bits, Points
+from .format import Format
+from .kernels.grids import grid_levels
+from .kernels.lanes import LANES
+from .kernels.points import EVEN, STEP, choose_points, put_bits, take_bits, tree, working_memory
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.uint16]
+
+AWAY = (0, -1, 1)  # from the number of a scale that the encoder chose: what is tried
+HELD_BACK = np.float32(0.1)  # how much an error counts in the choice of a scale although later columns make up for it
+
+
+def choose(
+    form: Format, points: Points, blocks: Bytes, own: Floats, at: int, upper: Floats, errors: Floats, weights: Floats
+) -> None:
+    """Choose scales and points of blocks (n, bytes) for the columns of `own` (n, columns) from `at` on.
+
+    The blocks' scales are there, and changed, as `own` is by what is carried on. upper: the factor's rows and columns
+    from `at` on. errors: as `own`, filled in. weights: of the block's columns.
+    """
+    n, size, dims = len(blocks), form.block_size, grid_levels(points.grid).shape[1]
+    groups, most = size // points.group, (1 << points.scales.bits) - 1
+    found = take(points.scales, blocks, groups).astype(np.int64)
+    tried = [np.clip(found + away, 0, most).astype(np.uint16) for away in AWAY]
+    tables = np.stack([meanings(form, points, blocks, scales) for scales in tried])
+    nodes, first = tree(points.grid)
+    which, signs = np.zeros((n, groups), np.uint8), np.empty((n, size // STEP), np.uint8)
+    numbers = np.empty((n, size // dims), np.uint16)
+    choose_points(
+        own.reshape(-1), n, own.shape[1], at, upper.reshape(-1), len(upper), _within_steps(upper, size).reshape(-1),
+        weights * HELD_BACK, tables.reshape(-1), len(tried), points.group, size, nodes.reshape(-1), first, dims,
+        points.signs.bits if points.signs else 0, working_memory(points.group), which.reshape(-1), numbers.reshape(-1),
+        signs.reshape(-1), errors.reshape(-1),
+    )  # fmt: skip
+    put(points.scales, blocks, np.choose(which, tried))
+    _put_points(points, blocks, numbers)
+    if points.signs:
+        put(points.signs, blocks, signs.astype(np.uint16))
+
+
+def _within_steps(upper: Floats, size: int) -> Floats:
+    """Of an upper triangle the part within each step: float32 (steps, STEP, LANES)."""
+    found = np.zeros((size // STEP, STEP, LANES), np.float32)
+    for i, start in enumerate(range(0, size, STEP)):
+        found[i, :, :STEP] = upper[start : start + STEP, start : start + STEP]
+    return found
+
+
+def meanings(form: Format, points: Points, blocks: Bytes, scales: Numbers) -> Floats:
+    """What the levels of the grid mean in each group of blocks (n, bytes) with scales (n, groups).
+
+    float32 (n, groups, LANES), by the format's decoder: up to eight levels, and the same with all signs set. What there
+    is not is infinite.
+    """
+    levels = grid_levels(points.grid)
+    n, groups, dims = len(blocks), form.block_size // points.group, levels.shape[1]
+    work, table = blocks.copy(), np.full((n, groups, LANES), np.inf, np.float32)
+    put(points.scales, work, scales)
+    missing = set(range(int(levels.max()) + 1))
+    while missing:
+        point = max(range(len(levels)), key=lambda i: len(missing & set(levels[i].tolist())))
+        _put_points(points, work, np.full((n, form.block_size // dims), point, np.uint16))
+        for half in range(2 if points.signs else 1):
+            if points.signs:
+                count = form.block_size // (STEP if points.signs.bits >= EVEN else dims)
+                put(points.signs, work, np.full((n, count), 255 * half, np.uint16))
+            decoded = form.decode(work).reshape(n, groups, points.group)
+            for i, level in enumerate(levels[point].tolist()):
+                table[:, :, LANES // 2 * half + level] = decoded[:, :, i]
+        missing -= set(levels[point].tolist())
+    return table
+
+
+def take(where: Bits, blocks: Bytes, count: int) -> Numbers:
+    """The first so many numbers of blocks (n, bytes): uint16 (n, count)."""
+    numbers = np.empty((len(blocks), count), np.uint16)
+    take_bits(numbers.reshape(-1), count, where.bits, where.where(count), blocks.reshape(-1), blocks.shape[1])
+    return numbers
+
+
+def put(where: Bits, blocks: Bytes, numbers: Numbers, first: int = 0) -> None:
+    """Write numbers (n, count), from their bit `first` on, into blocks (n, bytes); all other bits stay."""
+    count = numbers.shape[1]
+    whole = np.ascontiguousarray(numbers).reshape(-1)
+    put_bits(whole, count, first, where.bits, where.where(count), blocks.reshape(-1), blocks.shape[1])
+
+
+def _put_points(points: Points, blocks: Bytes, numbers: Numbers) -> None:
+    first = 0
+    for part in points.indexes:
+        put(part, blocks, numbers, first)
+        first += part.bits
