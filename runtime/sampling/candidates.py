@@ -92,14 +92,16 @@ def entropy(p: Doubles) -> float:
 def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
     """Places of the largest values, in descending order; of equal ones the first."""
     size = len(values)
+    places = np.arange(size)
     if count < size:
-        bar = np.partition(values, size - count)[size - count]
-        places = np.flatnonzero(values >= bar)
-    else:
-        places = np.arange(size)
-    return places[np.argsort(-values[places], kind="stable")][:count]
+        places = at_least(values, np.partition(values, size - count)[size - count], count)
+    return places[np.argsort(-values[places], kind="stable")]
 
 
-def in_order(of: Candidates) -> Candidates:
-    """The same candidates, the most likely first."""
-    return of if of.ordered else of.take(largest(of.logits, len(of)), ordered=True)
+def at_least(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
+    """Places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the first."""
+    places = np.flatnonzero(values >= bar)
+    if len(places) > count:
+        equal = np.flatnonzero(values[places] == bar)
+        places = np.delete(places, equal[len(equal) - (len(places) - count) :])
+    return places

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from .candidates import Candidates, in_order, softmax
+from .candidates import Candidates, softmax
 from .truncation import top_k
 
 MEASURED = 100  # tokens from which version 1 estimates Zipf's exponent
@@ -15,15 +15,14 @@ MEASURED = 100  # tokens from which version 1 estimates Zipf's exponent
 
 def mirostat(of: Candidates, mu: float, vocabulary: int) -> Candidates:
     """Version 1: the k most likely, with k from Zipf's law. mu: the most surprise in bits. vocabulary: all tokens."""
-    of = in_order(of)
-    head = softmax(of.logits)[:MEASURED]
-    head = head[head > 0]
+    head = top_k(of, MEASURED).logits.astype(np.float64)
+    head = head[head > -np.inf]
     if len(head) < 2:
-        return of.take(slice(1), ordered=True)
-    places = np.arange(len(head) - 1)
+        return top_k(of, 1)
+    b = head[:-1] - head[1:]  # logarithms of how much likelier each is than the next
+    places = np.arange(len(b))
     t = np.log((places + 2) / (places + 1))
-    s = float(t @ np.log(head[:-1] / head[1:]) / (t @ t))
-    return top_k(of, _k(s, mu, vocabulary, len(of)))
+    return top_k(of, _k(float(t @ b / (t @ t)), mu, vocabulary, len(of)))
 
 
 def _k(s: float, mu: float, vocabulary: int, most: int) -> int:
@@ -38,10 +37,9 @@ def _k(s: float, mu: float, vocabulary: int, most: int) -> int:
 
 def mirostat_2(of: Candidates, mu: float) -> Candidates:
     """Version 2: those whose surprise is at most mu bits, and always the most likely."""
-    of = in_order(of)
     with np.errstate(divide="ignore"):
-        surprise = -np.log2(softmax(of.logits))
-    return of.take(slice(max(int((surprise <= mu).sum()), 1)), ordered=True)
+        likely = -np.log2(softmax(of.logits)) <= mu
+    return of.take(likely, ordered=of.ordered) if likely.any() else top_k(of, 1)
 
 
 def next_mu(mu: float, p: float, tau: float, eta: float) -> float:

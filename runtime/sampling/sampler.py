@@ -260,13 +260,12 @@ class Sampler:
         size = len(of)
         of = temperature(of, self.sampling.temperature)
         of = mirostat(of, state.mu, size) if self.sampling.mirostat == 1 else mirostat_2(of, state.mu)
-        p = softmax(of.logits)
-        return Branch(of.ids, weight * p, p)
+        return _branch(of, weight)
 
     def _last(self, of: Candidates, state: State, weight: float) -> Branch:
-        p = softmax(of.logits)
         if not self._adapts:
-            return Branch(of.ids, weight * p, p)
+            return _branch(of, weight)
+        p = softmax(of.logits)
         target = adaptive.aim(self.sampling.adaptive_target, state.weighted_sum, state.total_weight)
         return Branch(of.ids, weight * softmax(adaptive.adaptive_p(of, p, target).logits), p)
 
@@ -284,6 +283,11 @@ class Sampler:
         return ways[int(self.random.choice(len(ways), p=weights / weights.sum()))][1]
 
 
+def _branch(of: Candidates, weight: float) -> Branch:
+    p = softmax(of.logits)
+    return Branch(of.ids, p if weight == 1 else weight * p, p)
+
+
 def _only(branch: Branch, allowed: NDArray[np.bool_]) -> Branch:
     return branch._replace(p=np.where(allowed[branch.ids], branch.p, 0.0))
 
@@ -293,9 +297,10 @@ def _joined(branches: Sequence[Branch]) -> Distribution:
     if len(branches) == 1:
         ids, p = branches[0].ids, branches[0].p
     else:
-        ids, places = np.unique(np.concatenate([branch.ids for branch in branches]), return_inverse=True)
-        p = np.zeros(len(ids))
-        np.add.at(p, places, np.concatenate([branch.p for branch in branches]))
+        p = np.zeros(max(int(branch.ids.max()) for branch in branches) + 1)
+        for branch in branches:
+            p[branch.ids] += branch.p
+        ids = np.arange(len(p))
     possible = p > 0
     if not possible.all():
         ids, p = ids[possible], p[possible]

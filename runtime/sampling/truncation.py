@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Doubles
-from .candidates import Candidates, entropy, in_order, largest, softmax
+from .candidates import Candidates, at_least, entropy, largest, softmax
 
 STAGES = (256, 8192)  # how many are sorted before the rest is
 
@@ -26,7 +26,8 @@ def top_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
     probabilities = softmax(of.logits)
     if of.ordered:
         return of.take(slice(_needed(probabilities, p, min_keep)), ordered=True)
-    return of.take(_first_of(probabilities, probabilities, p, min_keep), ordered=True)
+    left = of.take(_first_of(probabilities, probabilities, p, min_keep), ordered=False)
+    return top_k(left, len(left)) if len(left) <= STAGES[-1] else left  # in order where that is cheap
 
 
 def min_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
@@ -46,7 +47,6 @@ def typical(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
     """
     if p >= 1:
         return of
-    of = in_order(of) if len(of) <= STAGES[0] else of  # as llama.cpp has them, where tokens are equally typical
     probabilities = softmax(of.logits)
     with np.errstate(divide="ignore"):
         distance = np.abs(-np.log(probabilities) - entropy(probabilities))
@@ -85,13 +85,15 @@ def xtc(of: Candidates, threshold: float, min_keep: int = 0) -> Candidates:
 def _first_of(
     scores: Doubles, probabilities: Doubles, p: float, min_keep: int, beyond: bool = False
 ) -> NDArray[np.intp]:
-    """Places of the highest scores, as many as `_needed`, in descending order."""
-    for count in (*(stage for stage in STAGES if stage < len(scores)), len(scores)):
-        places = largest(scores, count)
+    """Places of the highest scores, as many as `_needed`, in ascending order; of equal ones the first."""
+    size = len(scores)
+    for count in (*(stage for stage in STAGES if stage < size), size):
+        places = np.argpartition(scores, size - count)[size - count :] if count < size else np.arange(size)
+        places = places[np.argsort(-scores[places])]
         needed = _needed(probabilities[places], p, min_keep, beyond)
         if needed < count:
             break
-    return places[:needed]
+    return at_least(scores, scores[places[needed - 1]], needed)
 
 
 def _needed(probabilities: Doubles, p: float, min_keep: int, beyond: bool = False) -> int:
