@@ -13,6 +13,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.export": "export",
     "gguftools.conversion.placement": "gpu_split",
     "gguftools.conversion.frontier": "frontier",
+    "gguftools.conversion.graft": "graft",
     "gguftools.conversion.quantize": "quantize",
     "gguftools.conversion.shards": "merge split",
     "gguftools.inspection.audit": "audit",
@@ -36,7 +37,7 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
     "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "evaluate", "export",
-    "formats", "frontier", "gpu_split", "hash", "identify", "imatrix", "load", "merge", "open", "perplexity",
+    "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load", "merge", "open", "perplexity",
     "quantize", "set_metadata", "split", "validate", "weight_errors",
 ]  # fmt: skip
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .conversion.endianness import convert_endian
     from .conversion.export import export
     from .conversion.frontier import frontier
+    from .conversion.graft import graft
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
     from .conversion.shards import merge, split

@@ -31,6 +31,8 @@ def routed_experts(forward: Pass, layer: Layer, x: Floats, router_input: Floats)
         tokens = places // chosen.shape[1]
         net = partial(_expert, forward, layer, int(expert))
         made = weigh_expert(net, latent[tokens], weights.reshape(-1)[places, None])
+        if forward.observe_experts:
+            forward.observe_experts(layer.index, int(expert), made)
         share_out(partial(add_rows, out, tokens, made), len(tokens), ADDED // out.shape[1] + 1, forward.threads)
     return out if latent is x else forward.project(layer, "ffn_latent_up", out)
 

@@ -17,6 +17,8 @@ from .kernels.threads import share_out
 Observe = Callable[[str, Floats, int, int], None]
 # (name of the weight, first row of those that make values, inputs (n, width) as attention mixes them)
 ObserveValues = Callable[[str, int, Floats], None]
+# (layer, expert, what it gives to the tokens that are given to it, weighted: (tokens, width))
+ObserveExperts = Callable[[int, int, Floats], None]
 LEAST_COLUMNS = 256  # that are worth a thread
 
 

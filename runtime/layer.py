@@ -16,7 +16,7 @@ from quants.errors import ModelError
 from . import ops
 from .arrays import Floats, Ids
 from .branches import Branches
-from .importance import Observe, ObserveValues
+from .importance import Observe, ObserveExperts, ObserveValues
 from .kv_cache import KVCache
 from .matmul import Inputs, matmul, matmul_experts
 from .precision import Precision
@@ -96,7 +96,7 @@ class Pass:
     neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
     last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes. branches: how the
     tokens are texts that begin alike, where they are that and not one text. observe_values: told what attention makes
-    of the inputs of values.
+    of the inputs of values. observe_experts: told what each expert gives.
     """
 
     network: Network
@@ -111,6 +111,7 @@ class Pass:
     layer_inputs: Floats | None = None
     branches: Branches | None = None
     observe_values: ObserveValues | None = None
+    observe_experts: ObserveExperts | None = None
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
     _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from .branches import Branches
 from .embedding import embed
 from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head
-from .importance import Observe
+from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
 from .kv_cache import KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
@@ -74,6 +74,7 @@ class Model:
         )
         self.encoder_decoder = encoder_decoder.encoder_decoder(keys, grouped)
         self.sparsity: Sparsity | None = None  # set by `use_predictor`
+        self.observe_experts: ObserveExperts | None = None  # set where someone wants to know what each expert gives
         self.profile: Profile | None = None  # set where someone wants to know what takes how long
 
     @property
@@ -103,7 +104,7 @@ class Model:
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
         return Pass(
             self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile,
-            branches=branches,
+            branches=branches, observe_experts=self.observe_experts,
         )  # fmt: skip
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
@@ -210,7 +211,7 @@ class Model:
         ids = self._checked(tokens)
         forward = Pass(
             self.next_tokens, len(ids), ids.shape[1] - 1, None, self.threads, self.precision, self.observe,
-            profile=self.profile,
+            profile=self.profile, observe_experts=self.observe_experts,
         )  # fmt: skip
         rows = np.ascontiguousarray(hidden[:, :-1]).reshape(-1, hidden.shape[-1])
         with one_thread():

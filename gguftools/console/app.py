@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
-from .usage import ALIASES, USAGE_ERROR, contradiction, explain, given_twice
+from .usage import ALIASES, USAGE_ERROR, contradiction, explain, gathered, given_twice
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
@@ -92,6 +92,7 @@ class Commands(OwnHelp, TyperGroup):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
         split = [word.partition("=") for word in rest]
         words = [ALIASES.get(str(name), {}).get(flag, flag) + sign + value for flag, sign, value in split]
+        words = gathered(str(name), words)
         if twice := given_twice(command, words, ctx):
             raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
         return name, command, words

@@ -16,9 +16,11 @@ from quants.spelling import quote
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
 from ..quantization.recipes import RECIPES
+from .usage import GATHERED
 
 FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
 SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?", re.IGNORECASE)
+RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 OVERRIDE = re.compile(r"([^=]+)=(int|float|bool|str):(.*)", re.DOTALL)
 OVERRIDES: Mapping[str, tuple[Callable[[str], Any], str, ValueType]] = {  # what reads it, what a wrong value is, type
     "int": (int, "not an int", ValueType.INT64), "float": (float, "not a float", ValueType.FLOAT32),
@@ -62,11 +64,23 @@ def parse_bits(text: str) -> tuple[float, ...]:
 
 
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Layer numbers such as `3,5,7`."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5,7") from None
+    """Layer numbers such as `3,5-7`."""
+    found: list[int] = []
+    for part in text.split(","):
+        numbers = RANGE.fullmatch(part.strip())
+        if not numbers or int(numbers[2] or numbers[1]) < int(numbers[1]):
+            raise OptionError(f"{text!r} are not layer numbers", hint="for example 3,5-7")
+        found += range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def parse_donor(text: str) -> tuple[Path, tuple[str, ...]]:
+    """DONOR PATTERN…: the words behind --from, which `usage.gathered` made one."""
+    path, *patterns = text.split(GATHERED)
+    if not path or not patterns:
+        problem = f"nothing is named that should come from {path!r}"
+        raise OptionError(problem, hint="--from DONOR PATTERN…, for example --from donor.gguf mtp")
+    return Path(path), tuple(patterns)
 
 
 def parse_merge(text: str) -> tuple[Path, float]:

@@ -48,6 +48,8 @@ BY_NAME = {
     "gptq": "[NAME=]FILE", "include_weights": "PART", "key": "KEY", "memory": "SIZE", "merge": "PATH",
     "merge_lora": "ADAPTER[=SCALE]", "outtype": "OUTTYPE",
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
+    "donors": "DONOR PATTERN…", "drop": "PATTERN", "drop_experts": "EXPERTS", "drop_layers": "LAYERS",
+
     "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
     "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
     "target_size": "BYTES", "tensors": "REGEX",
@@ -59,7 +61,7 @@ BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
     "BITS,…": "parse_bits", "BYTES": "parse_file_size", "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named",
-    "SIZE": "parse_size",
+    "SIZE": "parse_size", "DONOR PATTERN…": "parse_donor",
 }  # fmt: skip
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")
 

@@ -116,6 +116,9 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "export": {"--max-shard-size": "--split-max-size"},
     "split": {"--max-size": "--split-max-size", "--max-tensors": "--split-max-tensors"},
 }
+# Options whose value is all words up to the next option; put together by what no word has in it.
+SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
+GATHERED = "\0"
 NOT_HERE = ("llama-cli", "llama-server", "llama-run", "run", "chat", "serve", "generate", "download", "upload")
 # Options that do not go together, or mean nothing without another: nothing is ignored.
 ARGUMENTS = ("source", "recipes")
@@ -142,6 +145,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
+    "graft": [
+        ("file", "imatrix", "experts are scored by one or the other"),
+        ("dry_run", "measure", "there is no output to measure"),
+    ],
     "hash": [("check", "xxh64 sha1 sha256 uuid all no_tensors output", "the manifest says what is compared")],
     "perplexity": [
         ("running", "json", "the JSON has the value after every window"),
@@ -173,6 +180,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
+    "graft": {"file": "drop_experts", "imatrix": "drop_experts"},
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},
@@ -183,6 +191,22 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},
 }
+
+
+def gathered(command: str, words: Sequence[str]) -> list[str]:
+    """The words of a call, those behind an option that takes several made one."""
+    found: list[str] = []
+    begins: int | None = None
+    for word in words:
+        name, sign, value = word.partition("=")
+        if word.startswith("-") and word != "-":
+            begins = len(found) + 1 if name in SEVERAL_WORDS.get(command, ()) else None
+            found += [name, value] if begins is not None and sign else [word]
+        elif begins is not None and len(found) > begins:
+            found[begins] += GATHERED + word
+        else:
+            found.append(word)
+    return found
 
 
 def contradiction(command: str, given: Set[str]) -> tuple[str, str] | None:

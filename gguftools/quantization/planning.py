@@ -280,12 +280,16 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
     """Metadata of the pruned model: the count of layers, and every list that has an item for each."""
     new = metadata.copy()
     prefix = f"{metadata.get('general.architecture', '')}."
+    further = metadata.get(f"{prefix}nextn_predict_layers", 0)  # the last ones, which lists may leave out
+    trunk = layers - further if isinstance(further, int) else layers
     for key in metadata:
         if not key.startswith(prefix):
             continue
         value = metadata.value(key)
-        if value.type is ValueType.ARRAY and len(value.data) == layers:
-            new[key] = Value([value.data[i] for i in kept], value.type, value.element)
+        if value.type is ValueType.ARRAY and len(value.data) in (layers, trunk):
+            new[key] = Value([value.data[i] for i in kept if i < len(value.data)], value.type, value.element)
+        elif key == f"{prefix}nextn_predict_layers":
+            new[key] = Value(sum(layer >= trunk for layer in kept), value.type)
         elif key == f"{prefix}block_count":
             new[key] = Value(value.data - (layers - len(kept)), value.type)
         elif key == f"{prefix}leading_dense_block_count":

@@ -64,6 +64,7 @@ WRITERS = {
     "gpu_split": Writer(
         "gpu-split activations --vram 1M -m p.gguf -o TARGET", ("p.gguf", "activations/activation_0.pt")
     ),
+    "graft": Writer("graft m.gguf --from m2.gguf template -o TARGET", ("m.gguf", "m2.gguf")),
     "hash": Writer("hash m.gguf -o TARGET", ("m.gguf",)),
     "imatrix": Writer("imatrix m.gguf -f t -c 128 --chunks 1 -o TARGET", ("m.gguf", "t")),
     "imatrix_info": Writer("imatrix-info k k --merge TARGET", ("k",)),
@@ -138,7 +139,7 @@ def made(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "values.json").write_text('{"general.author": "me"}')
     for line in (
         "convert ck -o m.gguf --outtype f16", "imatrix m.gguf -f t -o k -c 128 --chunks 1",
-        "split m.gguf -o s --split-max-tensors 20",
+        "split m.gguf -o s --split-max-tensors 20", "set-metadata m.gguf --chat-template @t --force -o m2.gguf",
     ):  # fmt: skip
         done = tool.run(folder, *line.split())
         assert done.code == 0, done.line

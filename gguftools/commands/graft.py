@@ -1,0 +1,70 @@
+"""Write a copy of a file with tensors and keys of others, or without layers or experts; nothing is decoded."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from ..conversion.graft import GraftReport
+
+EXAMPLES = (
+    "gguftools graft model.gguf -o with-mtp.gguf --from donor.gguf mtp",
+    "gguftools graft model.gguf -o mended.gguf --from donor.gguf tokenizer 'key:general\\.sampling'",
+    "gguftools graft model.gguf -o fewer.gguf --drop-experts 25% -f calibration.txt",
+    "gguftools graft model.gguf -o short.gguf --drop-layers 20-23 --drop mtp --measure held.txt",
+)
+
+
+def graft(
+    target: Annotated[Path, Argument(help="GGUF file (of a split set, any shard); it stays as it is.")],
+    output: Annotated[str, Option("--output", "-o", metavar="PATH", help="Where to write: a file, or a folder.")],
+    donors: Annotated[
+        list[Any] | None,
+        Option("--from", help="Take what matches from this file: REGEX, key:REGEX, mtp, tokenizer, template, …"),
+    ] = None,
+    drop: Annotated[list[str] | None, "Leave out what matches: REGEX, key:REGEX, mtp, template, …"] = None,
+    drop_layers: Annotated[Any, "Leave layers out, as 3,5-7; the rest is renumbered."] = None,
+    drop_experts: Annotated[str | None, "Leave experts out of each layer: 25%, 8, or a file that lists them."] = None,
+    file: Annotated[
+        Path | None, Option("--file", "-f", help="Text for the model to read: which scores its experts (REAP).")
+    ] = None,
+    imatrix: Path | None = None,
+    measure: Annotated[Path | None, "Measure on this text what it cost: the divergence from TARGET."] = None,
+    ctx: int = 512, chunks: int | None = None,
+    force: Annotated[bool, "Store values that the model cannot have, too."] = False,
+    dry_run: bool = False, overwrite: bool = False, threads: int | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    from ..console.ui import bytes_progress, said
+    from ..conversion.graft import graft as run
+
+    with bytes_progress(f"graft {target.name}") as progress:
+        report = run(
+            target, output, donors or (), drop=drop or (), drop_layers=drop_layers or (), drop_experts=drop_experts,
+            text=file, imatrix=imatrix, measure=measure, n_ctx=ctx, chunks=chunks, threads=threads, force=force,
+            overwrite=overwrite, dry_run=dry_run, progress=progress,
+        )  # fmt: skip
+    if not said(report, json):
+        _print(report)
+
+
+def _print(report: "GraftReport") -> None:
+    from ..console.ui import print_line, print_table, size
+
+    if report.moved:
+        rows = [(each.name, each.donor.name, each.donor_name, size(each.nbytes)) for each in report.moved]
+        print_table(None, ("tensor", "from", "where it is", "bytes"), rows, "lllr")
+    for change in report.keys:
+        for line in change.lines():
+            print_line(line)
+    if report.removed:
+        print_line(f"{len(report.removed)} tensors are left out: {', '.join(report.removed[:3])}"
+                   + (", …" if len(report.removed) > 3 else ""))  # fmt: skip
+    if report.experts:
+        lost = [(str(layer), ", ".join(map(str, numbers))) for layer, numbers in report.experts.items()]
+        print_table(None, ("layer", "experts left out"), lost, "rl")
+    verb = "would be" if report.dry_run else "is"
+    print_line(f"{report.path} {verb} {size(report.nbytes)}")
+    if report.divergence is not None:
+        cost = report.divergence.files[0].kl_divergence
+        print_line(f"KL divergence {cost['mean']:.5f} ± {cost['standard_error']:.5f}")

@@ -1,0 +1,449 @@
+"""Grafting: tensors and keys of other files put into a copy of one, others left out; all as they are stored.
+
+Nothing is decoded: the new file is made of ranges of bytes of those that are there. What does not fit together (shapes,
+vocabularies, counts of layers) is refused before anything is written.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archs.metadata import Metadata
+from archs.registry import architectures
+from archs.shapes import faults
+from quants import Tensor
+from quants.arguments import PathLike, as_path, as_texts, wrong
+from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
+from quants.spelling import quote
+
+from ..files.atomic import Reads, check_target, output_path
+from ..files.gguf.assembly import Stored, check_alike, mapping, plan_like, stored_tensors, write_stored
+from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.gguf.shards import without_split_keys
+from ..files.gguf.writer import RESERVE_KEY
+from ..measurement.text_tokens import read_text
+from ..metadata.checks import problems, removal_problem
+from ..metadata.difference import KeyDifference, compare_metadata
+from ..model import NO_MODELS, Model, of_file, stored_file
+from ..quantization.imatrix import read_imatrix
+from ..quantization.planning import without_layers
+from ..writing.row_blocks import Progress
+from . import next_layers
+from .experts import Mixture, Scores, mixture_of, read_list, without_experts, worst_experts
+
+if TYPE_CHECKING:
+    from ..measurement.divergence_report import DivergenceReport
+
+KEY = "key:"
+MTP = "mtp"
+SHORTHANDS = {  # tensors, keys; {} is the architecture's name
+    "tokenizer": ("", r"tokenizer\..*"),
+    "template": ("", r"tokenizer\.chat_templates?(\..*)?"),
+    "embeddings": (r"token_embd\.weight", ""),
+    "head": (r"output\.(weight|bias)", ""),
+    "rope": (r"rope_(freqs|factors_long|factors_short)\.weight", r"{}\.rope\..*"),
+}
+STRUCTURE = {"general.architecture", "general.alignment", "general.type", RESERVE_KEY}  # of a file, not of a part
+OF_VOCABULARY = re.compile(
+    r"(token_embd|output|per_layer_token_embd)\.(weight|bias)|.*\.nextn\.(embed_tokens|shared_head_head)\.weight"
+)
+TOKENS = "tokenizer.ggml.tokens"
+FORCE = "pass --force to write it all the same"
+EXPERTS_WANTED = "as 25%, 8, or a file of lines such as 3: 0,5-7"
+
+
+@dataclass(frozen=True)
+class MovedTensor:
+    """A tensor that came from a donor: its name here and there, bytes."""
+
+    name: str
+    donor: Path
+    donor_name: str
+    nbytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "donor": str(self.donor), "donor_name": self.donor_name, "bytes": self.nbytes}
+
+
+@dataclass(frozen=True)
+class GraftReport:
+    """What a graft made, or (dry_run) would make.
+
+    moved: tensors of donors; removed: of the target's tensors those that are not there any more; keys: what differs in
+    the metadata; experts: those dropped, by layer; scores: theirs and the others', if they were measured.
+    divergence: what it cost, if that was asked for.
+    """
+
+    path: Path
+    nbytes: int
+    moved: list[MovedTensor]
+    removed: list[str]
+    keys: list[KeyDifference]
+    experts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    scores: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    dry_run: bool = False
+    divergence: "DivergenceReport | None" = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract of `graft --json`."""
+        return {
+            "file": str(self.path), "bytes": self.nbytes, "moved": [each.as_dict() for each in self.moved],
+            "removed": self.removed, "keys": [each.as_dict() for each in self.keys],
+            "experts": {str(layer): list(numbers) for layer, numbers in self.experts.items()},
+            "scores": {str(layer): [float(score) for score in scores] for layer, scores in self.scores.items()},
+            "warnings": self.warnings, "dry_run": self.dry_run,
+            "divergence": None if self.divergence is None else self.divergence.as_dict(),
+        }  # fmt: skip
+
+
+@dataclass
+class Body:
+    """The model on its way from the target to the output. force: do what does not fit, too, and warn."""
+
+    opened: GgufFile
+    metadata: Metadata
+    tensors: dict[str, Stored]
+    force: bool = False
+    moved: dict[str, MovedTensor] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def architecture(self) -> str:
+        name = self.metadata.get("general.architecture", "")
+        return name if isinstance(name, str) else ""
+
+    def refuse(self, error: GgufToolsError) -> None:
+        if not self.force:
+            raise error
+        self.warnings.append(str(error))
+
+
+def graft(
+    source: PathLike | Model, output: PathLike, donors: Sequence[tuple[PathLike, str | Sequence[str]]] = (), *,
+    drop: str | Sequence[str] = (), drop_layers: Sequence[int] = (), drop_experts: Any = None,
+    text: PathLike | None = None, imatrix: PathLike | None = None, measure: PathLike | None = None,
+    n_ctx: int = 512, chunks: int | None = None, threads: int | None = None, force: bool = False,
+    overwrite: bool = False, dry_run: bool = False, progress: Progress | None = None,
+) -> GraftReport:  # fmt: skip
+    """Write a copy of a GGUF file with tensors and keys of others, or without some of its own; nothing is decoded.
+
+    source: the file, any shard of a set, or a Model opened from one. output: a file, or a folder. donors: files, and
+    what is taken from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the layers that
+    predict tokens further), tokenizer, template, embeddings, head, rope. drop: the same, of what is left out.
+    drop_layers: numbers of layers, the rest of which is renumbered. drop_experts: of each layer a share ("25%" or .25),
+    a number, a file that lists them, or a mapping of layers to experts; which ones a share or number means, a text
+    tells that the model reads (`text`, by REAP's scores) or the counts of an importance matrix (`imatrix`). n_ctx,
+    chunks: windows of these texts. measure: a text; the divergence from `source` on it is measured. force: write what
+    does not fit together, too. threads: default all processors. overwrite: replace a file that exists. dry_run: write
+    nothing. progress(bytes or windows done, of how many, what).
+    Order: layers and tensors are left out, then donors' put in, then experts are left out.
+    Raises FileError, OptionError, ModelError, VocabularyError.
+    """
+    opened = open_gguf(stored_file(source))
+    body = Body(opened, without_split_keys(opened.metadata), stored_tensors(opened), force)
+    others = [(open_gguf(as_path(path, "a donor")), as_texts(patterns, "patterns")) for path, patterns in donors]
+    dropped = as_texts(drop, "drop")
+    if not (others or dropped or drop_layers or drop_experts is not None):
+        raise OptionError("nothing is to be changed", hint="name a donor (--from), or what is left out (--drop)")
+    target = output_path(output, opened.path.name)
+    listed = _as_list(drop_experts)
+    read = (*(path for donor, _ in others for path in donor.shards), *([listed] if listed else ()))
+    states = {path: state for file in (opened, *(donor for donor, _ in others)) for path, state in file.states.items()}
+    reads = Reads(tuple(read), states).also([text, imatrix, measure])
+    check_target(target, reads, overwrite or dry_run)
+    if measure is not None:
+        read_text(measure)  # what is wrong with it is said before there is a file
+    if drop_layers:
+        _drop_layers(body, drop_layers)
+    for pattern in dropped:
+        _drop(body, pattern)
+    for donor, patterns in others:
+        _take(body, donor, patterns)
+    before = mapping(stored_tensors(opened))
+    _check_vocabulary(body, others)
+    _check(body, before)
+    experts: dict[int, tuple[int, ...]] = {}
+    scores: Scores = {}
+    if drop_experts is not None:
+        experts, scores = _drop_experts(body, drop_experts, listed, text, imatrix, n_ctx, chunks, threads, progress)
+        _check(body, before)
+    elif text is not None or imatrix is not None:
+        raise OptionError("a text or matrix tells which experts to drop", hint="add drop_experts, or leave it out")
+    kept = list(body.tensors.values())
+    layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
+    if not dry_run:
+        told = None if progress is None else lambda done, total: progress(done, total, target.name)
+        write_stored(target, layout, kept, overwrite, reads, told)
+    cost = None
+    if measure is not None and not dry_run:
+        from ..measurement.divergence import divergence
+
+        cost = divergence(opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads)
+    moved = [each for name, each in body.moved.items() if name in body.tensors]
+    removed = [name for name in opened.tensors if name not in body.tensors]
+    keys = list(compare_metadata(without_split_keys(opened.metadata), body.metadata))
+    return GraftReport(
+        target, layout.total, moved, removed, keys, experts, scores, body.warnings, dry_run, cost
+    )  # fmt: skip
+
+
+# What is left out
+
+
+def _drop_layers(body: Body, layers: Sequence[int]) -> None:
+    pruned = without_layers(body.metadata, mapping(body.tensors), list(layers))
+    old = {name: body.tensors[pruned.old_names.get(name, name)] for name in pruned.tensors}
+    body.metadata, body.tensors = pruned.metadata, {name: each.renamed(name) for name, each in old.items()}
+
+
+def _drop(body: Body, pattern: str) -> None:
+    if pattern == MTP:
+        body.metadata, body.tensors = next_layers.without(body.metadata, body.tensors, body.opened.path)
+        return
+    names, keys = matched(pattern, body.tensors, body.metadata, body.architecture)
+    if not names and not keys:
+        raise _nothing(pattern, body.opened)
+    for key in keys:
+        if problem := removal_problem(key, body.metadata):
+            body.refuse(OptionError(problem, FORCE))
+        del body.metadata[key]
+    for name in names:
+        del body.tensors[name]
+
+
+def _nothing(pattern: str, opened: GgufFile) -> OptionError:
+    if pattern == "head" and "token_embd.weight" in opened.tensors:
+        problem = f"{opened.path} has no output.weight: its embeddings are its head, too"
+        return OptionError(problem, hint="take the embeddings")
+    what = "key" if pattern.startswith(KEY) else "tensor"
+    return OptionError(f"no {what} of {opened.path} matches {pattern!r}", "`gguftools show` lists them")
+
+
+def matched(
+    pattern: str, tensors: Iterable[str], keys: Iterable[str], architecture: str
+) -> tuple[list[str], list[str]]:
+    """The tensors and keys that a pattern means. Raises OptionError for what is no regular expression."""
+    if pattern in SHORTHANDS:
+        of_tensors, of_keys = SHORTHANDS[pattern]
+        of_keys = of_keys.replace("{}", re.escape(architecture))
+        return ([name for name in tensors if of_tensors and re.fullmatch(of_tensors, name)],
+                [key for key in keys if of_keys and re.fullmatch(of_keys, key)])  # fmt: skip
+    try:
+        expression = re.compile(pattern.removeprefix(KEY))
+    except re.error as error:
+        raise OptionError(f"{pattern!r} is not a regular expression: {error}") from error
+    if not expression.pattern:
+        raise OptionError("an empty pattern means every tensor", hint="name some of them, such as output")
+    if pattern.startswith(KEY):
+        return [], [key for key in keys if expression.search(key) and key not in STRUCTURE]
+    return [name for name in tensors if expression.search(name)], []
+
+
+# What comes from donors
+
+
+def _take(body: Body, donor: GgufFile, patterns: Sequence[str]) -> None:
+    check_alike(body.opened, donor)
+    if not patterns:
+        raise OptionError(f"nothing is named that should come from {donor.path}", hint="--from DONOR PATTERN…")
+    own = donor.metadata.get("general.architecture")
+    stored = stored_tensors(donor)
+    for pattern in patterns:
+        if pattern == MTP:
+            _check_architecture(body, donor)
+            for reason in next_layers.differences(body.metadata, donor.metadata):
+                body.refuse(ModelError(f"{donor.path} computes otherwise than {body.opened.path}: {reason}", FORCE))
+            found = next_layers.grafted(body.metadata, body.tensors, donor.metadata, stored, donor.path)
+            body.metadata, tensors = found
+            for name, (each, old) in tensors.items():
+                _put(body, donor, name, old, each)
+            continue
+        names, keys = matched(pattern, stored, donor.metadata, str(own or ""))
+        if not names and not keys:
+            raise _nothing(pattern, donor)
+        if names or any(key.startswith(f"{own}.") for key in keys):
+            _check_architecture(body, donor)
+        for name in names:
+            _check_shape(body, donor, name, stored[name].tensor, patterns)
+            _put(body, donor, name, name, stored[name])
+        if pattern in SHORTHANDS:  # what the donor does not have goes
+            for key in matched(pattern, (), body.metadata, body.architecture)[1]:
+                del body.metadata[key]
+        for key in keys:
+            body.metadata[key] = donor.metadata.value(key)
+
+
+def _put(body: Body, donor: GgufFile, name: str, old: str, each: Stored) -> None:
+    body.tensors[name] = each.renamed(name)
+    body.moved[name] = MovedTensor(name, donor.path, old, each.tensor.nbytes)
+
+
+def _check_architecture(body: Body, donor: GgufFile) -> None:
+    found = donor.metadata.get("general.architecture")
+    if found != body.metadata.get("general.architecture"):
+        problem = f"{donor.path} is of architecture {quote(found)}, {body.opened.path} of {quote(body.architecture)}"
+        body.refuse(ModelError(problem, FORCE))
+
+
+def _check_shape(body: Body, donor: GgufFile, name: str, tensor: Tensor, patterns: Sequence[str]) -> None:
+    """A tensor takes another's place only where it has the same shape; one for each token, if the tokens come along."""
+    there = body.tensors.get(name)
+    if there is None or there.tensor.shape == tensor.shape:
+        return
+    if OF_VOCABULARY.fullmatch(name) and there.tensor.shape[1:] == tensor.shape[1:] and "tokenizer" in patterns:
+        return
+    shapes = f"{list(tensor.shape)} in {donor.path}, {list(there.tensor.shape)} in {body.opened.path}"
+    hint = "take the tokenizer, the embeddings and the head together" if OF_VOCABULARY.fullmatch(name) else FORCE
+    body.refuse(ModelError(f"{name!r} has shape {shapes}", hint))
+
+
+# Whether all fits together
+
+
+def _check_vocabulary(body: Body, others: Sequence[tuple[GgufFile, Sequence[str]]]) -> None:
+    """Raise VocabularyError where tokens of the output are not those that tensors of a donor were made for."""
+    tokens, architecture = body.metadata.get(TOKENS), body.architecture
+    for donor, patterns in others:
+        mine = [each for each in body.moved.values() if each.donor == donor.path]
+        theirs = donor.metadata.get(TOKENS)
+        depends = MTP in patterns or any(OF_VOCABULARY.fullmatch(each.name) for each in mine)
+        if depends and theirs is not None and tokens is not None and (count := _differing(tokens, theirs)):
+            what = f"{count:,} tokens of {donor.path} are others than those of {body.opened.path}"
+            body.refuse(VocabularyError(what, hint="take its tokenizer, too, or pass --force"))
+    table = body.tensors.get("token_embd.weight")
+    if table is not None and tokens is not None and table.tensor.shape[0] != len(tokens):
+        what = f"the vocabulary has {len(tokens):,} tokens, token_embd.weight {table.tensor.shape[0]:,} rows"
+        body.refuse(VocabularyError(what, hint="take tokenizer, embeddings and head from one file"))
+    for name, each in body.tensors.items():
+        if table is not None and name == "output.weight" and each.tensor.shape[0] != table.tensor.shape[0]:
+            what = f"output.weight has {each.tensor.shape[0]:,} rows, token_embd.weight {table.tensor.shape[0]:,}"
+            body.refuse(VocabularyError(what, hint="take embeddings and head from one file"))
+    size = f"{architecture}.vocab_size"
+    if table is not None and size in body.metadata and body.metadata[size] != table.tensor.shape[0]:
+        body.metadata[size] = table.tensor.shape[0]
+    before = body.opened.metadata.get(TOKENS)
+    replaced = any(each.name == "token_embd.weight" for each in body.moved.values())
+    if tokens is not None and before is not None and not replaced and (count := _differing(tokens, before)):
+        body.warnings.append(f"{count:,} tokens are others than before; the embeddings stay as they were")
+    if replaced and "output.weight" not in body.tensors:
+        body.warnings.append("there is no output.weight: the new embeddings are the head, too")
+
+
+def _differing(tokens: Any, others: Any) -> int:
+    if len(tokens) != len(others):
+        return max(len(tokens), len(others)) - sum(bool(a == b) for a, b in zip(tokens, others, strict=False))
+    return sum(bool(a != b) for a, b in zip(tokens, others, strict=True))
+
+
+def _check(body: Body, before: Mapping[str, Tensor]) -> None:
+    """Refuse what is wrong with the output and was not with the target. Raises ModelError."""
+    tensors = mapping(body.tensors)
+    old = {str(each) for each in _faults(body.opened.metadata, before)}
+    for fault in _faults(body.metadata, tensors):
+        if str(fault) not in old:
+            body.refuse(ModelError(f"the output would be no model: {fault}", FORCE))
+    for change in compare_metadata(body.opened.metadata, body.metadata):
+        if change.b is not None and not change.key.startswith("split."):
+            for problem in problems(change.key, change.a, body.metadata, tensors):
+                body.refuse(ModelError(f"the output would be no model: {problem}", FORCE))
+
+
+def _faults(metadata: Metadata, tensors: Mapping[str, Tensor]) -> Iterator[object]:
+    name, kind = metadata.get("general.architecture"), metadata.get("general.type")
+    family = [each for each in architectures() if each.name == name]
+    if not family or (isinstance(kind, str) and kind in NO_MODELS) or not tensors:
+        return  # not known, or no model
+    yield from faults(family[0], metadata, tensors)
+    yield from next_layers.faults_beyond(family[0], metadata, tensors)
+
+
+# Experts
+
+
+def _as_list(drop_experts: Any) -> Path | None:
+    """The file that names experts, if one does."""
+    if isinstance(drop_experts, Path):
+        return drop_experts
+    if isinstance(drop_experts, str) and not re.fullmatch(r"\d+(\.\d+)?%|\d+", drop_experts):
+        return Path(drop_experts)
+    return None
+
+
+def _as_amount(drop_experts: Any) -> int | float:
+    """A number of experts, or a share of them. Raises OptionError."""
+    if isinstance(drop_experts, str):
+        number = float(drop_experts.removesuffix("%"))
+        drop_experts = number / 100 if drop_experts.endswith("%") else int(number)
+    if isinstance(drop_experts, bool) or not isinstance(drop_experts, (int, float)):
+        raise wrong("drop_experts", drop_experts, EXPERTS_WANTED)
+    if isinstance(drop_experts, float) and not 0 < drop_experts < 1:
+        raise OptionError(f"{drop_experts:.0%} of the experts cannot be dropped", hint=EXPERTS_WANTED)
+    return drop_experts
+
+
+def _drop_experts(
+    body: Body, wanted: Any, listed: Path | None, text: PathLike | None, imatrix: PathLike | None, n_ctx: int,
+    chunks: int | None, threads: int | None, progress: Progress | None,
+) -> tuple[dict[int, tuple[int, ...]], Scores]:  # fmt: skip
+    mixture = mixture_of(body.metadata, mapping(body.tensors), body.opened.path)
+    scores: Scores = {}
+    if listed is not None or isinstance(wanted, Mapping):
+        if text is not None or imatrix is not None:
+            raise OptionError("the experts to drop are listed: no text or matrix is needed", "leave it out")
+        if listed is not None and not listed.exists():
+            raise OptionError(f"{str(listed)!r} is neither a number, a share nor a file", hint=EXPERTS_WANTED)
+        dropped = read_list(listed) if listed is not None else {int(k): tuple(v) for k, v in wanted.items()}
+    else:
+        amount = _as_amount(wanted)
+        if (text is None) == (imatrix is None):
+            raise OptionError(
+                "which experts to drop is told by a text or by an importance matrix",
+                hint="--file TEXT scores them by REAP, --imatrix MATRIX by how often they were used",
+            )
+        scores = (_scores_by_text(body, mixture, text, n_ctx, chunks, threads, progress) if text is not None
+                  else _scores_by_counts(mixture, imatrix))  # fmt: skip
+        dropped = worst_experts(mixture, scores, amount)
+    body.metadata, body.tensors, warnings = without_experts(body.metadata, body.tensors, mixture, dropped)
+    body.warnings += warnings
+    return {layer: tuple(sorted(set(numbers))) for layer, numbers in dropped.items()}, scores
+
+
+def _scores_by_text(
+    body: Body, mixture: Mixture, text: PathLike, n_ctx: int, chunks: int | None, threads: int | None,
+    progress: Progress | None,
+) -> Scores:  # fmt: skip
+    from ..measurement.expert_scores import expert_scores
+
+    opened = of_file(body.opened)
+    model = Model(body.metadata, mapping(body.tensors), origin=opened.origin)
+    told = None if progress is None else lambda done, total, _: progress(done, total, "windows read")
+    further = mixture.layers[-1] >= next_layers.counts(body.metadata, body.opened.path)[1]
+    sums = expert_scores(
+        model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=told
+    )  # fmt: skip
+    for layer in mixture.layers:
+        if layer not in sums.scores:
+            raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")
+    return {layer: sums.scores[layer].tolist() for layer in mixture.layers}
+
+
+def _scores_by_counts(mixture: Mixture, imatrix: PathLike | None) -> Scores:
+    matrix = read_imatrix(as_path(imatrix or "", "the importance matrix"))
+    found = {}
+    for layer in mixture.layers:
+        names = [f"blk.{layer}.ffn_{role}_exps.weight" for role in ("down", "up", "gate_up")]
+        entry = next((matrix.entries[name] for name in names if name in matrix.entries), None)
+        if entry is None or len(entry.counts) != mixture.count:
+            what = "has nothing on" if entry is None else f"counts {len(entry.counts)} experts in"
+            hint = "measure it with --nextn" if entry is None else "it is of another model, or of the legacy form"
+            raise ModelError(f"{matrix.path} {what} layer {layer}; the model has {mixture.count} experts", hint)
+        counts = np.asarray(entry.counts, np.float64)
+        if not np.isfinite(counts).all():
+            raise ModelError(f"{matrix.path} has a count that is no number in layer {layer}")
+        found[layer] = counts.tolist()
+    return found
