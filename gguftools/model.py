@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .files.checkpoint.folder import Checkpoint
     from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import EncodeAhead, Run
+    from .quantization.planning import Planner
     from .quantization.recipes import Recipe
     from .writing.pipeline import Resumable
     from .writing.report import QuantizeReport
@@ -264,8 +265,21 @@ def write_quantized(
 
     Raises FileError for no model.
     """
-    from .quantization.imatrix import ImportanceMatrix, usable_matrix
+    from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import write_recipes
+
+    planner = planner_of(model, recipes, imatrix, include, exclude, prune_layers, **planning)
+    planner.check_overrides(new)
+    read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
+    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors, encode)
+
+
+def planner_of(
+    model: Model, recipes: Sequence[Recipe], imatrix: PathLike | ImportanceMatrix | None = None,
+    include: Sequence[str] = (), exclude: Sequence[str] = (), prune_layers: Sequence[int] = (), **planning: Any,
+) -> Planner:  # fmt: skip
+    """What plans a model's outputs, one of each recipe; planning: of a Planner. Raises FileError for no model."""
+    from .quantization.imatrix import usable_matrix
     from .quantization.planning import Planner, without_layers
     from .quantization.stock import in_stock_formats
 
@@ -276,12 +290,7 @@ def write_quantized(
     stock = in_stock_formats(model.streamed(), recipes, model.path)
     layers = without_layers(model.metadata, stock.tensors, prune_layers)
     told = [*warnings, *stock.warnings]
-    planner = Planner(
-        model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning
-    )
-    planner.check_overrides(new)
-    read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
-    return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors, encode)
+    return Planner(model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning)
 
 
 def _mapping(name: str, given: Any) -> Mapping[str, Any]:

@@ -46,6 +46,7 @@ ORDER = (
     "gguftools.inspection",
     "gguftools.measurement",
     "gguftools.calibration",
+    "gguftools.provenance",
     "gguftools.conversion",
     "gguftools.demo",
     "gguftools.console",

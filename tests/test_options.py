@@ -87,7 +87,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--rounded-grids", "--fill", "--gptq-only", "--show-statistics", "--chat", "--with-output",
+    "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--show-statistics", "--chat", "--with-output",
 }  # fmt: skip
 
 

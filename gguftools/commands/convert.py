@@ -32,7 +32,7 @@ def convert(
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
     imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
-    threads: int | None = None, memory: Any = "512M",
+    manifest: bool = False, threads: int | None = None, memory: Any = "512M",
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
 ) -> None:  # fmt: skip
@@ -49,7 +49,8 @@ def convert(
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
             predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,
-            threads=threads, memory=memory, progress=progress, overwrite=overwrite, **extra,
+            threads=threads, memory=memory, progress=progress, overwrite=overwrite, manifest=manifest,
+            **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

@@ -52,6 +52,7 @@ def quantize(
     statistics: Annotated[
         bool | None, Option("--statistics/--no-statistics", help="Measure errors of every tensor (on with --json).")
     ] = None,
+    manifest: bool = False,
     threads: int | None = None, memory: Any = "512M",
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: bool = False,
@@ -112,7 +113,7 @@ def quantize(
             max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
             resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
-            progress=progress, overwrite=overwrite, reads=reads,
+            progress=progress, overwrite=overwrite, reads=reads, manifest=manifest,
         )  # fmt: skip
     print_report(report, json, resume)
     if report.search is not None and not json:

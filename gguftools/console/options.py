@@ -19,6 +19,7 @@ SHARED: Mapping[str, Any] = {
     "memory": "What running work may hold, such as 512M.",
     "reserve": "Slack in the header for later edits, as 64K.",
     "resume": "Go on where an interrupted run stopped.",
+    "manifest": "Also write OUTPUT.manifest.json: what decided the bytes, and digests.",
     "dry_run": "Say what would be written; write nothing.",
     "overwrite": "Replace what is there.",
     "json": "Print the result as JSON.",

@@ -129,8 +129,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [
         ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback"
-         " rounded_grids",
+         " rounded_grids manifest",
          "an adapter's own file has the adapter alone"),
+        ("manifest", "merge_lora predictor", "a manifest says nothing of these"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],
     "diff": [
@@ -159,9 +160,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("leave_output_tensor", "output_tensor_type", "output.weight stays as it is or gets another format"),
         ("include_weights", "exclude_weights", "weights are included or excluded"),
         ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
-        ("dry_run", "check_tensors resume statistics", "no tensor is read"),
+        ("dry_run", "check_tensors resume statistics manifest", "no tensor is read"),
         ("target_size", "target_bpw", "a file has one size"),
-        ("frontier", "target_size target_bpw gptq imatrix dry_run resume", "no model is written"),
+        ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "no model is written"),
         ("target_size", "imatrix pure", "the search measures the model as it is, and decides"),
         ("target_bpw", "imatrix pure", "the search measures the model as it is, and decides"),
     ],

@@ -17,6 +17,8 @@ from ..files.atomic import Reads, output_path
 from ..files.checkpoint.folder import Checkpoint
 from ..files.naming import is_remote
 from ..model import open_to_convert, write_plain
+from ..provenance.parameters import Opening, Parameters
+from ..provenance.recording import Described, Recording
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
@@ -38,7 +40,8 @@ def convert(
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None, fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (), **quantizing: Any,
+    progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (),
+    manifest: bool = False, **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
     """Convert a Hugging Face checkpoint to GGUF.
 
@@ -55,7 +58,7 @@ def convert(
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
     many, tensor): called now and then. overwrite: replace an output that exists. reads: more files that must not be the
-    output.
+    output. manifest: also write OUTPUT.manifest.json, which says what decided the bytes, with their digests.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
@@ -69,6 +72,8 @@ def convert(
             as_path(given, what)
     as_path(source, "the model")
     as_count(reserve, "reserve", 0)
+    if manifest and (lora is not None or merge_lora or predictor is not None):
+        raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
     read = Reads().also([source, lora, *adapters, predictor, *reads])
     run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
     if lora is not None:
@@ -91,19 +96,29 @@ def convert(
         threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
         raise OptionError(f"{wanted} is written without importance", "leave out --imatrix, or name a recipe: Q4_K_M")
+    described = Described(source, Opening(pre, embed_tokenizer)) if manifest else None
     if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
             model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
-            overwrite=overwrite, reads=read.paths, **quantizing,
+            overwrite=overwrite, reads=read.paths, manifest=described or False, **quantizing,
         )  # fmt: skip
     kept = resume or model.origin.remote
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
     warnings = left_behind([path], resume)
+    instead = of_source if instead == "AUTO" else instead
+    recording = None
+    if described is not None:
+        parameters = Parameters(opening=described.opening, reserve=reserve)
+        if wanted == EXACT:
+            parameters = replace(parameters, fallback=instead, rounded_grids=rounded_grids)
+        recording = Recording(described, model, parameters, None, run)
+        recording.check([path])
     if wanted == EXACT:
-        instead = of_source if instead == "AUTO" else instead
-        return write_exact(model, path, instead, run, reserve, resumable, warnings, rounded_grids)
-    return write_plain(model, path, wanted, run, reserve, resumable, warnings)
+        report = write_exact(model, path, instead, run, reserve, resumable, warnings, rounded_grids)
+    else:
+        report = write_plain(model, path, wanted, run, reserve, resumable, warnings)
+    return report if recording is None else recording.write(report, [wanted])
 
 
 def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: bool) -> None:

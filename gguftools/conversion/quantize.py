@@ -15,6 +15,8 @@ from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..files.atomic import atomic_output, check_target
 from ..model import Model, opened, write_quantized
+from ..provenance.parameters import Parameters, Texts, overridden_values
+from ..provenance.recording import Described, Recording, described_as
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.outputs import Run, output_paths
 from ..quantization.planning import Splitting, pairs
@@ -39,6 +41,7 @@ def quantize(
     dry_run: bool = False, resume: bool = False, statistics: bool = False,
     threads: int | None = None, memory: int = DEFAULT_MEMORY, progress: Progress | None = None,
     executor: Executor | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (),
+    manifest: bool | Described = False,
 ) -> QuantizeReport:  # fmt: skip
     """Write `source` once for each recipe, reading it once.
 
@@ -61,7 +64,8 @@ def quantize(
     say what would be written. resume: go on from what an interrupted run left. statistics: measure errors. threads:
     default all processors. memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and
     then. executor: runs the tasks instead of own threads. overwrite: replace outputs that exist. reads: files that
-    options come from, which must not be an output.
+    options come from, which must not be an output. manifest: write OUTPUT.manifest.json, too: what decided its bytes,
+    and their digests (`provenance.manifest`).
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = as_texts(recipes, "recipes")
@@ -77,6 +81,7 @@ def quantize(
     if not chosen and target is None:
         raise OptionError("no recipe is named", "`gguftools quantize --list-recipes` shows them")
     model = opened(source)
+    described = described_as(source, manifest, dry_run)
     options = replace(options or Options(), rules=(*pairs(rules), *(options.rules if options else ())))
     if resume and not model.is_as_opened:
         problem = f"what {model.path} was made of is not recorded, so that nothing tells whether a run can be taken up"
@@ -95,6 +100,17 @@ def quantize(
         splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,
         allow_missing_experts=allow_missing_experts, no_fallback=no_fallback,
     )  # fmt: skip
+    recording = None
+    if described is not None:
+        values = as_mapping(override, "override")
+        same = Parameters(
+            opening=described.opening, options=options, splitting=Splitting(keep_split, max_size, max_tensors),
+            include_weights=tuple(include_weights), exclude_weights=tuple(exclude_weights),
+            prune_layers=tuple(prune_layers), override=overridden_values(model.metadata, values), reserve=reserve,
+            gptq=None if feedback is None else Texts(feedback.own_texts, feedback.n_ctx, feedback.chunks),
+        )  # fmt: skip
+        recording = Recording(described, model, same, feedback, run)
+        recording.check(paths)
     found = None
     if target is not None:
         calibration = searched_on or feedback or Calibration()
@@ -104,6 +120,8 @@ def quantize(
         chosen, paths, run, imatrix, include_weights, exclude_weights, prune_layers, check_tensors=check_tensors,
         dry_run=dry_run, encode=None if feedback is None else with_feedback(model, feedback, progress),
     )  # fmt: skip
+    if recording is not None:
+        report = recording.write(report, chosen, imatrix)
     if found is None:
         return report
     if not dry_run:

@@ -26,6 +26,7 @@ from .locks import State, held, is_named, lock, open_to_lock, state_of
 
 log = logging.getLogger(__name__)
 MORE_SPACE = "free some space, or write elsewhere"
+MANIFEST, MANIFEST_SCHEMA = ".manifest.json", "gguftools-manifest/"
 PROC_FD = "/proc/self/fd/{}"
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
@@ -189,8 +190,17 @@ def _give_name(file: Unnamed) -> None:
         if file.path is None:
             file.path = _temporary_name(file.target)
             _link_open(file.fd, file.path)
+        _remove_manifest(file.target)
         file.path.replace(file.target)
         file.path = None
+
+
+def _remove_manifest(target: Path) -> None:
+    """Remove what says how a file was made that is about to be replaced: it would say so of another."""
+    path = target.with_name(target.name + MANIFEST)
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+        if MANIFEST_SCHEMA in file.read(1 << 8):  # ours
+            path.unlink()
 
 
 def _name_new(file: Unnamed) -> None:

@@ -112,13 +112,17 @@ class TranscodingReport(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputReport:
-    """One recipe's output: a file, or a split set whose first shard is `file`. nbytes: of all its files."""
+    """One recipe's output: a file, or a split set whose first shard is `file`. nbytes: of all its files.
+
+    manifest: what says how it was made, where that was asked for.
+    """
 
     recipe: str
     file: Path
     files: tuple[Path, ...]
     nbytes: int
     tensors: tuple[TensorReport, ...]
+    manifest: Path | None = None
 
     @property
     def bits_per_weight(self) -> float:
@@ -142,6 +146,7 @@ class OutputReport:
         return {
             "recipe": self.recipe, "file": str(self.file), "files": [str(path) for path in self.files],
             "bytes": self.nbytes, "bits_per_weight": self.bits_per_weight,
+            **({"manifest": str(self.manifest)} if self.manifest else {}),
             "types": {name: {"tensors": n, "bytes": size} for name, (n, size) in self.by_format().items()},
             "tensors": [tensor.as_dict() for tensor in self.tensors],
         }  # fmt: skip

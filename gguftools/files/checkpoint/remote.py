@@ -40,6 +40,7 @@ from .safetensors import data_edges, header_size, tensors_of
 COMMIT = re.compile(r"\w[\w.-]{0,63}")
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 NAME = re.compile(r"hf://(\w[\w.-]*)/(\w[\w.-]*?)/?(?:@(.+))?")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 SMALL_SUFFIXES = (".json", ".jinja", ".md", ".model", ".tiktoken", ".txt")
 SMALL_FILE = 256 << 20  # more than any tokenizer has
 MAX_PAGES = 50  # of a listing; the hub's have a thousand files each
@@ -61,7 +62,10 @@ NETWORK_ERRORS = (OSError, *HfHubHTTPError.__bases__)
 
 @dataclass(frozen=True)
 class Repository:
-    """One commit of a model's repository. name: as the user wrote it. sizes: of the files that were listed."""
+    """One commit of a model's repository. name: as the user wrote it. sizes: of the files that were listed.
+
+    digests: SHA-256 of those that the hub says it of, as it keeps large files under that name.
+    """
 
     name: str
     org: str
@@ -69,6 +73,7 @@ class Repository:
     commit: str
     endpoint: str
     sizes: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def repo(self) -> str:
@@ -96,6 +101,9 @@ class Repository:
                 found[name] = size
                 if size is not None:
                     self.sizes[f"{folder}/{name}" if folder else name] = size
+                    large = known.get("lfs")
+                    if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
+                        self.digests[f"{folder}/{name}" if folder else name] = str(large["oid"])
             if not url:
                 return found
         raise FileError(f"{self.name}: {self.endpoint} lists files without end")
@@ -284,6 +292,22 @@ def _connect(name: str) -> Repository:
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise FileError(f"{name}: {endpoint} does not say which commit that is")
     return Repository(name, org, model, commit, endpoint)
+
+
+def listed_files(name: str, commit: str) -> list[tuple[str, int, str | None]]:
+    """Name, bytes and (where the hub says it) SHA-256 of each file that a model of a repository is read from.
+
+    name: as the user wrote it. Raises FileError.
+    """
+    repository = replace(_connect(f"{name.partition('@')[0].rstrip('/')}@{commit}"), name=name)
+    names = repository.listing()
+    if TEMPLATES in names and names[TEMPLATES] is None:
+        repository.listing(TEMPLATES)
+    read = (*SMALL_SUFFIXES, ".safetensors")
+    return [
+        (file, size, repository.digests.get(file))
+        for file, size in sorted(repository.sizes.items()) if file.endswith(read)
+    ]  # fmt: skip
 
 
 def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileError:

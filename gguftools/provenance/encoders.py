@@ -1,0 +1,93 @@
+"""Which encoders these are: digests of their source text, so that bytes of another version are not taken for damage."""
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from quants.format import format_named
+
+NOT_ENCODING = ("quants.errors", "quants.spelling", "quants.arguments", "quants.tensor", "quants.compilation")
+BY_ITSELF = "0" * 64  # of a format whose source nobody has
+
+
+@cache
+def encoder_digest(form: str) -> str:
+    """SHA-256 of the source text that encodes a format: its own file, its codec, and what these import of ours."""
+    own = format_named(form)
+    begin = [f"quants.formats.{form.lower()}", *([own.codec] if own.codec else [])]
+    digest = hashlib.sha256()
+    modules = sorted(_closure(begin))
+    for name in modules:
+        digest.update(f"{name}\n".encode())
+        digest.update(_source(name) or b"")
+        digest.update(b"\0")
+    return digest.hexdigest() if modules else BY_ITSELF
+
+
+def encoder_digests(forms: Iterable[str]) -> dict[str, str]:
+    """The digest of each format's encoder."""
+    return {form: encoder_digest(form) for form in sorted(set(forms))}
+
+
+@cache
+def conversion_digest() -> str:
+    """SHA-256 of what makes a checkpoint's tensors and keys those of a GGUF file: all of the package `archs`."""
+    digest = hashlib.sha256()
+    folder = Path(str(files("archs")))
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".json")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
+        digest.update(path.read_bytes())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def builder() -> dict[str, str]:
+    """Versions of the programs that decide bytes."""
+    from importlib.metadata import version
+
+    own: str = sys.modules["gguftools"].__version__  # the package itself imports from here
+    return {"gguftools": own, "numba": version("numba"), "numpy": version("numpy")}
+
+
+def _closure(modules: Iterable[str]) -> set[str]:
+    """Modules, and all that they import of their own packages and of `quants`."""
+    found: set[str] = set()
+    left = list(modules)
+    packages = {"quants", *(name.partition(".")[0] for name in left)}
+    while left:
+        name = left.pop()
+        if name in found or name in NOT_ENCODING or (source := _source(name)) is None:
+            continue
+        found.add(name)
+        left += [each for each in _imported(name, source) if each.partition(".")[0] in packages]
+    return found
+
+
+def _imported(module: str, source: bytes) -> Iterator[str]:
+    """The names that a module's source imports; those that are no modules find no source."""
+    here = module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = here[: len(here) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *filter(None, [node.module])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _source(module: str) -> bytes | None:
+    """The source text of a module; None where it is none, or a package, or has no text."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py") or spec.submodule_search_locations:
+        return None
+    return Path(spec.origin).read_bytes()

@@ -1,0 +1,227 @@
+"""Arguments that decide an output's bytes, as plain data in a manifest, and back again."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from archs.metadata import Metadata, Value
+from archs.values import GgufType, value_of
+from quants.errors import FileError
+from quants.format import format_named
+from quants.spelling import quote
+
+from ..metadata.text import plain as plain_value
+from ..quantization.planning import Splitting
+from ..quantization.recipes import RECIPES, Options, Recipe
+
+LONGEST_RULE = 300
+MOST_RULES, MOST_LISTED = 1 << 17, 1 << 16
+ESCAPE, CLASS = re.compile(r"\\."), re.compile(r"\[\^?\]?[^\]]*\]")
+MOST_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a checkpoint became a model: see `model.open_to_convert`."""
+
+    pre: str | None = None
+    embed_tokenizer: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"pre": self.pre, "embed_tokenizer": self.embed_tokenizer}
+
+
+class Texts(NamedTuple):
+    """How texts were read that weights were encoded by: see `calibration.texts.Calibration`."""
+
+    own_texts: bool
+    n_ctx: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What decided the bytes of an output beside its source, matrix and texts.
+
+    recipe: what was wanted, or outtype: of a plain conversion, one of F32, F16, BF16, Q8_0, EXACT. The rest are the
+    arguments of `convert` and `quantize` of these names. gptq: of the texts that weights were encoded by.
+    """
+
+    outtype: str | None = None
+    recipe: Recipe | None = None
+    opening: Opening = field(default_factory=Opening)
+    options: Options = field(default_factory=Options)
+    splitting: Splitting = field(default_factory=Splitting)
+    include_weights: tuple[str, ...] = ()
+    exclude_weights: tuple[str, ...] = ()
+    prune_layers: tuple[int, ...] = ()
+    override: tuple[tuple[str, Value], ...] = ()
+    reserve: int = 0
+    gptq: Texts | None = None
+    fallback: str = "AUTO"
+    rounded_grids: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; what is as it is by itself is left out."""
+        options, cut = self.options, self.splitting
+        plain: dict[str, Any] = {
+            "operation": "convert" if self.recipe is None else "quantize", "outtype": self.outtype,
+            "recipe": None if self.recipe is None else _recipe_dict(self.recipe), **self.opening.as_dict(),
+            "pure": options.pure, "output_tensor_type": options.output_type,
+            "token_embedding_type": options.token_embedding_type, "leave_output_tensor": options.leave_output,
+            "rules": [list(rule) for rule in options.rules], "keep_split": cut.keep, "max_size": cut.max_bytes,
+            "max_tensors": cut.max_tensors, "include_weights": list(self.include_weights),
+            "exclude_weights": list(self.exclude_weights), "prune_layers": list(self.prune_layers),
+            "override": {key: _value_dict(value) for key, value in self.override}, "reserve": self.reserve,
+            "gptq": None if self.gptq is None else self.gptq._asdict(),
+            "fallback": None if self.fallback == "AUTO" else self.fallback, "rounded_grids": self.rounded_grids,
+        }  # fmt: skip
+        return {key: value for key, value in plain.items() if value not in (None, False, 0, [], {})}
+
+
+def _value_dict(value: Value) -> dict[str, Any]:
+    return {"type": str(value.gguf_type), "value": plain_value(value)}
+
+
+def _recipe_dict(recipe: Recipe) -> dict[str, Any]:
+    if not recipe.rules:
+        return {"name": recipe.name}
+    return {"name": recipe.name, "file_type": recipe.file_type, "default": recipe.default,
+            "rules": [list(rule) for rule in recipe.rules]}  # fmt: skip
+
+
+def overridden_values(metadata: Metadata, override: Mapping[str, Any]) -> tuple[tuple[str, Value], ...]:
+    """Metadata to set, with the types that it gets."""
+    return tuple(
+        (key, data if isinstance(data, Value) else value_of(key, data, metadata.type_for(key, data)))
+        for key, data in override.items()
+    )
+
+
+def parameters_of(found: Mapping[str, Any], what: str) -> Parameters:
+    """What a manifest's parameters say; what: the file, for messages. Raises FileError, FormatError."""
+    read = _Reader(found, what)
+    operation = read.text("operation", "")
+    if operation not in ("convert", "quantize"):
+        raise read.error("operation", operation, "convert or quantize")
+    outtype, recipe = read.optional("outtype"), read.recipe()
+    if (outtype is None) is (recipe is None) or (recipe is None) is (operation == "quantize"):
+        raise read.error("recipe", found.get("recipe"), "what the operation makes")
+    if outtype is not None and outtype not in ("F32", "F16", "BF16", "Q8_0", "EXACT"):
+        raise read.error("outtype", outtype, "a type of conversions")
+    options = Options(
+        read.flag("pure"), read.form("output_tensor_type"), read.form("token_embedding_type"),
+        read.flag("leave_output_tensor"), read.rules(found.get("rules", []), "rules"),
+    )  # fmt: skip
+    sizes = read.number("max_size") or None, read.number("max_tensors") or None
+    return Parameters(
+        outtype, recipe, Opening(read.optional("pre"), read.flag("embed_tokenizer")), options,
+        Splitting(read.flag("keep_split"), *sizes), read.texts("include_weights"), read.texts("exclude_weights"),
+        read.numbers("prune_layers"), read.override(), read.number("reserve", 1 << 30), read.gptq(),
+        read.optional("fallback") or "AUTO", read.flag("rounded_grids"),
+    )  # fmt: skip
+
+
+class _Reader:
+    """Parameters by name, each of the type that it must have."""
+
+    def __init__(self, found: Mapping[str, Any], what: str) -> None:
+        self.found, self.what = found, what
+
+    def error(self, key: str, found: Any, wanted: str) -> FileError:
+        shown = "missing" if found is None else quote(found if isinstance(found, (str, bool)) else str(found)[:60])
+        problem = f"{self.what}: parameters.{key} is {shown}; {wanted} was expected"
+        return FileError(problem, "it is not as it was written")
+
+    def flag(self, key: str) -> bool:
+        given = self.found.get(key, False)
+        if not isinstance(given, bool):
+            raise self.error(key, given, "true or false")
+        return given
+
+    def text(self, key: str, default: str | None = None, found: Any = None) -> str:
+        given = self.found.get(key, default) if found is None else found
+        if not isinstance(given, str) or len(given) > 1000:
+            raise self.error(key, given, "a text")
+        return given
+
+    def optional(self, key: str) -> str | None:
+        return None if self.found.get(key) is None else self.text(key)
+
+    def form(self, key: str) -> str | None:
+        given = self.optional(key)
+        return None if given is None else format_named(given).name
+
+    def number(self, key: str, most: int = 1 << 60, found: Any = None) -> int:
+        given = self.found.get(key, 0) if found is None else found
+        if type(given) is not int or not 0 <= given <= most:
+            raise self.error(key, given, f"a whole number from 0 to {most}")
+        return given
+
+    def listed(self, key: str) -> Sequence[Any]:
+        given = self.found.get(key, [])
+        if not isinstance(given, list) or len(given) > MOST_LISTED:
+            raise self.error(key, given, "a list")
+        return given
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self.text(key, found=each if isinstance(each, str) else [each]) for each in self.listed(key))
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        return tuple(self.number(key, 1 << 20, [each] if each is None else each) for each in self.listed(key))
+
+    def rules(self, given: Any, key: str) -> tuple[tuple[str, str], ...]:
+        if not isinstance(given, list) or len(given) > MOST_RULES:
+            raise self.error(key, given, "a list of rules")
+        rules = []
+        for rule in given:
+            if not isinstance(rule, list) or len(rule) != 2 or not all(isinstance(each, str) for each in rule):
+                raise self.error(key, rule, "a regular expression and a format")
+            if not is_quick(rule[0]):
+                raise self.error(key, rule[0], "a regular expression that cannot take long")
+            rules.append((rule[0], format_named(rule[1]).name))
+        return tuple(rules)
+
+    def recipe(self) -> Recipe | None:
+        given = self.found.get("recipe")
+        if given is None:
+            return None
+        if not isinstance(given, dict) or not isinstance(given.get("name"), str) or len(given["name"]) > 255:
+            raise self.error("recipe", given, "an object with a name")
+        if "rules" not in given:
+            if given["name"] not in RECIPES:
+                raise self.error("recipe", given["name"], "a recipe that this version has")
+            return RECIPES[given["name"]]
+        rules, number = self.rules(given["rules"], "recipe"), given.get("file_type")
+        default = format_named(self.text("recipe", found=given.get("default") or "")).name
+        known = None if number is None else self.number("recipe", 1 << 16, number)
+        return Recipe(given["name"], known, default, 0.0, "", rules=rules)
+
+    def override(self) -> tuple[tuple[str, Value], ...]:
+        given = self.found.get("override", {})
+        if not isinstance(given, dict):
+            raise self.error("override", given, "an object")
+        pairs = []
+        for key, each in given.items():
+            if not isinstance(each, dict) or set(each) != {"type", "value"} or not isinstance(each["type"], str):
+                raise self.error("override", key, "a key with its type and value")
+            pairs.append((key, value_of(key, each["value"], GgufType.named(each["type"]))))
+        return tuple(pairs)
+
+    def gptq(self) -> Texts | None:
+        given = self.found.get("gptq")
+        if given is None:
+            return None
+        if not isinstance(given, dict) or not isinstance(given.get("own_texts"), bool):
+            raise self.error("gptq", given, "an object with own_texts, n_ctx and chunks")
+        sizes = (self.number("gptq", 1 << 30, given.get(key) or -1) for key in ("n_ctx", "chunks"))
+        return Texts(given["own_texts"], *sizes)
+
+
+def is_quick(pattern: str) -> bool:
+    """Whether a stranger's expression is one that no name can make take long: no repeated group, and few repeats."""
+    if len(pattern) > LONGEST_RULE:
+        return False
+    plain = CLASS.sub("x", ESCAPE.sub("x", pattern))
+    return not re.search(r"\)[*+{]", plain) and sum(map(plain.count, "*+{")) <= MOST_REPEATS

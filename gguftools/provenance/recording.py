@@ -1,0 +1,214 @@
+"""Writing a manifest: digests of what an output was made of, and of what it became, read back from the disk."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from quants.arguments import PathLike
+from quants.errors import FileError, OptionError
+
+from ..calibration.texts import Calibration
+from ..files.atomic import atomic_output, check_target
+from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.locks import held
+from ..files.naming import is_remote
+from ..model import Model, stored_file
+from ..quantization.imatrix import ImportanceMatrix, read_imatrix
+from ..quantization.outputs import Run
+from ..quantization.planning import Splitting
+from ..quantization.recipes import Recipe
+from ..writing.report import OutputReport, QuantizeReport
+from ..writing.row_blocks import Progress
+from .encoders import builder, conversion_digest, encoder_digests
+from .hashing import ByteRange, file_digest, range_digests, size_of
+from .manifest import FileRecord, Manifest, MatrixRecord, SourceRecord, TensorRecord, manifest_path, public_name
+from .parameters import Opening, Parameters
+
+SMALL_SUFFIXES = (".json", ".jinja", ".md", ".model", ".tiktoken", ".txt")  # of a checkpoint: what is read but weights
+TEMPLATES = "additional_chat_templates"
+
+
+class Described(NamedTuple):
+    """What a manifest calls the source of a run: as the user named it, and how a checkpoint became a model."""
+
+    source: PathLike
+    opening: Opening = Opening()
+
+
+def described_as(source: PathLike | Model, manifest: bool | Described, dry_run: bool) -> Described | None:
+    """What a manifest calls a source; None where none is wanted.
+
+    Raises OptionError for a Model that no file holds as it is, and for a run that writes nothing.
+    """
+    if not manifest:
+        return None
+    if dry_run:
+        raise OptionError("a run that writes nothing has no manifest", "leave out manifest or dry_run")
+    if isinstance(manifest, Described):
+        return manifest
+    if not isinstance(source, Model):
+        return Described(source)
+    if source.file is None:
+        problem = f"what {source.path} was made of is not recorded, so that no manifest could say it"
+        raise OptionError(problem, "leave out manifest, or name the file or folder itself")
+    return Described(stored_file(source))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The manifests of a run's outputs, which have a source in common.
+
+    described, model: the source. parameters: all but the recipe. calibration: texts that weights were encoded by.
+    """
+
+    described: Described
+    model: Model
+    parameters: Parameters
+    calibration: Calibration | None
+    run: Run
+
+    def check(self, outputs: Iterable[Path]) -> None:
+        """Raise what refuses the manifests, before any work."""
+        for output in outputs:
+            first = output.name.removesuffix(".gguf") + "-00001-of-*.gguf"
+            beside = sorted(output.parent.glob(manifest_path(Path(first)).name))
+            for path in (manifest_path(output), *(beside if self.parameters.splitting != Splitting() else ())):
+                check_target(path, self.run.reads, self.run.overwrite)
+
+    def write(
+        self, report: QuantizeReport, recipes: Sequence[Recipe | str],
+        imatrix: PathLike | ImportanceMatrix | None = None,
+    ) -> QuantizeReport:  # fmt: skip
+        """Write the manifest of each output, and return the report with their paths.
+
+        recipes: of each output, or the type of a plain conversion. Raises FileError, also where another program
+        replaced a file meanwhile.
+        """
+        run = self.run
+        source = source_record(self.described.source, self.model, run.threads, run.progress)
+        matrix = matrix_record(imatrix)
+        texts = () if self.calibration is None else tuple(text_records(self.calibration))
+        run.reads.check_unchanged()
+        outputs = []
+        for output, recipe in zip(report.outputs, recipes, strict=True):
+            parameters = replace(
+                self.parameters, **({"outtype": recipe} if isinstance(recipe, str) else {"recipe": recipe})
+            )
+            with ExitStack() as stack:
+                for each in output.files:
+                    stack.enter_context(held(each))  # so that no other run replaces what is described
+                outputs.append(self._write(output, parameters, source, matrix, texts))
+        return replace(report, outputs=tuple(outputs))
+
+    def _write(
+        self, output: OutputReport, parameters: Parameters, source: SourceRecord, matrix: MatrixRecord | None,
+        texts: tuple[FileRecord, ...],
+    ) -> OutputReport:  # fmt: skip
+        file, path = open_gguf(output.file), manifest_path(output.file)
+        wanted = {each.name: (each.shape, each.format) for each in output.tensors}
+        if {name: (each.shape, each.format.name) for name, each in file.tensors.items()} != wanted:
+            raise FileError(f"{output.file} was replaced by another program meanwhile", "it has no manifest")
+        fed = frozenset(each.name for each in output.tensors if each.feedback is not None)
+        files, tensors = stored_records(file, self.run.threads, self.run.progress, fed)
+        converter = conversion_digest() if self.model.file is None else None
+        encoders = encoder_digests(each.format.name for each in file.tensors.values() if not each.format.dialect)
+        manifest = Manifest(
+            builder(), encoders, converter, source, parameters.as_dict(), files, tensors, matrix, texts
+        )
+        reads = replace(self.run.reads, states={**self.run.reads.states, **file.states})
+        with atomic_output(path, "w", self.run.overwrite, reads) as text:
+            text.write(manifest.text())
+        return replace(output, manifest=path)
+
+
+def stored_records(
+    file: GgufFile, threads: int | None = None, progress: Progress | None = None, fed: frozenset[str] = frozenset()
+) -> tuple[tuple[FileRecord, ...], tuple[TensorRecord, ...]]:
+    """Digests of a file, or a split set, and of each tensor's bytes. fed: tensors encoded by texts. Raises FileError.
+    """
+    whole = [ByteRange(part.path, 0, part.file_size, part.path.name) for part in file.parts]
+    tensors = [(number, name) for number, part in enumerate(file.parts) for name in part.tensors]
+    ranges = [tensor_range(file, number, name) for number, name in tensors]
+    digests = range_digests([*whole, *ranges], threads, progress)
+    files = tuple(
+        FileRecord(part.path.name, part.file_size, digest) for part, digest in zip(file.parts, digests, strict=False)
+    )
+    found = []
+    for (number, name), each, digest in zip(tensors, ranges, digests[len(whole) :], strict=True):
+        tensor = file.parts[number].tensors[name]
+        found.append(TensorRecord(
+            name, number, each.begin, each.end - each.begin, tensor.format.name, tensor.shape, digest, name in fed,
+        ))  # fmt: skip
+    return files, tuple(found)
+
+
+def tensor_range(file: GgufFile, number: int, name: str) -> ByteRange:
+    """Where a tensor's bytes are in a shard."""
+    part = file.parts[number]
+    begin = part.offsets[name]
+    return ByteRange(part.path, begin, begin + part.tensors[name].nbytes, name)
+
+
+def source_record(
+    source: PathLike, model: Model, threads: int | None = None, progress: Progress | None = None,
+    largest: int | None = None,
+) -> SourceRecord:  # fmt: skip
+    """The files of a model, with their digests; largest: of files with more bytes, none. Raises FileError."""
+    name = public_name(source)
+    if is_remote(source):
+        from ..files.checkpoint.remote import listed_files
+
+        given, commit = str(source), next((made[1] for made in model.origin.recorded if len(made) == 2), "")
+        files = tuple(FileRecord(*each) for each in listed_files(given, commit))
+        return SourceRecord("hub", name.rstrip("/"), files, commit)
+    if model.file is not None:
+        paths, kind = [part.path for part in model.file.parts], "gguf"
+    else:
+        paths, kind = [*model.files, *_small_files(model.path)], "checkpoint"
+    ranges = [ByteRange(path, 0, size_of(path), path.name) for path in paths]
+    hashed = [each for each in ranges if largest is None or each.end <= largest]
+    digests = dict(zip((each.path for each in hashed), range_digests(hashed, threads, progress), strict=True))
+    records = (FileRecord(_name_in(each.path, model.path), each.end, digests.get(each.path)) for each in ranges)
+    return SourceRecord(kind, name, tuple(sorted(records, key=lambda file: file.name)))
+
+
+def _small_files(folder: Path) -> list[Path]:
+    """What of a checkpoint's folder decides keys: configuration, tokenizer, templates, model card."""
+    found = [path for path in folder.iterdir() if path.suffix in SMALL_SUFFIXES and path.is_file()]
+    more = folder / TEMPLATES
+    return found + ([path for path in more.iterdir() if path.suffix == ".jinja"] if more.is_dir() else [])
+
+
+def _name_in(path: Path, folder: Path) -> str:
+    return f"{TEMPLATES}/{path.name}" if path.parent == folder / TEMPLATES else path.name
+
+
+def matrix_record(given: PathLike | ImportanceMatrix | None) -> MatrixRecord | None:
+    """An importance matrix: its file, where it is one, and a digest of its entries. Raises FileError."""
+    if given is None:
+        return None
+    if isinstance(given, ImportanceMatrix):
+        return MatrixRecord(None, values_digest(given))
+    path = Path(given)
+    return MatrixRecord(FileRecord(path.name, size_of(path), file_digest(path)), values_digest(read_imatrix(path)))
+
+
+def values_digest(matrix: ImportanceMatrix) -> str:
+    """SHA-256 of what a matrix says of each weight, whatever file holds it."""
+    found = hashlib.sha256()
+    for name, entry in sorted(matrix.entries.items()):
+        found.update(f"{name} {entry.sums.shape}\n".encode())
+        for values in (entry.sums, entry.counts):
+            found.update(np.ascontiguousarray(values, "<f4").tobytes())
+    return found.hexdigest()
+
+
+def text_records(calibration: Calibration) -> list[FileRecord]:
+    """The texts that weights were encoded by; those of the package too. Raises FileError."""
+    paths = [text.path for text in calibration.all_texts]
+    return [FileRecord(path.name, size_of(path), file_digest(path)) for path in paths]
