@@ -25,6 +25,9 @@ class TokenizerModel(Protocol):
     def encode(self, text: str, start: bool) -> list[int]:
         """Ids of a piece of text without special tokens. start: the piece begins the whole text."""
 
+    def piece(self, number: int) -> bytes:
+        """What a token adds to a text that has begun; of a control token what is written for it."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids in a row; control tokens as they are written."""
 
@@ -91,6 +94,10 @@ class Tokenizer:
         if skip_special:
             numbers = [number for number in numbers if self._tokens.types[number] != TokenType.CONTROL]
         return self._model.decode(numbers)
+
+    def piece(self, number: int) -> bytes:
+        """What a token adds to a text that has begun, which may be part of a character; a control token's own text."""
+        return self._model.piece(number)
 
     def text(self, number: int) -> str:
         """A token as the file writes it."""

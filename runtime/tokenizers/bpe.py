@@ -39,6 +39,9 @@ class BytePairs:
         ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
+    def piece(self, number: int) -> bytes:
+        return self._bytes_of(number)
+
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
 

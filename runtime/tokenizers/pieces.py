@@ -34,6 +34,9 @@ class Pieces:
         ids: list[int] = self._processor(prefix).encode(text)
         return [number if number < self.tokens.size else self._unknown for number in ids]
 
+    def piece(self, number: int) -> bytes:
+        return self._bytes_of(number)
+
     def decode(self, ids: Sequence[int]) -> str:
         text = b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
         begins = bool(ids) and self.tokens.types[ids[0]] == TokenType.NORMAL

@@ -28,6 +28,9 @@ class WordPieces:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         return ids
 
+    def piece(self, number: int) -> bytes:
+        return self._behind[number].encode()
+
     def decode(self, ids: Sequence[int]) -> str:
         if not ids:
             return ""

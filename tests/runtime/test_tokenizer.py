@@ -115,6 +115,14 @@ def test_contract(published: Any) -> None:
     assert tokenizer.decode([0xE2 + 3]) == "�"
 
 
+@pytest.mark.parametrize("name", ["llama-spm", "qwen2", "bert-bge"])
+def test_pieces_in_a_row_are_the_text(name: str, published: Any) -> None:
+    tokenizer = tokenizer_from_metadata(published(name))
+    ids = tokenizer.encode("a cat's 今天 🦙 and\t7 more", add_special=False)
+    assert b"".join(map(tokenizer.piece, ids)).decode().removeprefix(" ") == tokenizer.decode(ids)
+    assert name == "bert-bge" or any(len(tokenizer.piece(number).decode("utf-8", "ignore")) == 0 for number in ids)
+
+
 def test_ids_out_of_range_are_refused(published: Any) -> None:
     with pytest.raises(VocabularyError, match="50257 is no token: the vocabulary has 50257"):
         tokenizer_from_metadata(published("gpt-2")).decode([50257])

@@ -1,16 +1,19 @@
 """Chains of samplers as llama.cpp computes them, by ctypes from llama-cpp-python (extra `verify`).
 
-python -m tests.verify.sampling writes tests/data/sampling/chains.npz: random rows of logits, random options, and the
-probabilities that llama.cpp's samplers leave, put together as common_sampler_init of b11434 does. Each case is a text
-of four tokens: state goes from one row to the next with the token that llama.cpp drew.
+python -m tests.verify.sampling VOCABULARY.gguf... writes tests/data/sampling/chains.npz: random rows of logits, random
+options, and the probabilities that llama.cpp's samplers leave, put together as common_sampler_init of b11434 does. Each
+case is a text of four tokens: state goes from one row to the next with the token that llama.cpp drew. And, of the
+vocabularies named, breakers.json: what DRY takes from which token after some texts, with some breakers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ import numpy as np
 from ..conftest import DATA
 
 FILE = DATA / "sampling" / "chains.npz"
+BREAKERS = DATA / "sampling" / "breakers.json"
 CASES, STEPS, VOCABULARY = 250, 4, 256
 FEW = 500
 SCALE = 512  # logits are whole numbers divided by this, so that they are stored in 16 bits
@@ -186,5 +190,49 @@ def saved() -> Iterator[tuple[Case, list[tuple[int, np.ndarray, np.ndarray]]]]:
         yield case, [(int(tokens[place]), ids[place].astype(np.int64), p[place]) for place in places]
 
 
+TEXTS = (
+    "The cat sat on the mat. Then the cat sat on the",
+    "He said: go on, go on!\nHe said: go on, go on!\nHe said",
+    "* one *two* \"three\" * one *two* \"three\" * one",
+    "end of the road, END OF the road, end of the road, end of",
+    "今天。天气。很好。今天。天气。很",
+    "a---b---a---b---a---b-",
+)
+STOPS = ([], ["\n", ":", '"', "*"], ["sat on"], ["END OF", "--"], ["。"], ["the", "go on!"])
+
+
+def save_breakers(path: Path) -> list[dict[str, Any]]:
+    """Of each text and breakers the tokens, and what DRY takes from the logit of which."""
+    from llama_cpp import llama_cpp as llama
+
+    options = llama.llama_model_default_params()
+    options.vocab_only = True
+    model = llama.llama_model_load_from_file(str(path).encode(), options)
+    vocabulary = llama.llama_model_get_vocab(model)
+    size = llama.llama_vocab_n_tokens(vocabulary)
+    kind = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+    found = []
+    for text in TEXTS:
+        tokens = (llama.llama_token * 200)()
+        raw = text.encode()
+        history = tokens[: llama.llama_tokenize(vocabulary, raw, len(raw), tokens, 200, False, False)]
+        for breakers in STOPS:
+            texts = (ctypes.c_char_p * len(breakers))(*[each.encode() for each in breakers])
+            sampler = llama.llama_sampler_init_dry(vocabulary, 1.0, 1.75, 2, 64, texts, len(breakers))
+            for token in history:
+                llama.llama_sampler_accept(sampler, token)
+            data = np.zeros(size, kind)
+            data["id"] = np.arange(size)
+            array = llama.llama_token_data_array(data.ctypes.data_as(llama.llama_token_data_p), size, -1, False)
+            llama.llama_sampler_apply(sampler, ctypes.byref(array))
+            llama.llama_sampler_free(sampler)
+            less = {int(token): float(-data["logit"][token]) for token in np.flatnonzero(data["logit"])}
+            found.append({"vocabulary": path.stem, "history": history, "breakers": breakers, "less": less})
+    llama.llama_model_free(model)
+    return found
+
+
 if __name__ == "__main__":
     save(list(random_cases(CASES, seed=0)))
+    lines = [json.dumps(case, ensure_ascii=False) for path in sys.argv[1:] for case in save_breakers(Path(path))]
+    BREAKERS.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
