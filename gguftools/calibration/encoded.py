@@ -1,20 +1,20 @@
-"""Tensors that were encoded already, kept beside the output until it is written, also from one run to the next.
+"""What was encoded and measured already, kept beside the output until it is written, also from one run to the next.
 
-    NAME.encoded            their bytes, one tensor behind the other
+    NAME.encoded            bytes of tensors, one behind the other
     NAME.encoded.journal    one JSON line that says of what and how, then one for each tensor: [name, format, first
-                            byte, bytes, crc32, what was said of it]
+                            byte, bytes, crc32, what was said of it], and for each figure: {"figure": name, "is": …}
 
-A line is noted after the bytes were handed to the system, and these are compared with their sum before they are
-believed.
+A search has NAME.search in their place. A line is noted after the bytes were handed to the system, and these are
+compared with their sum before they are believed.
 """
 
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,64 +23,120 @@ from quants import Format, Tensor
 from quants.errors import FileError, GgufToolsError
 
 from ..files.atomic import Unfinished, explained, unfinished, write_at
-from ..writing.resume import JOURNAL
+from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
-ENCODED = ".encoded"
+ANEW = "run it without --resume to start anew"
+
+
+class Place(NamedTuple):
+    """Where the bytes of a tensor are."""
+
+    at: int
+    size: int
 
 
 class Encoded:
-    """tensors: those that are there, by name; remarks: what was said of each."""
+    """tensors: those that are there, by name; remarks: what was said of each; figures: what was measured."""
 
     def __init__(self, file: Unfinished) -> None:
         self.file, self.end = file, 0
         self.tensors: dict[str, Tensor] = {}
         self.remarks: dict[str, dict[str, Any]] = {}
+        self.figures: dict[str, Any] = {}
+        self._places: dict[str, Place] = {}
+        self._free: list[Place] = []
 
     def keep(self, like: Tensor, form: Format, raw: NDArray[np.uint8], remark: Mapping[str, Any]) -> Tensor:
-        """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of another. Raises FileError."""
-        data = np.ascontiguousarray(raw).reshape(-1).data
-        with explained(self.file.target, len(data)):
-            write_at(self.file.fd, data, self.end)
-            self.file.note([like.name, form.name, self.end, len(data), zlib.crc32(data), dict(remark)])
-        return self._add(like.name, like.shape, form, self.end, len(data), dict(remark))
+        """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of another. Raises FileError.
 
-    def _add(
-        self, name: str, shape: tuple[int, ...], form: Format, at: int, size: int, remark: dict[str, Any]
-    ) -> Tensor:
-        row_bytes, fd = form.row_bytes(shape[-1]), self.file.fd
+        They replace those that this name had.
+        """
+        data = np.ascontiguousarray(raw).reshape(-1).data
+        place = self._place_for(len(data))
+        with explained(self.file.target, len(data)):
+            write_at(self.file.fd, data, place.at)
+            self.file.note([like.name, form.name, *place, zlib.crc32(data), dict(remark)])
+        return self._add(like, form, place, dict(remark))
+
+    def note(self, figure: str, value: Any) -> None:
+        """Keep what was measured: plain data. Raises FileError."""
+        with explained(self.file.target, 0):
+            self.file.note({"figure": figure, "is": value})
+        self.figures[figure] = value
+
+    def drop_tensors(self) -> None:
+        """Forget all bytes, not the figures."""
+        os.ftruncate(self.file.fd, 0)
+        self.tensors, self.remarks, self._places, self._free, self.end = {}, {}, {}, [], 0
+
+    def _place_for(self, size: int) -> Place:
+        """The first gap that is large enough, or the end."""
+        gap = next((gap for gap in self._free if gap.size >= size), None)
+        if gap is None:
+            return Place(self.end, size)
+        self._free.remove(gap)
+        self._free.append(Place(gap.at + size, gap.size - size))
+        return Place(gap.at, size)
+
+    def _add(self, like: Tensor, form: Format, place: Place, remark: dict[str, Any]) -> Tensor:
+        name, row_bytes, fd = like.name, form.row_bytes(like.width), self.file.fd
 
         def read(start: int, stop: int) -> NDArray[np.uint8]:
-            data = os.pread(fd, (stop - start) * row_bytes, at + start * row_bytes)
+            data = bytearray()
+            while len(data) < (stop - start) * row_bytes:  # a call reads 2 GiB at most
+                wanted = (stop - start) * row_bytes - len(data)
+                more = os.pread(fd, min(READ_BACK, wanted), place.at + start * row_bytes + len(data))
+                if not more:
+                    raise FileError(f"{self.file.path} was made shorter while it was read", hint="run it again")
+                data += more
             return np.frombuffer(data, np.uint8).reshape(stop - start, row_bytes)
 
-        self.tensors[name] = Tensor(name, shape, form, read)
-        self.remarks[name], self.end = remark, max(self.end, at + size)
+        if name in self._places:
+            self._free.append(self._places[name])
+        self._places[name], self.tensors[name] = place, Tensor(name, like.shape, form, read)
+        self.remarks[name], self.end = remark, max(self.end, place.at + place.size)
         return self.tensors[name]
 
-    def restore(self, wanted: Mapping[str, tuple[Tensor, Format]]) -> None:
-        """Take what an earlier run kept of these tensors, as far as it is as it was written."""
+    def restore(self, wanted: Mapping[str, tuple[Tensor, Sequence[Format]]]) -> None:
+        """Take what an earlier run measured, and what it kept of these tensors, as far as that is as it was written."""
         for line in self.file.lines[1:]:
-            with suppress(ValueError, TypeError, KeyError):  # the line that a kill cut off
-                name, form_name, at, size, crc, remark = json.loads(line)
-                like, form = wanted[name]
-                if form.name != form_name or like.rows * form.row_bytes(like.width) != size:
+            with suppress(ValueError, TypeError, KeyError, OSError):  # the line that a kill cut off
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    self.figures[entry["figure"]] = entry["is"]
                     continue
-                if zlib.crc32(os.pread(self.file.fd, size, at)) == crc:
-                    self._add(name, like.shape, form, at, size, dict(remark))
+                name, form_name, at, size, crc, remark = entry
+                like, forms = wanted[name]
+                form = next((form for form in forms if form.name == form_name), None)
+                if form is None or like.rows * form.row_bytes(like.width) != size or self._crc(at, size) != crc:
+                    continue
+                self._add(like, form, Place(at, size), dict(remark))
+        self._free = []  # what has these bytes now may have been kept later
+
+    def _crc(self, at: int, size: int) -> int:
+        crc = 0
+        while size > 0:
+            data = os.pread(self.file.fd, min(READ_BACK, size), at)
+            if not data:
+                return -1
+            crc, at, size = zlib.crc32(data, crc), at + len(data), size - len(data)
+        return crc
 
 
 @contextmanager
-def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool) -> Iterator[Encoded]:
+def encoded_beside(
+    target: Path, head: Mapping[str, Any], resume: bool, suffix: str = ENCODED
+) -> Iterator[Encoded]:
     """Begin to keep tensors beside `target`, or take up what an earlier run kept; it is gone when the block ends well.
 
     head: what they are encoded from and how; "gguftools" in it. It stays for the next run after an error that another
     try may not end in.
     Raises FileError where another run is at work on it, or the earlier one did something else.
     """
-    with unfinished(target, ENCODED, ENCODED + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
+    with unfinished(target, suffix, suffix + JOURNAL, head, "gguftools", 0, overwrite=False) as file:
         if resume and file.lines and json.loads(file.lines[0]) != json.loads(json.dumps(head)):
             problem = f"{target} was begun from other files, on other texts or with other options"
-            raise FileError(problem, hint="run it without --resume to start anew")
+            raise FileError(problem, hint=ANEW)
         sizes = [0]
         with suppress(OSError):
             sizes.append(file.path.lstat().st_size)
@@ -88,6 +144,7 @@ def encoded_beside(target: Path, head: Mapping[str, Any], resume: bool) -> Itera
         if not (resume and file.lines):
             with explained(target, 0):
                 file.restart(head)
+            file.lines.clear()
         try:
             yield Encoded(file)
         except GgufToolsError as error:

@@ -45,8 +45,7 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
             "dampings": list(DAMPINGS), "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }  # fmt: skip
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:
-            if run.resume:
-                kept.restore({name: (item.tensor, item.format) for name, item in items.items()})
+            kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
             layers = planner.layers
             encode_layers(
                 model, layers.metadata, layers.tensors, items, windows, kept,

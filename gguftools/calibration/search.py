@@ -5,8 +5,10 @@ and what it costs in truth is measured on windows that were held back. Where gro
 was predicted, their gains are corrected, until no better choice comes of it.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,11 @@ from numpy.typing import NDArray
 from quants import Format, Tensor, format_named
 from quants.errors import OptionError
 
-from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.imatrix import ImportanceMatrix
+from .encoded import Encoded
 from .knapsack import Candidate, best_within, limits
-from .sensitivity import Judge, Sensitivities, encoded, measure
+from .sensitivity import Judge, Sensitivities, encoded_bytes, measure
 from .texts import Calibration, Windows, calibration_windows
 
 FITTED = 32  # windows that weights' inputs are taken from
@@ -56,9 +58,9 @@ class Search:
     probe: Judge
     sensitivities: Sensitivities
     matrix: ImportanceMatrix
+    kept: Encoded
     tell: Tell
     corrections: dict[str, float] = field(default_factory=dict)
-    _made: dict[str, Tensor] = field(default_factory=dict)
 
     def limits(self, size: Size) -> tuple[int, int]:
         """The fewest and the most bytes of all weights."""
@@ -89,69 +91,82 @@ class Search:
             if any(formats == each.formats for each in tried):
                 break
             self.tell(f"recipe {number + 1} of {rounds} at most")
-            made = self._encoded(formats)
             predicted = sum(each.cost for each in chosen.values())
             tried.append(Choice(formats, sum(each.nbytes for each in chosen.values()), predicted,
-                                self.judge.of_model(self._with(made))))  # fmt: skip
+                                self._divergence("held", formats)))  # fmt: skip
             if number + 1 < rounds and (number == 0 or tried[-1].measured <= tried[-2].measured):
-                self._correct(formats, made)
+                self._correct(formats)
             elif number:
                 break
         return min(tried, key=lambda each: each.measured)
 
-    def _correct(self, formats: Mapping[str, str], made: Mapping[str, Tensor]) -> None:
+    def _correct(self, formats: Mapping[str, str]) -> None:
         """Measure what each group costs where all others are rounded, too."""
         thought = self.sensitivities.by_group(formats)
-        whole = self.probe.of_model(self._with(made))
+        whole = self._divergence("probe", formats)
         groups = {part.weight: part.group for part in self.sensitivities.parts}
         for group, predicted in thought.items():
-            rest = {name: tensor for name, tensor in made.items() if groups[name] != group}
             if predicted <= 0:
                 continue
             self.tell(f"without {group}")
-            own = whole - self.probe.of_model(self._with(rest))
+            rest = {name: form for name, form in formats.items() if groups[name] != group}
+            own = whole - self._divergence("probe", rest)
             factor = float(np.clip(own / predicted, 1 / STRONGEST, STRONGEST))
             self.corrections[group] = factor
 
-    def _with(self, made: Mapping[str, Tensor]) -> Any:
+    def _divergence(self, windows: str, formats: Mapping[str, str]) -> float:
+        """What the model with some weights rounded is from itself, on the windows held back or those to probe by."""
+        figure = f"{windows} {digest_of(formats)}"
+        if figure not in self.kept.figures:
+            judge = self.judge if windows == "held" else self.probe
+            self.kept.note(figure, judge.of_model(self._rounded(formats)))
+        return float(self.kept.figures[figure])
+
+    def _rounded(self, formats: Mapping[str, str]) -> Any:
         from runtime.model import Model as RunningModel
 
+        made = {name: self._encoded(name, form) for name, form in formats.items()}
         return RunningModel(self.net.metadata, {**self.net.tensors, **made}, threads=self.net.threads)
 
-    def _encoded(self, formats: Mapping[str, str]) -> dict[str, Tensor]:
-        for name, form in formats.items():
-            before = self._made.get(name)
-            if before is None or before.format.name != form:
-                weights = self.matrix.entries[name].mean()
-                self._made[name] = encoded(self.net.tensors[name], format_named(form), weights, self.net.threads)
-        return dict(self._made)
+    def _encoded(self, name: str, form: str) -> Tensor:
+        tensor, found = self.net.tensors[name], self.kept.tensors.get(name)
+        if found is not None and found.format.name == form:
+            return found
+        wanted, weights = format_named(form), self.matrix.entries[name].mean()
+        return self.kept.keep(tensor, wanted, encoded_bytes(tensor, wanted, weights, self.net.threads), {})
 
 
 def searched(
-    model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor],
-    candidates: Mapping[str, Sequence[Format]], calibration: Calibration, threads: int, tell: Tell | None = None,
+    net: Any, candidates: Mapping[str, Sequence[Format]], windows: Windows, at_once: int, texts: Sequence[str],
+    kept: Encoded, tell: Tell,
 ) -> Search:  # fmt: skip
     """Measure what weights cost in each format.
 
-    metadata, tensors: of the model as it is written. candidates: formats of each weight. tell(where): what is done.
-    Raises what reading the texts does, ModelError for a model that cannot be run layer by layer.
+    net: the model as it is written, ready to run. candidates: formats of each weight. windows: see `windows_for`;
+    at_once: of them that run together; texts: where they are from. kept: has what an earlier run of this search
+    measured, and gets what this one does. tell(where): what is done.
+    Raises ModelError for a model that cannot be run layer by layer, FileError.
     """
     from runtime.layerwise import check_layerwise
-    from runtime.model import Model as RunningModel
 
-    tell = tell or (lambda where: None)
-    windows = calibration_windows(model, calibration)
-    windows = Windows(some_of(windows.fitted, FITTED), some_of(windows.held, HELD))
-    net = RunningModel(metadata, tensors, threads=threads)
     check_layerwise(net)
-    at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
-    tell("the model itself")
+    kept.restore({name: (net.tensors[name], forms) for name, forms in candidates.items()})
     judge = Judge(net, windows.held, at_once)
     probe = Judge(net, some_of(windows.held, PROBED), at_once)
-    sensitivities = measure(net, candidates, windows, probe, tell)
-    names = [text.name for text in calibration.all_texts]
-    matrix = sensitivities.matrix(names, len(windows.fitted), windows.fitted.shape[1])
-    return Search(net, candidates, windows, judge, probe, sensitivities, matrix, tell)
+    sensitivities = measure(net, candidates, windows, probe, kept, tell)
+    matrix = sensitivities.matrix(texts, len(windows.fitted), windows.fitted.shape[1])
+    return Search(net, candidates, windows, judge, probe, sensitivities, matrix, kept, tell)
+
+
+def windows_for(model: Model, calibration: Calibration) -> Windows:
+    """The windows that a search is done on. Raises what reading the texts does."""
+    windows = calibration_windows(model, calibration)
+    return Windows(some_of(windows.fitted, FITTED), some_of(windows.held, HELD))
+
+
+def digest_of(formats: Mapping[str, Any]) -> str:
+    """What tells a choice of formats from others."""
+    return sha256(json.dumps(sorted(formats.items())).encode()).hexdigest()
 
 
 def some_of(ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -7,10 +7,12 @@ windows; each weight's part of it is as large as its part of what changes in the
 alone. Small errors add up, so a unit of a weight's error costs the same in every format: its gain.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from quants.errors import ModelError
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.imatrix_entry import Entry
 from .choosing import Piece, loss, pieces_of
+from .encoded import Encoded
 from .feedback import EMBEDDING, HEAD, readers_of
 from .texts import Windows, split_evenly
 
@@ -37,6 +40,8 @@ Tell = Callable[[str], None]
 COARSE = "Q4_0"  # in which gains are measured: fits all rows that fit any candidate, and is quickly encoded
 SAMPLED_ROWS = 192  # of each piece, by which errors are estimated
 SPAN = 64  # rows that a thread encodes at once
+READ_AT_ONCE = 1 << 22  # values of a weight
+ENDS = "ends"  # what stands around the layers
 LOGITS = 1 << 25  # of the base that are kept at most: every so-manieth position is looked at
 WHOLE = ("Q8_0", "Q6_K", "Q5_K", "Q4_K", "IQ4_XS", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS")
 LEGACY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "IQ4_NL", "Q4_0")
@@ -77,6 +82,22 @@ class Sensitivities:
     parts: list[Part] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
 
+    def as_dict(self, first: int = 0) -> dict[str, Any]:
+        """Parts from the first-th on with their weights' entries, as plain data; `take` adds them to others."""
+        parts = self.parts[first:]
+        entries = {part.weight: self.entries[part.weight].sums for part in parts}
+        return {
+            "parts": [[part.weight, part.group, part.gain, dict(part.errors)] for part in parts],
+            "entries": {name: b64encode(sums.astype("<f4").tobytes()).decode() for name, sums in entries.items()},
+        }
+
+    def take(self, found: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Add what `as_dict` gave."""
+        self.parts += [Part(*values) for values in found["parts"]]
+        for name, text in found["entries"].items():
+            squares = np.frombuffer(b64decode(text), "<f4").astype(np.float32).reshape(-1, tensors[name].width)
+            self.entries[name] = Entry(squares, np.ones(len(squares), np.float32))
+
     def costs(self, corrections: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Weight → format → nats. corrections: factors of groups' gains."""
         found: dict[str, dict[str, float]] = {}
@@ -106,15 +127,18 @@ class Judge:
     """
 
     def __init__(self, net: "RunningModel", ids: NDArray[np.int64], at_once: int) -> None:
-        self.ids, self.at_once, self.threads = ids, at_once, net.threads
+        self.net, self.ids, self.at_once = net, ids, at_once
         windows, n_ctx = ids.shape
         positions = windows * (n_ctx - n_ctx // 2)
         vocabulary = net.tensors[HEAD if HEAD in net.tensors else EMBEDDING].shape[0]
         self.step = max(1, -(-positions * vocabulary // LOGITS))
-        self.base: list[Floats] = []
-        batches = self.begin(net)
-        self.carry(batches, net.network.layers)
-        self.base = [_log_probabilities(logits) for logits in self._logits(batches)]
+
+    @cached_property
+    def base(self) -> list[Floats]:
+        """The model's own predictions, a batch each: found when they are first needed."""
+        batches = self.begin(self.net)
+        self.carry(batches, self.net.network.layers)
+        return [_log_probabilities(logits) for logits in self._logits(batches)]
 
     def begin(self, net: "RunningModel") -> list["Batch"]:
         from runtime import layerwise
@@ -140,11 +164,10 @@ class Judge:
             for base, logits in zip(self.base, self._logits(batches), strict=True)
         )
 
-    def _logits(self, batches: Sequence["Batch"]) -> list[Floats]:
+    def _logits(self, batches: Iterable["Batch"]) -> Iterator[Floats]:
         from runtime.head import LazyLogits, head
         from runtime.kernels.blas import one_thread
 
-        found = []
         for batch in batches:
             with one_thread():
                 logits = head(batch.forward, batch.x.copy())
@@ -152,8 +175,8 @@ class Judge:
                     raise ModelError("a model that predicts no tokens has no divergence to search by")
                 x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)
                 some = x[:, batch.forward.length // 2 :: self.step].reshape(-1, x.shape[-1])
-                found.append(replace(logits, x=np.ascontiguousarray(some)).float32())
-        return found
+                found = replace(logits, x=np.ascontiguousarray(some)).float32()
+            yield found
 
 
 def _log_probabilities(logits: Floats) -> Floats:
@@ -173,8 +196,8 @@ def _mean(parts: Iterable[Doubles]) -> float:
     return max(float(np.concatenate(list(parts)).mean()), 0.0)
 
 
-def encoded(tensor: Tensor, form: Format, weights: Floats | None, threads: int) -> Tensor:
-    """The tensor in another format, in memory. weights: (experts, width), None for a plain encoder."""
+def encoded_bytes(tensor: Tensor, form: Format, weights: Floats | None, threads: int) -> NDArray[np.uint8]:
+    """The tensor in another format: (rows, bytes of a row). weights: (experts, width), None for a plain encoder."""
     from runtime.kernels.threads import parallel, spans
 
     raw = np.empty((tensor.rows, form.row_bytes(tensor.width)), np.uint8)
@@ -187,17 +210,19 @@ def encoded(tensor: Tensor, form: Format, weights: Floats | None, threads: int) 
             raw[here:end] = form.encode(tensor.float32(here, end), own)
 
     parallel(encode, spans(tensor.rows, SPAN), threads)
-    return Tensor(tensor.name, tensor.shape, form, lambda start, stop: raw[start:stop])
+    return raw
 
 
 def measure(
-    net: "RunningModel", candidates: Mapping[str, Sequence[Format]], windows: Windows, judge: Judge, tell: Tell
-) -> Sensitivities:
+    net: "RunningModel", candidates: Mapping[str, Sequence[Format]], windows: Windows, judge: Judge, kept: Encoded,
+    tell: Tell,
+) -> Sensitivities:  # fmt: skip
     """Walk through the model's layers. candidates: formats of each weight. tell(where): called at each layer.
 
-    Weights that no product saw get no part. Raises ModelError for a model that cannot be run layer by layer.
+    kept: has what an earlier run measured, and gets what this one does.
+    Weights that no product saw get no part. Raises ModelError for a model that cannot be run layer by layer, FileError.
     """
-    return _Walk(net, candidates, judge, tell).run(windows.fitted)
+    return _Walk(net, candidates, judge, kept, tell).run(windows.fitted)
 
 
 @dataclass
@@ -205,6 +230,7 @@ class _Walk:
     net: "RunningModel"
     candidates: Mapping[str, Sequence[Format]]
     judge: Judge
+    kept: Encoded
     tell: Tell
     found: Sensitivities = field(default_factory=Sensitivities)
 
@@ -213,21 +239,33 @@ class _Walk:
         from runtime.hessians import Hessians
 
         layers = self.net.network.layers
+        places = [layer.prefix.rstrip(".") for layer in layers]
+        if all(place in self.kept.figures for place in (*places, ENDS)):
+            for place in (*places, ENDS):
+                self.found.take(self.kept.figures[place], self.net.tensors)
+            return self.found
         fitted = layerwise.begin(self.net, split_evenly(ids, self.judge.at_once))
         probe, readers = self.judge.begin(self.net), None
-        for i, layer in enumerate(layers):
-            self.tell(layer.prefix.rstrip("."))
-            seen = Hessians(self.net.threads)
-            layerwise.advance(fitted, layer, seen)
-            if i == 0 and EMBEDDING in self.candidates:
+        for i, (layer, place) in enumerate(zip(layers, places, strict=True)):
+            self.tell(place)
+            seen, known = Hessians(self.net.threads), self.kept.figures.get(place)
+            reads = i == 0 and EMBEDDING in self.candidates
+            layerwise.advance(fitted, layer, seen if known is None or reads else None)
+            if reads:
                 readers = readers_of(self.net, layer, seen)
-            self._measure_layer(i, layer, probe, seen)
+            if known is None:
+                before = len(self.found.parts)
+                self._measure_layer(i, layer, probe, seen)
+                self.kept.note(place, self.found.as_dict(before))
+            else:
+                self.found.take(known, self.net.tensors)
             layerwise.advance(probe, layer)
         self.tell("output")
-        tied, seen = HEAD not in self.net.tensors, Hessians(self.net.threads)
+        tied, seen, before = HEAD not in self.net.tensors, Hessians(self.net.threads), len(self.found.parts)
         name = EMBEDDING if tied else HEAD
         layerwise.watch_head(fitted, name, seen)
         self._measure_ends(name, probe, seen, readers)
+        self.kept.note(ENDS, self.found.as_dict(before))
         return self.found
 
     def _measure_layer(self, i: int, layer: "Layer", probe: Sequence["Batch"], seen: "Hessians") -> None:
@@ -313,8 +351,9 @@ class _Walk:
         return pieces if sum(piece.stop - piece.start for piece in pieces) == rows else []
 
     def _coarse(self, tensor: Tensor) -> Tensor:
-        weights = self.found.entries[tensor.name].mean()
-        return encoded(tensor, format_named(COARSE), weights, self.net.threads)
+        form, weights = format_named(COARSE), self.found.entries[tensor.name].mean()
+        raw = encoded_bytes(tensor, form, weights, self.net.threads)
+        return replace(tensor, format=form, read=lambda start, stop: raw[start:stop])
 
     def _errors(self, tensor: Tensor, pieces: Sequence[Piece]) -> dict[str, float]:
         """By format, of the whole weight, from a sample of its rows."""
@@ -324,8 +363,8 @@ class _Walk:
         sums = [0.0] * len(forms)
         for piece in pieces:
             count = piece.stop - piece.start
-            values = tensor.float32(piece.start, piece.stop)
-            values = values[np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))]
+            picked = np.unique(np.linspace(0, count - 1, min(SAMPLED_ROWS, count)).astype(np.intp))
+            values = _rows_of(tensor, piece.start + picked)
             weights = np.maximum(piece.found.diagonal(), 0).astype(np.float32)
             losses = [0.0] * len(forms)
 
@@ -339,6 +378,18 @@ class _Walk:
             parallel(attempt, spans(len(forms), 1), self.net.threads)
             sums = [total + each * count / len(values) for total, each in zip(sums, losses, strict=True)]
         return {form.name: total for form, total in zip(forms, sums, strict=True)}
+
+
+def _rows_of(tensor: Tensor, rows: NDArray[np.intp]) -> Floats:
+    """These rows, in order, read with those between them but few of these at a time."""
+    step = max(1, READ_AT_ONCE // tensor.width)
+    found = []
+    for start in range(int(rows[0]), int(rows[-1]) + 1, step):
+        stop = min(start + step, int(rows[-1]) + 1)
+        some = rows[(rows >= start) & (rows < stop)]
+        if len(some):
+            found.append(tensor.float32(start, stop)[some - start])
+    return np.concatenate(found)
 
 
 def entry_of(pieces: Sequence[Piece], tensor: Tensor) -> Entry:

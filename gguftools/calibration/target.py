@@ -1,25 +1,33 @@
 """The recipe for a file of a wanted size."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from quants import Format, format_named
+from quants.arguments import thread_count
 from quants.errors import OptionError
 
+from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.imatrix import ImportanceMatrix
+from ..quantization.outputs import Run
 from ..quantization.recipe_texts import recipe_of, recipe_text, rules_for
 from ..quantization.recipes import Recipe, is_quantizable
 from ..writing.report import OutputReport, TensorReport
-from ..writing.row_blocks import Progress
+from ..writing.resume import SEARCHED, fingerprint
+from .encoded import encoded_beside
 from .knapsack import FULL
-from .search import Choice, Search, searched
+from .search import Choice, Search, digest_of, searched, windows_for
 from .sensitivity import candidates_for
 from .texts import Calibration
 
 PlanFor = Callable[[Recipe, ImportanceMatrix | None], OutputReport]
+VERSION = 1  # of how weights are measured: an earlier search of another one is not gone on with
 STEPS = 30  # of the progress, beside the layers
 LARGE = Recipe("target", 7, "Q8_0", 8.5, "what a search begins with")
 LEAST_BITS, MOST_BITS = 0.5, 32.0
@@ -156,21 +164,40 @@ def sizing(model: Model, plan: PlanFor, decided: Callable[[TensorReport], bool],
     return Sizing(base, found, model.origin.alignment)
 
 
+@contextmanager
 def measured(
-    model: Model, sizes: Sizing, calibration: Calibration, threads: int, progress: Progress | None
-) -> Search:
-    """Measure what the weights cost in each format; see `searched`. progress(done, of how many, what is done)."""
-    tensors = model.streamed()
-    layers = int(model.metadata.get(f"{model.architecture}.block_count", 1))
+    model: Model, sizes: Sizing, calibration: Calibration, run: Run, beside: Path | None = None
+) -> Iterator[Search]:
+    """Measure what the weights cost in each format; see `searched`. run: its threads, progress (done, of how many, what
+    is done), and whether to go on from an earlier run.
+
+    beside: an output that what is measured is kept beside, until the block ends well. None for a folder of the system.
+    Raises what reading the texts does, ModelError, FileError.
+    """
+    from runtime.model import Model as RunningModel
+
+    layers, threads = int(model.metadata.get(f"{model.architecture}.block_count", 1)), thread_count(run.threads)
     total, done = layers + STEPS, 0
 
     def tell(where: str) -> None:
         nonlocal done
         done = min(done + 1, total)
-        if progress is not None:
-            progress(model.nbytes * done // total, model.nbytes, where)
+        if run.progress is not None:
+            run.progress(model.nbytes * done // total, model.nbytes, where)
 
-    return searched(model, model.metadata, tensors, sizes.candidates(), calibration, threads, tell)
+    windows, candidates = windows_for(model, calibration), sizes.candidates()
+    texts = [text.name for text in calibration.all_texts]
+    forms = {name: [form.name for form in some] for name, some in candidates.items()}
+    head = {
+        "gguftools": VERSION, "texts": windows.digest(), "names": texts, "candidates": digest_of(forms),
+        "sources": fingerprint(model.origin.files, model.origin.recorded) if beside else [],
+    }  # fmt: skip
+    with ExitStack() as stack:
+        place = beside or Path(stack.enter_context(TemporaryDirectory(prefix="gguftools-"))) / "search"
+        kept = stack.enter_context(encoded_beside(place, head, run.resume and beside is not None, SEARCHED))
+        net = RunningModel(model.metadata, model.streamed(), threads=threads)
+        at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
+        yield searched(net, candidates, windows, at_once, texts, kept, tell)
 
 
 def recipe_for(search: Search, sizes: Sizing, target: Target, plan: PlanFor) -> Found:

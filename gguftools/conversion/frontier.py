@@ -1,12 +1,12 @@
 """How small a model can be made at what loss: recipes of several sizes, searched for by one measurement."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quants.arguments import PathLike, as_path, thread_count
+from quants.arguments import PathLike, as_path
 from quants.errors import GgufToolsError, OptionError
 
 from ..calibration.target import Target, measured, recipe_for, sizing
@@ -82,14 +82,14 @@ def frontier(
     for target in targets:
         sizes.check_formats(target)
     calibration = Calibration() if calibrate is None else as_calibration(calibrate)
-    search = measured(model, sizes, calibration, thread_count(threads), progress)
     points = []
-    for target in targets:
-        found = recipe_for(search, sizes, target, plan)
-        output = plan(found.recipe, found.matrix)
-        points.append(
-            Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
-        )
+    with measured(model, sizes, calibration, replace(run, progress=progress)) as search:
+        for target in targets:
+            found = recipe_for(search, sizes, target, plan)
+            output = plan(found.recipe, found.matrix)
+            points.append(
+                Point(output.bits_per_weight, output.nbytes, found.choice.predicted, found.choice.measured, found.text)
+            )
     result = Frontier(model.path, tuple(points))
     if picture is not None:
         with atomic_output(picture, overwrite=overwrite, reads=model.origin.reads) as file:

@@ -1,19 +1,20 @@
 """Quantize a model: several recipes from one pass over a GGUF file, a split set or a Hugging Face folder."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quants.arguments import PathLike, as_count, as_mapping, as_texts, thread_count
+from quants.arguments import PathLike, as_count, as_mapping, as_texts
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
 from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
-from ..files.atomic import atomic_output, check_target
+from ..files.atomic import atomic_output, check_space, check_target
 from ..model import Model, opened, write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
@@ -24,6 +25,7 @@ from ..quantization.recipe_texts import recipe_or_file
 from ..quantization.recipes import Options, Recipe
 from ..writing.pipeline import DEFAULT_MEMORY
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
+from ..writing.resume import ENCODED, PARTIAL, SEARCHED, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
 
 
@@ -111,23 +113,23 @@ def quantize(
         )  # fmt: skip
         recording = Recording(described, model, same, feedback, run)
         recording.check(paths)
-    found = None
-    if target is not None:
-        calibration = searched_on or feedback or Calibration()
-        found = _search(model, target, calibration, write, paths, run, options, allow_requantize)
-        chosen, imatrix = [found.recipe], found.matrix
-    report: QuantizeReport = write(
-        chosen, paths, run, imatrix, include_weights, exclude_weights, prune_layers, check_tensors=check_tensors,
-        dry_run=dry_run, encode=None if feedback is None else with_feedback(model, feedback, progress),
-    )  # fmt: skip
-    if recording is not None:
-        report = recording.write(report, chosen, imatrix)
-    if found is None:
-        return report
-    if not dry_run:
-        with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
-            file.write(found.text)
-    warnings = [*report.warnings, *([found.warning] if found.warning else [])]
+
+    def finish(recipes: Sequence[Recipe], matrix: PathLike | ImportanceMatrix | None) -> QuantizeReport:
+        report: QuantizeReport = write(
+            recipes, paths, run, matrix, include_weights, exclude_weights, prune_layers, check_tensors=check_tensors,
+            dry_run=dry_run, encode=None if feedback is None else with_feedback(model, feedback, progress),
+        )  # fmt: skip
+        return report if recording is None else recording.write(report, recipes, matrix)
+
+    if target is None:
+        return finish(chosen, imatrix)
+    sought = _Sought(model, target, searched_on or feedback or Calibration(), write, paths, run, dry_run)
+    with sought.searching(options, allow_requantize) as (found, warnings):
+        report = finish([found.recipe], found.matrix)
+        if not dry_run:
+            with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
+                file.write(found.text)
+    warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
     return replace(report, search=found.as_dict(), warnings=warnings)
 
 
@@ -154,24 +156,42 @@ def _target(
     return target
 
 
-def _search(
-    model: Model, target: Target, calibration: Calibration, write: Callable[..., QuantizeReport],
-    paths: Sequence[Path], run: Run, options: Options, requantize: bool,
-) -> Found:  # fmt: skip
-    """Search for the recipe; what can be refused before, is."""
-    check_target(recipe_path(paths[0]), run.reads, run.overwrite)
+@dataclass(frozen=True)
+class _Sought:
+    """What a recipe is searched for."""
 
-    def plan(recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
-        return write([recipe], paths, replace(run, progress=None), matrix, dry_run=True).outputs[0]
+    model: Model
+    target: Target
+    calibration: Calibration
+    write: Callable[..., QuantizeReport]
+    paths: Sequence[Path]
+    run: Run
+    dry_run: bool
 
-    def decided(tensor: TensorReport) -> bool:
-        return (
-            tensor.rule is not None
-            or (tensor.name == "output.weight" and options.output_type is not None)
-            or (tensor.name == "token_embd.weight" and options.token_embedding_type is not None)
-        )
+    @contextmanager
+    def searching(self, options: Options, requantize: bool) -> Iterator[tuple[Found, list[str]]]:
+        """Search for the recipe; what can be refused before, is. Yields it, and what is to be warned of; what was
+        measured is kept until the block ends, for another run to go on from.
+        """
+        run, path = self.run, self.paths[0]
+        check_target(recipe_path(path), run.reads, run.overwrite)
+        warnings = [] if self.dry_run else left_behind([path], run.resume, (ENCODED, SEARCHED))
 
-    sizes = sizing(model, plan, decided, requantize)
-    sizes.check_formats(target)
-    search = measured(model, sizes, calibration, thread_count(run.threads), run.progress)
-    return recipe_for(search, sizes, target, plan)
+        def decided(tensor: TensorReport) -> bool:
+            return (
+                tensor.rule is not None
+                or (tensor.name == "output.weight" and options.output_type is not None)
+                or (tensor.name == "token_embd.weight" and options.token_embedding_type is not None)
+            )
+
+        sizes = sizing(self.model, self._plan, decided, requantize)
+        sizes.check_formats(self.target)
+        if not self.dry_run:
+            check_space(path, sizes.total(self.target) - stored_bytes(path.with_name(path.name + PARTIAL)))
+        with measured(self.model, sizes, self.calibration, run, None if self.dry_run else path) as search:
+            found = recipe_for(search, sizes, self.target, self._plan)
+            search.kept.drop_tensors()
+            yield found, [*warnings, *([found.warning] if found.warning else [])]
+
+    def _plan(self, recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
+        return self.write([recipe], self.paths, replace(self.run, progress=None), matrix, dry_run=True).outputs[0]

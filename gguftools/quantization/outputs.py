@@ -15,7 +15,7 @@ from ..files.atomic import NOTHING, Reads, check_space, check_target, free_bytes
 from ..files.gguf.shards import SHARD_NAME
 from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import fingerprint, left_behind, partial_path, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, fingerprint, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
 from .planning import Planned, Planner
 from .recipes import RECIPES, Choice, Recipe
@@ -52,12 +52,14 @@ def write_recipes(
     """
     planned = [planner.plan(recipe, path) for recipe, path in zip(recipes, paths, strict=True)]
     warnings = planner.warnings
-    warnings += left_behind([file.path for p in planned for file in p.files], run.resume)
+    targets = [file.path for p in planned for file in p.files]
+    warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run)
     if planner.dry_run:
         return _report(planned, None, free, warnings)
-    begun = sum(stored_bytes(partial_path(file.path)) for p in planned for file in p.files)  # is written over
-    if (needed := sum(p.nbytes for p in planned)) > free + begun:
+    begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
+    needed = sum(p.nbytes for p in planned) * (2 if encode else 1)  # what is encoded ahead stays until it is written
+    if needed > free + begun:
         folder = planned[0].files[0].path.parent
         raise FileError(f"{folder} has {free:,} bytes free; {needed:,} are needed", "free some, or write elsewhere")
     if check_tensors:

@@ -27,6 +27,7 @@ from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
 from ..files.locks import State, is_held, state_of
 
 PARTIAL, JOURNAL = ".partial", ".journal"
+ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
 KEY = "gguftools"  # of the first line of a journal
 ANEW = "run it without --resume to start anew"
 READ_BACK = 1 << 24  # bytes verified at a time
@@ -49,17 +50,23 @@ def journal_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL + JOURNAL)
 
 
-def left_behind(targets: Iterable[Path], resume: bool) -> list[str]:
-    """What to say of interrupted runs' unfinished files in the folders of `targets`, which are about to be written."""
-    found, own = [], {journal_path(target) for target in targets}
-    for journal in sorted({path for each in own for path in each.parent.glob(f"*{PARTIAL}{JOURNAL}")}):
-        partial = journal.with_suffix("")
-        if not partial.is_file() or is_held(journal) or not is_list(journal, KEY):
-            continue
-        if journal not in own:
-            found.append(f"{partial} is left of an interrupted run: finish that with --resume, or delete it")
-        elif not resume:
-            found.append(f"{partial} of an interrupted run is not used; --resume would have gone on from it")
+def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ()) -> list[str]:
+    """What to say of interrupted runs' unfinished files in the folders of `targets`, which are about to be written.
+
+    uses: ENCODED, SEARCHED, if this run goes on from them.
+    """
+    targets, found = list(targets), []
+    for kind in (PARTIAL, ENCODED, SEARCHED):
+        own = {target.with_name(target.name + kind + JOURNAL) for target in targets}
+        taken = own if kind in (PARTIAL, *uses) else set()
+        for journal in sorted({path for each in own for path in each.parent.glob(f"*{kind}{JOURNAL}")}):
+            left = journal.with_suffix("")
+            if not left.is_file() or is_held(journal) or not is_list(journal, KEY):
+                continue
+            if journal not in taken:
+                found.append(f"{left} is left of an interrupted run: finish that with --resume, or delete it")
+            elif not resume:
+                found.append(f"{left} of an interrupted run is not used; --resume would have gone on from it")
     return found
 
 
