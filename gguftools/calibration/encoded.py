@@ -39,12 +39,11 @@ class Encoded:
     """tensors: those that are there, by name; remarks: what was said of each; figures: what was measured."""
 
     def __init__(self, file: Unfinished) -> None:
-        self.file, self.end = file, 0
+        self.file = file
         self.tensors: dict[str, Tensor] = {}
         self.remarks: dict[str, dict[str, Any]] = {}
         self.figures: dict[str, Any] = {}
         self._places: dict[str, Place] = {}
-        self._free: list[Place] = []
 
     def keep(self, like: Tensor, form: Format, raw: NDArray[np.uint8], remark: Mapping[str, Any]) -> Tensor:
         """Keep the bytes (rows, bytes of a row) of a tensor with the name and shape of another. Raises FileError.
@@ -67,16 +66,16 @@ class Encoded:
     def drop_tensors(self) -> None:
         """Forget all bytes, not the figures."""
         os.ftruncate(self.file.fd, 0)
-        self.tensors, self.remarks, self._places, self._free, self.end = {}, {}, {}, [], 0
+        self.tensors, self.remarks, self._places = {}, {}, {}
 
     def _place_for(self, size: int) -> Place:
-        """The first gap that is large enough, or the end."""
-        gap = next((gap for gap in self._free if gap.size >= size), None)
-        if gap is None:
-            return Place(self.end, size)
-        self._free.remove(gap)
-        self._free.append(Place(gap.at + size, gap.size - size))
-        return Place(gap.at, size)
+        """The first gap between tensors that is large enough, or their end."""
+        at = 0
+        for place in sorted(self._places.values()):
+            if place.at - at >= size:
+                break
+            at = max(at, place.at + place.size)
+        return Place(at, size)
 
     def _add(self, like: Tensor, form: Format, place: Place, remark: dict[str, Any]) -> Tensor:
         name, row_bytes, fd = like.name, form.row_bytes(like.width), self.file.fd
@@ -91,10 +90,8 @@ class Encoded:
                 data += more
             return np.frombuffer(data, np.uint8).reshape(stop - start, row_bytes)
 
-        if name in self._places:
-            self._free.append(self._places[name])
         self._places[name], self.tensors[name] = place, Tensor(name, like.shape, form, read)
-        self.remarks[name], self.end = remark, max(self.end, place.at + place.size)
+        self.remarks[name] = remark
         return self.tensors[name]
 
     def restore(self, wanted: Mapping[str, tuple[Tensor, Sequence[Format]]]) -> None:
@@ -111,7 +108,6 @@ class Encoded:
                 if form is None or like.rows * form.row_bytes(like.width) != size or self._crc(at, size) != crc:
                     continue
                 self._add(like, form, Place(at, size), dict(remark))
-        self._free = []  # what has these bytes now may have been kept later
 
     def _crc(self, at: int, size: int) -> int:
         crc = 0
