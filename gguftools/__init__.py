@@ -11,6 +11,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.convert": "convert",
     "gguftools.conversion.endianness": "convert_endian",
     "gguftools.conversion.export": "export",
+    "gguftools.conversion.patch": "apply_patch make_patch",
     "gguftools.conversion.placement": "gpu_split",
     "gguftools.conversion.frontier": "frontier",
     "gguftools.conversion.graft": "graft",
@@ -36,9 +37,9 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "architectures", "audit", "convert", "convert_endian", "diff", "divergence", "evaluate", "export",
-    "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load", "merge", "open", "perplexity",
-    "quantize", "set_metadata", "split", "validate", "weight_errors",
+    "__version__", "apply_patch", "architectures", "audit", "convert", "convert_endian", "diff", "divergence",
+    "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load",
+    "make_patch", "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .conversion.export import export
     from .conversion.frontier import frontier
     from .conversion.graft import graft
+    from .conversion.patch import apply_patch, make_patch
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
     from .conversion.shards import merge, split

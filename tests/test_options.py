@@ -31,7 +31,8 @@ CALLS = {
     "formats": "", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
     "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
-    "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "perplexity": "MODEL -f TEXT",
+    "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "patch": "make MODEL MODEL -o out.gguf",
+    "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
     "show": "MODEL", "split": "MODEL -o out", "validate": "MODEL",
 }  # fmt: skip

@@ -71,6 +71,7 @@ WRITERS = {
     "merge": Writer("merge s-00001-of-00002.gguf -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
     "divergence": Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --html TARGET", ("m.gguf", "t")),
     "report": Writer("report results.json --html TARGET", ("results.json",)),
+    "patch": Writer("patch apply m.gguf d.gguf -o TARGET", ("m.gguf", "d.gguf")),
     "quantize": Writer(
         "quantize m.gguf Q4_0 --imatrix k --tensor-type-file rules -o TARGET", ("m.gguf", "k", "rules")
     ),
@@ -81,6 +82,8 @@ WRITERS = {
 }
 MORE = [  # other forms of output, and other inputs
     Writer("divergence m.gguf m.gguf -f t -c 128 --chunks 1 --save-base TARGET", ("m.gguf", "t")),
+    Writer("patch make s-00001-of-00002.gguf m2.gguf -o TARGET",
+           ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf", "m2.gguf")),
     Writer("merge s-00001-of-00002.gguf --free -o TARGET", ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf")),
     Writer("imatrix-info k k --merge TARGET.dat", ("k",)),
     Writer("export m.gguf --tensors output_norm -o TARGET.npy", ("m.gguf",)),
@@ -140,6 +143,7 @@ def made(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line in (
         "convert ck -o m.gguf --outtype f16", "imatrix m.gguf -f t -o k -c 128 --chunks 1",
         "split m.gguf -o s --split-max-tensors 20", "set-metadata m.gguf --chat-template @t --force -o m2.gguf",
+        "patch make m.gguf m2.gguf -o d.gguf",
     ):  # fmt: skip
         done = tool.run(folder, *line.split())
         assert done.code == 0, done.line
