@@ -25,10 +25,10 @@ class Plane:
     run: int
     place: int = 0
 
-    def where(self, values: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Of each of so many values: the byte that its bits are in, and by how many bits they are shifted there."""
+    def where(self, values: int) -> NDArray[np.int64]:
+        """Of each of so many values: which bit of the block is the lowest of its."""
         i, held = np.arange(values), self.run * (8 // self.bits)
-        return self.at + self.run * (i // held) + i % self.run, self.bits * (i % held // self.run)
+        return 8 * (self.at + self.run * (i // held) + i % self.run) + self.bits * (i % held // self.run)
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,6 @@ class Codes:
     def count(self) -> int:
         """Codes are numbers below this."""
         return 1 << sum(plane.bits for plane in self.planes)
-
-    def put(self, blocks: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
-        """Write codes (n, values of a block) into blocks (n, bytes of a block); all other bits stay."""
-        stored = codes ^ np.uint8(128) if self.signed else codes
-        for plane in self.planes:
-            bytes_of, shifts = plane.where(codes.shape[1])
-            mask = (1 << plane.bits) - 1
-            for shift in np.unique(shifts):
-                mine = np.flatnonzero(shifts == shift)
-                part = (stored[:, mine] >> np.uint8(plane.place)) & np.uint8(mask)
-                kept = blocks[:, bytes_of[mine]] & np.uint8(255 ^ mask << int(shift))
-                blocks[:, bytes_of[mine]] = kept | part << np.uint8(shift)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _round(
         own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), table.reshape(-1), codes.count,
         codes.group, form.block_size, codes.first, codes.even, chosen.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
-    codes.put(blocks, chosen)
+    put_codes(codes, blocks, chosen)
 
 
 def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats) -> None:
@@ -122,7 +122,15 @@ def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8]) -> Floats:
     for first in range(0, codes.count, codes.group):
         these = np.arange(first, min(first + codes.group, codes.count), dtype=np.uint8)
         tried = np.tile(np.resize(these, codes.group), groups)
-        codes.put(work, np.broadcast_to(tried, (len(work), size)))
+        put_codes(codes, work, np.broadcast_to(tried, (len(work), size)))
         decoded = form.decode(work).reshape(len(work), groups, codes.group)
         table[:, :, first : first + len(these)] = decoded[:, :, : len(these)]
     return table
+
+
+def put_codes(codes: Codes, blocks: NDArray[np.uint8], chosen: NDArray[np.uint8]) -> None:
+    """Write codes (n, values of a block) into blocks (n, bytes of a block); all other bits stay."""
+    from .bit_fields import put
+
+    for plane in codes.planes:
+        put(plane, blocks, chosen ^ np.uint8(128) if codes.signed else chosen, plane.place)

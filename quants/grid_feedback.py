@@ -3,11 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .codes import Bits, Points
+from .bit_fields import put, take
+from .codes import Points
 from .format import Format
 from .kernels.grids import grid_levels
 from .kernels.lanes import LANES
-from .kernels.points import EVEN, STEP, choose_points, put_bits, take_bits, tree, working_memory
+from .kernels.points import EVEN, STEP, choose_points, tree, working_memory
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -76,20 +77,6 @@ def meanings(form: Format, points: Points, blocks: Bytes, scales: Numbers) -> Fl
                 table[:, :, LANES // 2 * half + level] = decoded[:, :, i]
         missing -= set(levels[point].tolist())
     return table
-
-
-def take(where: Bits, blocks: Bytes, count: int) -> Numbers:
-    """The first so many numbers of blocks (n, bytes): uint16 (n, count)."""
-    numbers = np.empty((len(blocks), count), np.uint16)
-    take_bits(numbers.reshape(-1), count, where.bits, where.where(count), blocks.reshape(-1), blocks.shape[1])
-    return numbers
-
-
-def put(where: Bits, blocks: Bytes, numbers: Numbers, first: int = 0) -> None:
-    """Write numbers (n, count), from their bit `first` on, into blocks (n, bytes); all other bits stay."""
-    count = numbers.shape[1]
-    whole = np.ascontiguousarray(numbers).reshape(-1)
-    put_bits(whole, count, first, where.bits, where.where(count), blocks.reshape(-1), blocks.shape[1])
 
 
 def _put_points(points: Points, blocks: Bytes, numbers: Numbers) -> None:

@@ -28,7 +28,7 @@ def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
 
 
 def through_layer(forward: Pass, layer: Layer, x: Floats, first: int = 0) -> Floats:
-    """x (tokens, width) through one layer, from position `first` of each text on; x may be overwritten."""
+    """x (tokens, width) through one layer, from position `first` of each text on; x stays as it is."""
     return (_parallel if forward.hyper.parallel else _sequential)(forward, layer, x, first)
 
 

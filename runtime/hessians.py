@@ -13,7 +13,7 @@ import numpy as np
 from .arrays import Doubles, Floats
 from .kernels.threads import parallel, spans
 
-TILE = 512  # columns that one thread sums; the same however many threads there are, as the sums then are
+TILE = 128  # columns that one thread sums; the same however many threads there are, as the sums then are
 
 
 @dataclass
@@ -34,9 +34,10 @@ class Products:
 
     def matrix(self) -> Doubles:
         """The mean: float64 (width, width)."""
-        upper = np.triu(self.upper.astype(np.float64))
-        whole: Doubles = (upper + np.triu(upper, 1).T) / max(1, self.count)
-        return whole
+        whole = np.triu(self.upper)
+        whole += np.triu(self.upper, 1).T  # exact: one of both is 0
+        mean: Doubles = whole / np.float64(max(1, self.count))
+        return mean
 
 
 @dataclass

@@ -50,14 +50,7 @@ def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
 
 def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
     """Collect the inputs of a layer's products; the hidden states stay those before it."""
-    for batch in batches:
-        forward = batch.forward
-        forward.observe, forward.observe_values = watched.observe, watched.observe_values
-        try:
-            with one_thread():
-                through_layer(forward, layer, batch.x.copy())
-        finally:
-            forward.observe = forward.observe_values = None
+    advance(map(replace, batches), layer, watched)
 
 
 def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | None" = None) -> None:

@@ -85,9 +85,10 @@ def pieces_of(
     return pieces
 
 
-def loss(difference: Floats, matrix: Doubles) -> float:
+def loss(difference: Floats, matrix: Floats | Doubles) -> float:
     """The squared error of outputs: sum of D H D^T over the rows of difference (rows, width)."""
-    return float(np.einsum("ij,ij->", difference @ matrix.astype(np.float32), difference, dtype=np.float64))
+    reached = difference @ matrix.astype(np.float32, copy=False)
+    return float(np.einsum("ij,ij->", reached, difference, dtype=np.float64))
 
 
 def ways(form: Format, found: Doubles, before: Encode, before_name: str, threads: int) -> list[Way]:
@@ -122,21 +123,26 @@ def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_na
     some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
     with one_thread():  # the same bytes however many threads there are
         candidates = ways(form, piece.found, before, before_name, threads)
-    losses = [0.0] * len(candidates)
+    held, parts = piece.held.astype(np.float32), spans(len(some), SPAN)
+    found = np.zeros((len(candidates) + 1, len(parts)))  # the last: all rows lost
 
     def attempt(start: int, stop: int) -> None:
         for i in range(start, stop):
-            losses[i] = loss(form.decode(candidates[i].encode(some)) - some, piece.held)
+            way, part = divmod(i, len(parts))
+            rows = some[slice(*parts[part])]
+            values = form.decode(candidates[way].encode(rows)) if way < len(candidates) else np.float32(0)
+            found[way, part] = loss(values - rows, held)
 
-    parallel(attempt, spans(len(candidates), 1), threads)
-    best = candidates[int(np.argmin(losses))]
+    parallel(attempt, spans(found.size, 1), threads)
+    *losses, whole = found.sum(axis=1).tolist()
+    best = candidates[losses.index(min(losses))]
     raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
 
     def encode(start: int, stop: int) -> None:
         raw[start:stop] = best.encode(np.ascontiguousarray(values[start:stop]))
 
     parallel(encode, spans(len(values), SPAN), threads)
-    whole = loss(some, piece.held) or 1.0
+    whole = whole or 1.0
     return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import Bytes, Floats, Offsets, Words
+from .blocks import Bytes, Floats, Words
 from .grids import grid_levels
 from .jit import inlined, kernel
 from .lane_memory import load, rooms, store
@@ -206,37 +206,3 @@ def choose_points(
                 turned = (0 if i % STEP == 0 else turned) | lane >> 3 << i % STEP
                 points[(r * columns + begin + i) // dims] = node  # the last of the point's stays
                 bits[(r * columns + begin + i) // STEP] = turned
-
-
-@kernel
-def put_bits(
-    numbers: NDArray[np.uint16], count: int, first: int, bits: int, places: Offsets, blocks: Bytes, size: int
-) -> None:
-    """Write `bits` bits of each number, from bit `first` of it on, to its block. All arrays are flat.
-
-    numbers (blocks, count). places (count,): which bit of a block is the lowest of each. blocks (blocks, size).
-    """
-    for b in range(blocks.size // size):
-        for i in range(count):
-            left, at = bits, places[i]
-            number = np.int64(numbers[b * count + i]) >> first
-            while left > 0:
-                shift = at & 7
-                mask = ((1 << min(left, 8 - shift)) - 1) << shift
-                byte = b * size + (at >> 3)
-                blocks[byte] = (blocks[byte] & ~mask) | ((number << shift) & mask)
-                number, at, left = number >> (8 - shift), at + 8 - shift, left - (8 - shift)
-
-
-@kernel
-def take_bits(
-    numbers: NDArray[np.uint16], count: int, bits: int, places: Offsets, blocks: Bytes, size: int
-) -> None:
-    """Read numbers of `bits` bits: the way back from `put_bits`."""
-    for b in range(blocks.size // size):
-        for i in range(count):
-            number, got, at = 0, 0, places[i]
-            while got < bits:
-                number |= np.int64(blocks[b * size + (at >> 3)]) >> (at & 7) << got
-                at, got = at + 8 - (at & 7), got + 8 - (at & 7)
-            numbers[b * count + i] = number & ((1 << bits) - 1)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from quants import Format, format_named
-from quants.feedback import meanings
+from quants.bit_fields import put, take
+from quants.feedback import meanings, put_codes
 from quants.format import formats
 from quants.grid_feedback import meanings as meanings_of_points
-from quants.grid_feedback import put, take
 from quants.kernels.grids import grid_levels
 
 WITH_CODES = [form for form in formats().values() if form.codes]
@@ -36,7 +36,7 @@ def test_codes_that_mean_what_was_decoded_give_the_same_values(form: Format) -> 
     away = np.abs(table[:, groups] - decoded[:, :, None])[:, :, form.codes.first :]
     codes = (away.argmin(2) + form.codes.first).astype(np.uint8)
     again = blocks.copy()
-    form.codes.put(again, codes)
+    put_codes(form.codes, again, codes)
     assert np.array_equal(form.decode(again), decoded)
 
 
@@ -45,8 +45,8 @@ def test_every_bit_that_is_no_code_stays(form: Format) -> None:
     assert form.codes
     _, blocks = _blocks(form, 4)
     zeros, ones = blocks.copy(), blocks.copy()
-    form.codes.put(zeros, np.zeros((4, form.block_size), np.uint8))
-    form.codes.put(ones, np.full((4, form.block_size), form.codes.count - 1, np.uint8))
+    put_codes(form.codes, zeros, np.zeros((4, form.block_size), np.uint8))
+    put_codes(form.codes, ones, np.full((4, form.block_size), form.codes.count - 1, np.uint8))
     changed = np.bitwise_xor(zeros, ones)
     bits = form.block_size * (form.codes.count.bit_length() - 1)
     assert np.unpackbits(changed).sum() == 4 * bits  # as many as codes have, no more

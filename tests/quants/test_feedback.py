@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from quants import Format, FormatError, format_named, grid_feedback
+from quants.bit_fields import take
 from quants.feedback import encode_with_feedback, upper_factor
 from quants.format import formats
 from quants.kernels.grids import grid_levels
@@ -86,7 +87,7 @@ def test_the_nearest_points_are_chosen(name: str, hessian: np.ndarray, monkeypat
 
 
 def _with_scales(form: Format, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return blocks, grid_feedback.take(form.points.scales, blocks, form.block_size // form.points.group)
+    return blocks, take(form.points.scales, blocks, form.block_size // form.points.group)
 
 
 @pytest.mark.parametrize("name", ["IQ2_XS", "IQ3_S"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from runtime import layerwise
 from runtime.hessians import Hessians
 from runtime.model import Model
 
+from ..archs import checkpoints
 from ..conftest import ROOT
 from .test_encoder_decoder import model_of
 
@@ -123,6 +126,21 @@ def test_changed_weights_are_what_runs_on(model: Model, ids: np.ndarray) -> None
     layerwise.advance(before, layer)
     layerwise.advance(after, layerwise.with_tensors(layer, [zeros]))
     assert not np.allclose(before[0].x, after[0].x)
+
+
+@pytest.mark.parametrize("name", ["gemma4-e", "cohere2-moe", "nemotron-h-moe", "lfm2-moe", "qwen3-5"])
+def test_hidden_states_stay_while_inputs_are_watched(name: str, tmp_path: Path) -> None:
+    checkpoints.build(name, tmp_path / name)
+    model = gguftools.load(tmp_path / name)
+    batches = layerwise.begin(model, [np.arange(2 * LENGTH).reshape(2, LENGTH) % model.vocabulary_size])
+    for layer in model.network.layers:
+        before = batches[0].x.copy()
+        found = Hessians()
+        layerwise.watch(batches, layer, found)
+        assert found.of
+        assert np.array_equal(batches[0].x, before)
+        layerwise.advance(batches, layer)
+        assert not np.array_equal(batches[0].x, before)
 
 
 def test_models_whose_layers_are_no_row() -> None:
