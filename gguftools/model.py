@@ -8,6 +8,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,9 @@ from .files.naming import is_remote
 from .files.positioned import PositionedInput, row_reader
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
+from .writing.executors import leaves_process
 from .writing.origin import Origin
+from .writing.travel import Source
 
 if TYPE_CHECKING:
     from archs.plan import Change, Plan
@@ -176,6 +179,15 @@ class Model:
         mapped, tensors = self.file.tensors, self.tensors.data
         return {name: read[name] if mapped.get(name) is each else each for name, each in tensors.items()}
 
+    def source(self, tensors: Mapping[str, Tensor]) -> Source | None:
+        """How other processes read these, of `streamed`, those that are as they were opened; None where none can."""
+        reopen, opened = self.origin.reopen, self._opened if self.file is None else self.file.tensors
+        if reopen is None or opened is None:
+            return None
+        same = [name for name, tensor in self.tensors.data.items() if opened.get(name) is tensor]
+        states = tuple((str(path.absolute()), *state[2:]) for path, state in self.origin.states.items())
+        return Source(reopen, states, {id(tensors[name].read): name for name in same})
+
     def readable(self) -> Mapping[str, Tensor]:
         """The same for whoever needs values: tensors of dialects in ggml's own formats, or in float32."""
         return all_readable(self.streamed())
@@ -244,9 +256,13 @@ def write_plain(
     """Write a model's tensors as they are (outtype None), or as a plain conversion to one of FILE_TYPES does."""
     from .quantization.outputs import write_file
     from .quantization.outtypes import plan_conversion
-    from .writing.pipeline import FilePlan, Item
+    from .writing.items import Item
+    from .writing.pipeline import FilePlan
 
-    tensors = model.streamed().values()
+    streamed = model.streamed()
+    if leaves_process(run.executor):
+        run = replace(run, source=model.source(streamed))
+    tensors = streamed.values()
     if outtype is None:
         items = tuple(Item(tensor, tensor.format) for tensor in tensors)
         file = FilePlan(target, model.metadata, items, model.origin.alignment, reserve, model.origin.magic)
@@ -288,7 +304,10 @@ def planner_of(
     if isinstance(kind, str) and kind in NO_MODELS:
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
-    stock = in_stock_formats(model.streamed(), recipes, model.path)
+    streamed = model.streamed()
+    if leaves_process(run.executor):
+        run = replace(run, source=model.source(streamed))
+    stock = in_stock_formats(streamed, recipes, model.path)
     layers = without_layers(model.metadata, stock.tensors, prune_layers)
     told = [*warnings, *stock.warnings]
     return Planner(model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning)
@@ -381,7 +400,8 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
 def of_file(file: GgufFile) -> Model:
     """An open GGUF file as a Model."""
     shards = tuple(tuple(part.tensors) for part in file.parts)
-    origin = Origin(file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment)
+    reopen = partial(tensors_of_file, file.path.absolute())
+    origin = Origin(file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment, reopen=reopen)
     model = Model(file.metadata, {}, origin=origin, file=file)
     model.tensors.data.update(file.tensors)  # of a hundred thousand, without a look at each
     return model
@@ -396,6 +416,16 @@ def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
             read = row_reader(source.read, part.offsets[name], tensor.shape, tensor.format, part.byte_order)
             tensors[name] = Tensor(name, tensor.shape, tensor.format, read, tensor.origin, tensor.tail)
     return tensors
+
+
+def tensors_of_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of a GGUF file or split set for another process that is told its path."""
+    return pread_tensors(open_gguf(path))
+
+
+def tensors_of_checkpoint(source: str, pre: str | None) -> dict[str, Tensor]:
+    """The same of a checkpoint, as `open_to_convert` has them."""
+    return dict(open_to_convert(source, pre).tensors)
 
 
 def open_to_convert(
@@ -438,6 +468,18 @@ def open_to_convert(
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
-        float32=keep, remote=bool(checkpoint.remote),
+        float32=keep, remote=bool(checkpoint.remote), reopen=_reopening(checkpoint, pre, change, derive),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
+
+
+def _reopening(
+    checkpoint: Checkpoint, pre: str | None, change: object, derive: object
+) -> Callable[[], dict[str, Tensor]] | None:
+    """How another process opens a checkpoint, of a repository the same commit; None for one that was changed."""
+    if change is not None or derive is not None:
+        return None
+    if checkpoint.remote:
+        name, commit = checkpoint.remote
+        return partial(tensors_of_checkpoint, f"{name.partition('@')[0]}@{commit}", pre)
+    return partial(tensors_of_checkpoint, str(checkpoint.folder.absolute()), pre)

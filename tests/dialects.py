@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.writing.pipeline import FilePlan, Item, write_files
+from gguftools.writing.items import Item
+from gguftools.writing.pipeline import FilePlan, write_files
 from quants import Tensor
 from quants.dialects import readings
 from quants.dialects.bits import put_together, take_apart

@@ -17,7 +17,7 @@ from quants import Format, Tensor
 from ..measurement.perplexity import tokens_at_once
 from ..model import Model
 from ..quantization.planning import Planned
-from ..writing.pipeline import Item
+from ..writing.items import Item
 from ..writing.row_blocks import Progress
 from .choosing import Chosen, Piece, choose, pieces_of, together
 from .encoded import Encoded

@@ -11,7 +11,7 @@ from quants.arguments import thread_count
 from ..model import Model
 from ..quantization.outputs import EncodeAhead, Run
 from ..quantization.planning import Planned, Planner
-from ..writing.pipeline import Item, Ready
+from ..writing.items import Item, Ready
 from ..writing.resume import fingerprint
 from ..writing.row_blocks import Progress
 from .choosing import DAMPINGS

@@ -18,7 +18,8 @@ from quants.errors import FileError, OptionError
 from ..files.checkpoint.safetensors import open_safetensors
 from ..files.checkpoint.torch_pickle import open_torch
 from ..quantization.outtypes import QUANTIZATION_VERSION
-from ..writing.pipeline import FilePlan, Item
+from ..writing.items import Item
+from ..writing.pipeline import FilePlan
 
 WEIGHTS = (("adapter_model.safetensors", open_safetensors), ("adapter_model.bin", open_torch))
 OUTTYPES = ("F32", "F16", "BF16", "Q8_0")

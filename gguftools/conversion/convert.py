@@ -1,6 +1,7 @@
 """Convert a Hugging Face checkpoint to GGUF: in a float type or Q8_0 as a converter does, or straight to a recipe."""
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..provenance.recording import Described, Recording
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES
 from ..quantization.recipes import recipe_named
+from ..writing.executors import leaves_process
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, left_behind
@@ -40,8 +42,8 @@ def convert(
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None, fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (),
-    manifest: bool = False, **quantizing: Any,
+    progress: Progress | None = None, executor: Executor | None = None, overwrite: bool = False,
+    reads: Iterable[PathLike] = (), manifest: bool = False, **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
     """Convert a Hugging Face checkpoint to GGUF.
 
@@ -57,8 +59,9 @@ def convert(
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
-    many, tensor): called now and then. overwrite: replace an output that exists. reads: more files that must not be the
-    output. manifest: also write OUTPUT.manifest.json, which says what decided the bytes, with their digests.
+    many, tensor): called now and then. executor: runs the tasks, see `quantize`. overwrite: replace an output that
+    exists. reads: more files that must not be the output. manifest: also write OUTPUT.manifest.json, which says what
+    decided the bytes, with their digests.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
@@ -75,7 +78,7 @@ def convert(
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
     read = Reads().also([source, lora, *adapters, predictor, *reads])
-    run = Run(threads, memory, progress, overwrite=overwrite, reads=read)
+    run = Run(threads, memory, progress, executor, overwrite=overwrite, reads=read)
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
@@ -100,9 +103,9 @@ def convert(
     if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
             model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
-            overwrite=overwrite, reads=read.paths, manifest=described or False, **quantizing,
+            executor=executor, overwrite=overwrite, reads=read.paths, manifest=described or False, **quantizing,
         )  # fmt: skip
-    kept = resume or model.origin.remote
+    kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
     warnings = left_behind([path], resume)

@@ -11,7 +11,8 @@ from ..files.atomic import Reads, check_space, check_target, output_path
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import set_name, shard_paths
 from ..model import Model, pread_tensors, stored_file
-from ..writing.pipeline import FilePlan, Item, write_files
+from ..writing.items import Item
+from ..writing.pipeline import FilePlan, write_files
 from ..writing.row_blocks import Progress
 
 ORDERS = ("little", "big")

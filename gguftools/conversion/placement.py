@@ -24,7 +24,8 @@ from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.torch_pickle import open_torch
 from ..files.gguf.reader import open_gguf
-from ..writing.pipeline import FilePlan, Item, write_files
+from ..writing.items import Item
+from ..writing.pipeline import FilePlan, write_files
 from .predictors import numbered_files
 
 ARCHITECTURE = "generic.gpu_index"

@@ -65,9 +65,9 @@ def quantize(
     FormatError where a tensor cannot have its recipe's format. check_tensors: first look for NaN everywhere. dry_run:
     say what would be written. resume: go on from what an interrupted run left. statistics: measure errors. threads:
     default all processors. memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and
-    then. executor: runs the tasks instead of own threads. overwrite: replace outputs that exist. reads: files that
-    options come from, which must not be an output. manifest: write OUTPUT.manifest.json, too: what decided its bytes,
-    and their digests (`provenance.manifest`).
+    then. executor: runs the tasks instead of own threads, such as processes or a Dask cluster. overwrite: replace
+    outputs that exist. reads: files that options come from, which must not be an output. manifest: write
+    OUTPUT.manifest.json, too: what decided its bytes, and their digests (`provenance.manifest`).
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = as_texts(recipes, "recipes")

@@ -26,7 +26,7 @@ from ..model import Model, opened
 from ..quantization import recipes
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.recipes import NOT_STORED, RECIPES, Choice, Options, Recipe, layer_of, model_facts, visit_order
-from ..writing.pipeline import Item, encode_rows, read_rows
+from ..writing.items import Item, encode_rows, read_rows
 from ..writing.row_blocks import Progress, RowBlock, over_rows, run_blocks
 from .weight_errors import Pairs, kind_of, plain_shapes
 

@@ -21,7 +21,7 @@ from ..model import Model, opened
 from ..quantization.imatrix import ImportanceMatrix, importance_for, usable_matrix
 from ..quantization.planning import without_layers
 from ..quantization.recipes import layer_of
-from ..writing.pipeline import read_rows
+from ..writing.items import read_rows
 from ..writing.row_blocks import Progress, over_rows
 
 LAYER = re.compile(r"^blk\.\d+\.")

@@ -23,7 +23,8 @@ from quants.spelling import did_you_mean
 
 from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
-from ..writing.pipeline import FilePlan, Item, write_files
+from ..writing.items import Item
+from ..writing.pipeline import FilePlan, write_files
 from .imatrix_entry import Entry as Entry
 from .imatrix_entry import Floats
 from .imatrix_statistics import FIGURES, statistics

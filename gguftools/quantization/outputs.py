@@ -17,6 +17,7 @@ from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult,
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, fingerprint, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
+from ..writing.travel import Source
 from .planning import Planned, Planner
 from .recipes import RECIPES, Choice, Recipe
 
@@ -38,6 +39,7 @@ class Run:
     resume: bool = False
     overwrite: bool = False
     reads: Reads = NOTHING
+    source: Source | None = None
 
 
 def write_recipes(
@@ -92,7 +94,7 @@ def _write(
     outcome = write_files(
         [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
         statistics=run.statistics, progress=run.progress, executor=run.executor, resumable=resumable,
-        overwrite=run.overwrite, reads=run.reads,
+        overwrite=run.overwrite, reads=run.reads, source=run.source,
     )  # fmt: skip
     return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
 

@@ -9,8 +9,9 @@ from archs.plan import stays_float32
 from archs.spec import COMMON
 from quants import Format, Tensor, format_named
 
+from ..writing.items import Item
 from ..writing.origin import Origin
-from ..writing.pipeline import FilePlan, Item
+from ..writing.pipeline import FilePlan
 from .recipes import RECIPES
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}  # `general.file_type`

@@ -15,8 +15,9 @@ from quants.errors import FormatError, OptionError
 
 from ..files.gguf.shards import filled, shard_metadata, shard_paths, without_split_keys
 from ..metadata.checks import architecture_of, check_new_keys, faults
+from ..writing.items import Floats, Item
 from ..writing.origin import Origin
-from ..writing.pipeline import FilePlan, Floats, Item
+from ..writing.pipeline import FilePlan
 from . import recipes
 from .imatrix import ImportanceMatrix, importance_for
 from .recipes import RECIPES, Choice, ModelFacts, Options, Recipe, layer_of, model_facts, visit_order

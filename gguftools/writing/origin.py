@@ -1,8 +1,10 @@
 """Where a model comes from: the files that its values are read from, and how those are laid out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from quants import Tensor
 
 from ..files.atomic import Reads
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
@@ -17,7 +19,8 @@ class Origin:
     shards: of a GGUF split set, the tensors' names in each. recorded: what decides values beside the files, such as a
     repository's commit or an adapter.
     outtype: of a checkpoint, what its weights are stored as unless asked otherwise (None: no checkpoint). float32:
-    parts of tensors' names that a conversion leaves in float32. remote: whether it is read over the network.
+    parts of tensors' names that a conversion leaves in float32. remote: whether it is read over the network. reopen:
+    gives the tensors to another process that it is sent to; None where they were changed as they were opened.
     """
 
     path: Path = Path("model.gguf")
@@ -30,6 +33,7 @@ class Origin:
     outtype: str | None = None
     float32: tuple[str, ...] = ()
     remote: bool = False
+    reopen: Callable[[], Mapping[str, Tensor]] | None = None
 
     @property
     def reads(self) -> Reads:

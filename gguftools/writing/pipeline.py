@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -23,55 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.metadata import Metadata
-from quants import Format, Tensor
+from quants import Tensor
 from quants.arguments import thread_count
 from quants.compilation import Codec, compile_codecs
-from quants.errors import FileError, FormatError
 
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
-from .finiteness import check_finite, check_finite_values, not_finite
-from .resume import resumable_gguf
-from .row_blocks import BLOCK_VALUES, Progress, RowBlock, over_rows, row_ranges, run_blocks
+from .executors import done_elsewhere, leaves_process
+from .items import Item, decode_rows, piece, read_rows
+from .resume import PartialGguf, resumable_gguf
+from .row_blocks import BLOCK_VALUES, Progress, RowBlock, batched, over_rows, row_ranges, run_blocks
+from .travel import Batch, Job, RowTask, Source, Wanted, Wrote, can_travel, encoded_pieces, perform_batch
 
 log = logging.getLogger(__name__)
 DEFAULT_MEMORY = 512 << 20
-
-Floats = NDArray[np.float32]
-
-
-class Ready(NamedTuple):
-    """Rows that were encoded before: a tensor in the format that is wanted; what was said of it, and by what it was
-    made, for who takes up a run again.
-    """
-
-    tensor: Tensor
-    remark: Mapping[str, Any]
-    made_by: str
-
-
-class Item(NamedTuple):
-    """A tensor of a file to be written.
-
-    tensor: what is read; its name is the name that is stored. format: what it is stored in.
-    importance: float32 (groups, width) or None; each group weighs an equal share of the rows (one group an expert).
-    ready: where its rows are encoded already.
-    """
-
-    tensor: Tensor
-    format: Format
-    importance: Floats | None = None
-    ready: Ready | None = None
-
-    @property
-    def is_copy(self) -> bool:
-        return self.format.name == self.tensor.format.name
-
-    @property
-    def nbytes(self) -> int:
-        return self.tensor.rows * self.format.row_bytes(self.tensor.width) + self.format.tail_bytes
-
 
 @dataclass(frozen=True)
 class FilePlan:
@@ -139,13 +105,14 @@ class Task(RowBlock):
 def write_files(
     files: Sequence[FilePlan], *, threads: int | None = None, memory: int = DEFAULT_MEMORY, statistics: bool = False,
     progress: Progress | None = None, executor: Executor | None = None, resumable: Resumable | None = None,
-    overwrite: bool = False, reads: Reads = NOTHING, finite: bool = True,
+    overwrite: bool = False, reads: Reads = NOTHING, finite: bool = True, source: Source | None = None,
 ) -> WriteResult:  # fmt: skip
     """Write GGUF files from tensors, in one pass over the sources; all appear under their names when all are done.
 
     The same Tensor object in several files is read and decoded once.
-    threads: default all cores. executor: what runs tasks instead, in this process. memory: bytes that running tasks may
-    hold together. statistics: measure errors, which costs decoding what was encoded.
+    threads: default all cores. executor: what runs tasks instead: threads of this process, or workers anywhere, which
+    read by `source` what they find there, and are sent the rest. memory: bytes that running tasks may hold together.
+    statistics: measure errors, which costs decoding what was encoded.
     progress(source bytes done, of how many, tensor or what is being compiled): called in this thread.
     resumable: leave half-done files behind. overwrite: replace files that exist, but for those of `reads`.
     finite: refuse NaN and infinities. Raises FileError or FormatError, naming tensor, row and column for these.
@@ -170,8 +137,11 @@ def write_files(
     with _open_sinks(files, resumable, overwrite, reads) as sinks:
         writer = _Writer(files, sinks, statistics, finite)
         known = (task for task in tasks if None not in writer.known(task))
-        resumed = sum((task.stop - task.start) * task.tensor.row_bytes for task in known)
-        run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
+        resumed = sum(task.nbytes for task in known)
+        if executor is not None and leaves_process(executor):
+            run = _run_elsewhere(tasks, _sender(writer, source), executor, total, threads, report)
+        else:
+            run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
         with closing(run) as results:
             for task, each in results:
                 for (number, index, _), spent in zip(task.wanted, each, strict=True):
@@ -246,78 +216,105 @@ class _Writer:
     def perform(self, task: Task) -> list[Figures]:
         """Read, encode and write a task's rows where they are not known. Returns the figures of each item."""
         known = self.known(task)
-        done = [figures for figures in known if figures is not None]
-        if len(done) == len(known):
-            return done
-        started = time.perf_counter()
-        raw = read_rows(task.tensor, task.start, task.stop, self.finite)
-        is_copied = all(item.is_copy for _, _, item in task.wanted)
-        values: NDArray[Any] = raw if is_copied else decode_rows(task.tensor, raw, task.start)
-        done = []
-        for (number, index, item), figures in zip(task.wanted, known, strict=True):
+        todo = [wanted for wanted, figures in zip(task.wanted, known, strict=True) if figures is None]
+        made = self._written(task, todo)
+        return [next(made) if figures is None else figures for figures in known]
+
+    def _written(self, task: Task, todo: Sequence[tuple[int, int, Item]]) -> Iterator[Figures]:
+        if not todo:
+            return
+        pieces = [piece(item, task.start, task.stop) for _, _, item in todo]
+        made = encoded_pieces(task.tensor, task.start, task.stop, pieces, self.statistics, self.finite)
+        for (number, index, item), (encoded, figures) in zip(todo, made, strict=True):
+            if self.files[number].byte_order == "big":
+                encoded = item.format.swap_byte_order(encoded)
+            self.sinks[number].write(index, task.start, encoded, figures, _tail(task, item))
+            yield figures
+
+
+def _tail(task: Task, item: Item) -> NDArray[np.uint8] | None:
+    """What follows a task's rows in a file."""
+    return task.tensor.tail if item.is_copy and task.stop == task.tensor.rows else None
+
+
+def _sender(writer: _Writer, source: Source | None) -> "_Sender":
+    shared = tuple(sink.shared() if isinstance(sink, PartialGguf) else None for sink in writer.sinks)
+    swapped = tuple(file.byte_order == "big" for file in writer.files)
+    description = b"" if source is None else source.description
+    return _Sender(writer, source, Job(description, shared, swapped, writer.statistics, writer.finite))
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """The same by tasks that leave the process."""
+
+    writer: _Writer
+    source: Source | None
+    job: Job
+
+    def leaves(self, task: Task) -> bool:
+        """Whether someone else can do it; not what is known, or encoded already, or has a format that others lack."""
+        if None not in self.writer.known(task) or any(item.ready is not None for _, _, item in task.wanted):
+            return False
+        named = self.source is not None and self.source.name_of(task.tensor) is not None
+        formats = [item.format for _, _, item in task.wanted if not item.is_copy]
+        return all(map(can_travel, formats if named else [*formats, task.tensor.format]))
+
+    def sent(self, task: Task) -> RowTask:
+        """What is sent: names, numbers and importance; rows themselves only where no one else could read them."""
+        wanted = tuple(
+            Wanted(
+                number, index, None if item.is_copy else item.format.name, item.groups(task.start, task.stop),
+                self.writer.files[number].layout.row_offset(index, task.start), _tail(task, item),
+            )
+            for (number, index, item), figures in zip(task.wanted, self.writer.known(task), strict=True)
+            if figures is None
+        )  # fmt: skip
+        tensor, name = task.tensor, self.source.name_of(task.tensor) if self.source else None
+        if name is not None:
+            return RowTask(name, task.start, task.stop, wanted)
+        raw = np.ascontiguousarray(read_rows(tensor, task.start, task.stop, self.writer.finite))
+        more = raw, tensor.format.name, tensor.width, tensor.origin
+        return RowTask(tensor.name, task.start, task.stop, wanted, *more)
+
+    def taken(self, task: Task, sent: RowTask, wrote: Sequence[Wrote]) -> list[Figures]:
+        """Note, or write, what came of a task. Returns the figures of each item."""
+        known, made = self.writer.known(task), zip(sent.wanted, wrote, strict=True)
+        found = []
+        for figures in known:
             if figures is None:
-                encoded = raw if item.is_copy else encode_rows(item, values, task.start)
-                figures = self.measure(item, values, encoded, time.perf_counter() - started)
-                if self.files[number].byte_order == "big":
-                    encoded = item.format.swap_byte_order(encoded)
-                tail = task.tensor.tail if item.is_copy and task.stop == task.tensor.rows else None
-                self.sinks[number].write(index, task.start, encoded, figures, tail)
-                started = time.perf_counter()
-            done.append(figures)
-        return done
-
-    def measure(self, item: Item, values: Floats, encoded: NDArray[np.uint8], seconds: float) -> Figures:
-        """What encoding cost: the errors, where they are asked for."""
-        if not self.statistics or item.is_copy:
-            return Figures(0.0, 0.0, seconds) if self.statistics else Figures(seconds=seconds)
-        from quants.kernels.deviation import deviation
-
-        return Figures(*deviation(item.format.decode(encoded), values), seconds)
+                wanted, (figures, crc, data) = next(made)
+                sink = self.writer.sinks[wanted.file]
+                if data is not None:
+                    sink.write(wanted.place, task.start, data, figures, wanted.tail)
+                elif isinstance(sink, PartialGguf):
+                    sink.note(wanted.place, task.start, task.stop, crc, figures)
+            found.append(figures)
+        return found
 
 
-def read_rows(tensor: Tensor, start: int, stop: int, finite: bool = True) -> NDArray[np.uint8]:
-    """Stored bytes of rows. Raises FileError; FormatError for a NaN or infinity, if all are to be finite."""
-    try:
-        raw = tensor.raw(start, stop)
-    except OSError as error:
-        raise FileError(f"{tensor.where} cannot be read: {error.strerror or error}") from error
-    if finite:
-        check_finite(tensor, raw, start)
-    return raw
+def _run_elsewhere(
+    tasks: Sequence[Task], sender: _Sender, executor: Executor, total: int, threads: int, progress: Progress
+) -> Generator[tuple[Task, list[Figures]], None, None]:
+    """As `run_blocks`, on an executor whose workers are other processes; what must be done here is done first."""
+    away = [task for task in tasks if sender.leaves(task)]
+    gone = set(map(id, away))
+    home = [task for task in tasks if id(task) not in gone]
+    yield from run_blocks(home, sender.writer.perform, total, threads=threads, progress=progress)
+    done = sum(task.nbytes for task in home)
+    under_way: dict[int, list[Task]] = {}
 
+    def batches() -> Iterator[Batch]:
+        for batch in batched(away):
+            sent = Batch(sender.job.packed, tuple(map(sender.sent, batch)))
+            under_way[id(sent)] = batch
+            yield sent
 
-def decode_rows(tensor: Tensor, raw: NDArray[np.uint8], start: int) -> Floats:
-    """Values of rows from `start` on. Raises FormatError for a NaN or infinity that decoding a block format gives."""
-    values = tensor.format.decode(np.ascontiguousarray(raw))
-    if tensor.format.is_quantized:
-        check_finite_values(tensor, values, start)
-    return values
-
-
-def encode_rows(item: Item, values: Floats, first_row: int) -> NDArray[np.uint8]:
-    """Encode rows from `first_row` on, each with its group's importance, or take those that are ready.
-
-    Raises FormatError beyond the range of F16.
-    """
-    if item.ready is not None:
-        return item.ready.tensor.raw(first_row, first_row + len(values))
-    if item.importance is None or len(item.importance) == 1:
-        encoded = item.format.encode(values, None if item.importance is None else item.importance[0])
-        # Finite values that became infinite in F16 make a model that doesn't work.
-        if item.format.name == "F16" and (wrong := not_finite(item.format, encoded)) is not None:
-            row, column = divmod(int(np.argmax(wrong)), item.tensor.width)
-            where = f"row {first_row + row}, column {column}"
-            problem = f"tensor {item.tensor.name!r} has a value in {where} that is beyond the range of F16"
-            raise FormatError(problem, hint="choose BF16 or F32 for it")
-        return encoded
-    share = item.tensor.rows // len(item.importance)
-    pieces, start = [], 0
-    while start < len(values):
-        group = (first_row + start) // share
-        stop = min(len(values), (group + 1) * share - first_row)
-        pieces.append(item.format.encode(values[start:stop], item.importance[group]))
-        start = stop
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    for sent, results in done_elsewhere(executor, perform_batch, batches()):
+        for task, each, wrote in zip(under_way.pop(id(sent)), sent.tasks, results, strict=True):
+            yield task, sender.taken(task, each, wrote)
+            done += task.nbytes
+            progress(done, total, task.tensor.name)
 
 
 def scan(tensors: Iterable[Tensor], *, threads: int | None = None, progress: Progress | None = None) -> None:

@@ -10,6 +10,7 @@ range is read back and compared before it is believed, so a machine can lose pow
 
 import json
 import os
+import secrets
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from quants.errors import FileError, GgufToolsError
 from ..files.atomic import NOTHING, Reads, Unfinished, check_space, check_target, explained, is_list, unfinished
 from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
 from ..files.locks import State, is_held, state_of
+from .travel import SharedFile
 
 PARTIAL, JOURNAL = ".partial", ".journal"
 ENCODED, SEARCHED = ".encoded", ".search"  # of what is done before the output is begun
@@ -94,10 +96,27 @@ class PartialGguf(OpenGguf):
         """Write rows, and note them."""
         raw = np.ascontiguousarray(raw)
         super().write(index, first_row, raw, figures, tail)
-        with explained(self._target, self._layout.total):
-            entry = [index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), *figures]
-            with self._lock:
-                self._file.note(entry)
+        self._note(index, first_row, first_row + len(raw), zlib.crc32(raw.reshape(-1).data), figures)
+
+    def note(self, index: int, start: int, stop: int, crc: int, figures: Figures) -> None:
+        """Note rows that another process wrote into the file; crc: crc32 of their bytes."""
+        self._note(index, start, stop, crc, figures)
+        with self._state:
+            self._written[index] += stop - start
+
+    def _note(self, index: int, start: int, stop: int, crc: int, figures: Figures) -> None:
+        with explained(self._target, self._layout.total), self._lock:
+            self._file.note([index, start, stop, crc, *figures])
+
+    def shared(self) -> SharedFile:
+        """The file for other processes to write into; they know it by a mark in the list."""
+        mark = secrets.token_hex(16)
+        with self._lock:
+            position = os.lseek(self._file.log, 0, os.SEEK_END) + len('["workers", "')
+            self._file.note(["workers", mark])
+        return SharedFile(
+            self._file.path.absolute(), self._file.journal.absolute(), position, mark.encode(), self._layout.total
+        )
 
     def resume(self, lines: Sequence[Any]) -> None:
         """Go on from the row ranges that a journal lists, those that are on disk as they were written."""

@@ -23,6 +23,10 @@ class RowBlock:
     start: int
     stop: int
 
+    @property
+    def nbytes(self) -> int:
+        return (self.stop - self.start) * self.tensor.row_bytes
+
 
 R = TypeVar("R", bound=RowBlock)
 T = TypeVar("T")
@@ -82,7 +86,7 @@ def run_blocks(
     total: bytes of all blocks. executor: what runs the batches instead of threads of its own.
     progress(bytes done, total, tensor): called in this thread. What `perform` raises is raised here.
     """
-    queue, done = _batches(blocks), 0
+    queue, done = batched(blocks), 0
     running: dict[Future[list[T]], list[R]] = {}  # in the order of the blocks
     with nullcontext(executor) if executor else ThreadPoolExecutor(threads) as pool:
         try:
@@ -96,7 +100,7 @@ def run_blocks(
                     batch = running.pop(future)
                     yield from zip(batch, future.result(), strict=True)
                     if progress is not None:
-                        done += sum((block.stop - block.start) * block.tensor.row_bytes for block in batch)
+                        done += sum(block.nbytes for block in batch)
                         progress(done, total, batch[-1].tensor.name)
         finally:
             for future in running:
@@ -104,7 +108,7 @@ def run_blocks(
             wait(running)
 
 
-def _batches(blocks: Iterable[R]) -> Iterator[list[R]]:
+def batched(blocks: Iterable[R]) -> Iterator[list[R]]:
     """Blocks, those of small tensors together, so that a thread is asked once for many of them."""
     batch: list[R] = []
     values = 0

@@ -12,7 +12,8 @@ import pytest
 import gguftools
 from archs.metadata import Metadata
 from gguftools.inspection.validation import validate
-from gguftools.writing.pipeline import FilePlan, Item, write_files
+from gguftools.writing.items import Item
+from gguftools.writing.pipeline import FilePlan, write_files
 from quants import from_array
 from quants.errors import OptionError
 

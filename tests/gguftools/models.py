@@ -13,7 +13,8 @@ from archs.metadata import Metadata, Value
 from archs.values import value_of
 from gguftools.files.atomic import NOTHING, Reads
 from gguftools.files.gguf.writer import Layout, OpenGguf, create_ggufs
-from gguftools.writing.pipeline import FilePlan, Item, write_files
+from gguftools.writing.items import Item
+from gguftools.writing.pipeline import FilePlan, write_files
 from quants import Tensor, format_named, from_array
 
 

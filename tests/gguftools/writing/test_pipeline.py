@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.writing.pipeline import FilePlan, Item, encode_rows, scan, write_files
+from gguftools.writing.items import Item, encode_rows
+from gguftools.writing.pipeline import FilePlan, scan, write_files
 from quants import Tensor, encode, format_named, from_array
 from quants.errors import FileError, FormatError
 

@@ -1,0 +1,189 @@
+"""Work that leaves the process: a function of plain data, on any executor, done again where its worker was lost.
+
+An executor is what `concurrent.futures` calls so: its process pool, a Dask client's `get_executor()`, or whatever else
+has `submit`. Threads of this process are no business of this module.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)  # fmt: skip
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+from quants.errors import FileError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOSSES = 24  # in a row, nothing done between them: then it is not chance
+FIRST_WAIT, LONGEST_WAIT = 0.1, 3.0  # seconds before a lost task is sent again
+WATCH = 2.0  # seconds between two looks at a pool that says nothing
+LAST_WAIT = 60.0  # seconds that tasks under way get to end when nobody wants them any more
+AHEAD = 2  # tasks under way for each worker
+LOST = (BrokenExecutor, CancelledError, ConnectionError, TimeoutError, EOFError)
+FOREIGN = ("distributed", "ray")  # whose own errors are about workers, unless a task raised them
+
+
+def leaves_process(executor: Executor | None) -> bool:
+    """Whether what an executor runs must be plain data: whatever runs elsewhere than in this process's threads."""
+    return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+
+
+def worker_count(executor: Executor) -> int:
+    """How many tasks an executor runs at a time, as far as it says."""
+    client: Any = getattr(executor, "_client", None)  # Dask's
+    if client is not None and hasattr(client, "nthreads"):
+        with suppress(Exception):  # no worker has come yet, or a scheduler of another version
+            return max(1, int(sum(client.nthreads().values())))
+    known = getattr(executor, "_max_workers", None)
+    return known if isinstance(known, int) else os.cpu_count() or 1
+
+
+class _Sent(NamedTuple):
+    """A task that is under way: its place among all, and the executor that it was handed to."""
+
+    number: int
+    task: Any
+    executor: Executor
+
+
+class _Work:
+    """Tasks on an executor: what is to be done again, what is under way, and what stands in for a broken pool."""
+
+    def __init__(self, executor: Executor, function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
+        self._given = self._executor = executor
+        self._function = function
+        self._queue = enumerate(tasks)
+        self._again: list[tuple[int, Any]] = []
+        self._losses = 0
+        self.running: dict[Future[Any], _Sent] = {}
+
+    def send(self, kept: int) -> None:
+        """Hand out tasks, those that were lost first, until enough are under way or are kept for their turn."""
+        room = AHEAD * worker_count(self._executor) - len(self.running) - kept
+        while room > 0 and (found := self._again.pop(0) if self._again else next(self._queue, None)):
+            number, task = found
+            try:
+                future = self._executor.submit(self._function, task)
+            except Exception as error:
+                if not is_loss(error):
+                    raise
+                self._again.insert(0, found)
+                self.lost(error, self._executor)
+                continue
+            self.running[future] = _Sent(number, task, self._executor)
+            room -= 1
+
+    def result(self, future: Future[Any]) -> Any:
+        """What came of a task; None where its worker was lost, so that it will be done again."""
+        try:
+            found = future.result()
+        except BaseException as error:
+            if not is_loss(error):
+                raise
+            self.lost(error, self.running[future].executor, future)
+            return None
+        self._losses = 0
+        return found
+
+    def lost(self, error: BaseException, executor: Executor, future: Future[Any] | None = None) -> None:
+        """Take back what was lost, wait, and make a new pool for a broken one. Raises FileError after too many."""
+        broken = isinstance(error, BrokenExecutor)
+        gone = [f for f, sent in self.running.items() if f is future or (broken and sent.executor is executor)]
+        again = [self.running.pop(each) for each in gone]
+        self._again = sorted([*((sent.number, sent.task) for sent in again), *self._again], key=itemgetter(0))
+        self._losses += 1
+        if self._losses > LOSSES:
+            problem = f"workers were lost {self._losses} times in a row: {_said(error)}"
+            hint = "see whether they have enough memory; the same command with --resume goes on from what is written"
+            raise FileError(problem, hint) from OSError(str(error))  # not the source's fault: what is written is kept
+        log.info("a worker was lost (%s); its work is done again", _said(error))
+        time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._losses - 1)))
+        if broken and executor is self._executor and isinstance(executor, ProcessPoolExecutor):
+            # A process pool is unusable once a process of it died. What it was made with, it does not say aloud.
+            pool: Any = executor
+            _kill(pool)
+            same = {"mp_context": pool._mp_context, "initializer": pool._initializer, "initargs": pool._initargs}
+            self._end_own()
+            self._executor = ProcessPoolExecutor(pool._max_workers, **same)
+
+    def check(self) -> None:
+        """Look whether the pool broke without telling: while it does so, a task that is handed to it can stop it."""
+        if getattr(self._executor, "_broken", False):
+            self.lost(BrokenExecutor("a process of the pool ended"), self._executor)
+
+    def end(self) -> None:
+        """Leave nothing under way."""
+        for future in self.running:
+            future.cancel()
+        wait(self.running, LAST_WAIT)
+        self._end_own()
+
+    def _end_own(self) -> None:
+        if self._executor is not self._given:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def done_elsewhere(
+    executor: Executor, function: Callable[[T], R], tasks: Iterable[T], *, in_order: bool = False
+) -> Generator[tuple[T, R], None, None]:
+    """Call `function(task)` for every task on the executor; yields (task, result) as they are done, or in_order.
+
+    function: of a module, so that it can be found by its name; never gives None. Tasks and results are pickled. Only so
+    many tasks are under way that workers don't wait; when this generator is closed, none is any more. A task whose
+    worker was lost is done again, on a new pool where the old one broke. Raises what the function raises; FileError
+    where nothing but losses came.
+    """
+    work = _Work(executor, function, tasks)
+    kept: dict[int, tuple[T, R]] = {}  # done before their turn
+    following = 0
+    try:
+        while True:
+            work.send(len(kept))
+            if not work.running:
+                return
+            ended = wait(work.running, WATCH, return_when=FIRST_COMPLETED).done
+            if not ended:
+                work.check()
+            for future in ended:
+                sent = work.running.get(future)
+                if sent is None or (result := work.result(future)) is None:  # lost with others, or by itself
+                    continue
+                del work.running[future]
+                if not in_order:
+                    yield sent.task, result
+                    continue
+                kept[sent.number] = sent.task, result
+                while following in kept:
+                    yield kept.pop(following)
+                    following += 1
+    finally:
+        work.end()
+
+
+def _kill(pool: Any) -> None:
+    """End what a broken pool has left of its processes; Python would wait for them in the end."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error is about a worker, or the way to it, not about what it did."""
+    return isinstance(error, LOST) or type(error).__module__.partition(".")[0] in FOREIGN
+
+
+def _said(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

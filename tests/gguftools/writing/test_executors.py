@@ -1,0 +1,166 @@
+"""Work on executors: everything once in the end, whatever is lost on the way; order where it is asked for."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gguftools.writing import executors
+from gguftools.writing.executors import done_elsewhere, leaves_process, worker_count
+from quants.errors import FileError, FormatError
+
+
+def square(n: int) -> int:
+    return n * n
+
+
+def slow_square(n: int) -> int:
+    time.sleep(0.02)
+    return n * n
+
+
+def refused(n: int) -> int:
+    raise FormatError(f"{n} is odd", hint="take another")
+
+
+def die(n: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(executors, "LONGEST_WAIT", 0.3)
+
+
+class Losing(Executor):
+    """Loses the tasks that `loses` says, of all that it was ever handed, in a way that `how` makes."""
+
+    def __init__(self, loses: Callable[[int], bool], how: Callable[[], BaseException] = ConnectionResetError) -> None:
+        self.loses, self.how, self.calls = loses, how, 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.calls += 1
+        done: Future[Any] = Future()
+        if self.loses(self.calls):
+            done.set_exception(self.how())
+        else:
+            done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def processes(count: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+
+
+@pytest.mark.parametrize("how", [ConnectionResetError, CancelledError, TimeoutError, EOFError])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_what_was_lost_is_done_again(how: Callable[[], BaseException], in_order: bool) -> None:
+    executor = Losing(lambda call: call % 3 == 0, how)
+    results = list(done_elsewhere(executor, square, range(50), in_order=in_order))
+    assert sorted(results) == [(n, n * n) for n in range(50)]
+    assert executor.calls == 50 + (executor.calls // 3)
+    if in_order:
+        assert results == sorted(results)
+
+
+def test_errors_of_the_work_itself_are_raised_once() -> None:
+    executor = Losing(lambda call: False)
+    with pytest.raises(FormatError) as caught:
+        list(done_elsewhere(executor, refused, [1, 2, 3]))
+    assert caught.value.hint == "take another"
+
+
+def test_nothing_but_losses_is_given_up() -> None:
+    executor = Losing(lambda call: True)
+    with pytest.raises(FileError, match="workers were lost 25 times in a row") as caught:
+        list(done_elsewhere(executor, square, [1, 2, 3]))
+    assert isinstance(caught.value.__cause__, OSError)  # so that what was written is kept
+
+
+def test_tasks_are_made_when_there_is_room_for_them() -> None:
+    made: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for n in range(100):
+            made.append(n)
+            yield n
+
+    with ThreadPoolExecutor(2) as pool:
+        results = done_elsewhere(pool, slow_square, tasks(), in_order=True)
+        next(results)
+        assert len(made) <= 2 * executors.AHEAD + 1
+        results.close()
+    assert len(made) <= 2 * executors.AHEAD + 1
+
+
+def test_errors_of_other_processes_keep_their_hint() -> None:
+    with processes(1) as pool, pytest.raises(FormatError, match="1 is odd") as caught:
+        list(done_elsewhere(pool, refused, [1]))
+    assert caught.value.hint == "take another"
+
+
+def test_a_task_that_kills_every_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "LOSSES", 2)
+    with processes(1) as pool, pytest.raises(FileError, match="workers were lost 3 times in a row"):
+        list(done_elsewhere(pool, die, [1]))
+
+
+def children() -> list[int]:
+    """Processes of this one that were spawned to work."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and "spawn_main" in (path / "cmdline").read_text():
+                found.append(int(path.name))
+        except (OSError, IndexError, ValueError):
+            pass
+    return found
+
+
+def kill_some(count: int, stop: threading.Event, killed: list[int], find: Callable[[], list[int]]) -> None:
+    chance = random.Random(count)
+    while len(killed) < count and not stop.wait(chance.uniform(0.01, 0.4)):
+        if found := find():
+            victim = chance.choice(found)
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            killed.append(victim)
+
+
+# Python up to 3.11 iterates over a pool's tasks when it breaks, while others add to them.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="finds processes by /proc")
+def test_workers_that_are_killed_again_and_again_lose_nothing() -> None:
+    stop, killed = threading.Event(), []  # type: tuple[threading.Event, list[int]]
+    thread = threading.Thread(target=kill_some, args=(20, stop, killed, children))
+    found = []
+    with processes(4) as pool:
+        thread.start()
+        for n, result in done_elsewhere(pool, slow_square, iter(lambda: len(found) if len(killed) < 20 else -1, -1)):
+            assert result == n * n
+            found.append(n)
+        stop.set()
+        thread.join()
+    assert len(killed) == 20
+    assert len(found) > 0
+
+
+def test_which_executors_leave_the_process() -> None:
+    with ThreadPoolExecutor(3) as threads, processes(2) as pool:
+        assert not leaves_process(None)
+        assert not leaves_process(threads)
+        assert leaves_process(pool)
+        assert (worker_count(threads), worker_count(pool)) == (3, 2)
