@@ -285,7 +285,10 @@ def write_quantized(
     from .quantization.imatrix import ImportanceMatrix
     from .quantization.outputs import write_recipes
 
-    planner = planner_of(model, recipes, imatrix, include, exclude, prune_layers, **planning)
+    tensors = model.streamed()
+    if leaves_process(run.executor):
+        run = replace(run, source=model.source(tensors))
+    planner = planner_of(model, recipes, imatrix, include, exclude, prune_layers, tensors, **planning)
     planner.check_overrides(new)
     read = run.reads.also([None if isinstance(imatrix, ImportanceMatrix) else imatrix])
     return write_recipes(planner, recipes, paths, replace(run, reads=read), check_tensors, encode)
@@ -293,9 +296,13 @@ def write_quantized(
 
 def planner_of(
     model: Model, recipes: Sequence[Recipe], imatrix: PathLike | ImportanceMatrix | None = None,
-    include: Sequence[str] = (), exclude: Sequence[str] = (), prune_layers: Sequence[int] = (), **planning: Any,
+    include: Sequence[str] = (), exclude: Sequence[str] = (), prune_layers: Sequence[int] = (),
+    tensors: Mapping[str, Tensor] | None = None, **planning: Any,
 ) -> Planner:  # fmt: skip
-    """What plans a model's outputs, one of each recipe; planning: of a Planner. Raises FileError for no model."""
+    """What plans a model's outputs, one of each recipe, from its tensors, as `streamed` gives them if not given.
+
+    planning: of a Planner. Raises FileError for no model.
+    """
     from .quantization.imatrix import usable_matrix
     from .quantization.planning import Planner, without_layers
     from .quantization.stock import in_stock_formats
@@ -304,10 +311,7 @@ def planner_of(
     if isinstance(kind, str) and kind in NO_MODELS:
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
-    streamed = model.streamed()
-    if leaves_process(run.executor):
-        run = replace(run, source=model.source(streamed))
-    stock = in_stock_formats(streamed, recipes, model.path)
+    stock = in_stock_formats(model.streamed() if tensors is None else tensors, recipes, model.path)
     layers = without_layers(model.metadata, stock.tensors, prune_layers)
     told = [*warnings, *stock.warnings]
     return Planner(model.metadata, layers, model.origin, matrix, warnings=told, restated=stock.changed, **planning)
