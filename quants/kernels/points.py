@@ -74,8 +74,7 @@ def _lay_out(depth: int, means: Floats, at: int, blocks: Floats, step: int, node
              memory: Memory) -> None:  # fmt: skip
     """The costs of what the value number `depth` of a step can be."""
     node = 0 if depth % dims == 0 else memory.nodes[depth]
-    inverse = np.float32(1) / blocks[LANES * (STEP * step + depth) + depth]
-    error = (every(memory.left[LANES * depth + depth]) - load(means, at)) * inverse
+    error = (memory.left[LANES * depth + depth] - load(means, at)) * blocks[LANES * (STEP * step + depth) + LANES - 1]
     cost = error * error + memory.totals[depth]
     allowed = load(nodes, LANES * node) >= 0
     if (signs == EVEN and depth == STEP - 1) or (signs == ALIKE and depth % dims != 0):
@@ -100,7 +99,7 @@ def _nearest(means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims
             depth -= 1
             continue
         lane = lowest_bit(mask_bits(costs == least))
-        memory.costs[LANES * depth + lane] = np.inf
+        store(memory.costs, LANES * depth, where(lane_numbers() == lane, every(np.float32(np.inf)), costs))
         memory.chosen[depth] = lane
         tried += 1
         if depth == STEP - 1:
@@ -113,7 +112,7 @@ def _nearest(means: Floats, at: int, blocks: Floats, step: int, nodes: Any, dims
         else:
             row = LANES * (STEP * step + depth)
             here = load(memory.left, LANES * depth)
-            error = (memory.left[LANES * depth + depth] - means[at + lane]) / blocks[row + depth]
+            error = (memory.left[LANES * depth + depth] - means[at + lane]) * blocks[row + LANES - 1]
             store(memory.left, LANES * (depth + 1), here - error * load(blocks, row))
             memory.nodes[depth + 1] = nodes[LANES * (0 if depth % dims == 0 else memory.nodes[depth]) + lane]
             memory.turned[depth + 1] = lane >> 3 ^ (memory.turned[depth] if signs == EVEN else 0)
@@ -175,7 +174,7 @@ def choose_points(
     """Choose scales and points of `columns` columns of `left` from `start` on. All arrays are flat.
 
     left, rows, stride, start, upper, carried, columns, errors: see `feedback.round_columns`. blocks (columns / 8, 8,
-    16): of the factor what is within each step. held_back (columns,): what a squared error adds to the cost of a scale.
+    16): of the factor what is within each step, and last in every row 1 / its diagonal. held_back (columns,): what a squared error adds to the cost of a scale.
     table (scales, rows, columns / group, 16): what lanes mean with each scale that is tried. nodes, first: the grid's
     `tree`. dims: values of a point. signs: bits of signs.
     Filled in: which (rows, columns / group), the scale; points (rows, columns / dims), their numbers; bits (rows,
