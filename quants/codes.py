@@ -36,18 +36,24 @@ class Codes:
     """The codes of a format's blocks. group: values that share scales. planes: where the bits are.
 
     signed: codes are bytes with a sign, counted here from -128 as 0; -128 itself, which no encoder writes, is not used.
-    even: neighbouring codes are equal steps apart.
+    even: neighbouring codes are equal steps apart. unused: how many of the highest codes no encoder writes.
     """
 
     group: int
     planes: tuple[Plane, ...]
     signed: bool = False
     even: bool = True
+    unused: int = 0
 
     @property
     def first(self) -> int:
         """The lowest code."""
         return 1 if self.signed else 0
+
+    @property
+    def last(self) -> int:
+        """The highest code."""
+        return self.count - 1 - self.unused
 
     @cached_property
     def count(self) -> int:

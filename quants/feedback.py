@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .codes import Codes
 from .errors import FormatError
-from .format import Format
+from .format import Format, format_named
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -63,6 +63,9 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
     n, width = rows.shape
     if width % form.block_size:
         raise FormatError(f"rows of {width} values; {form.name} needs a multiple of {form.block_size}")
+    if form.like:
+        other = format_named(form.like)
+        return form.encode(other.decode(encode_with_feedback(other, rows, factor, weights)))
     left, raw = np.array(rows, np.float32), np.empty((n, form.row_bytes(width)), np.uint8)
     step, size = max(STEP, form.block_size), form.block_bytes
     for first in range(0, width, step):
@@ -100,7 +103,7 @@ def _round(
     table = meanings(form, codes, blocks)
     round_columns(
         own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), table.reshape(-1), codes.count,
-        codes.group, form.block_size, codes.first, codes.even, chosen.reshape(-1), errors.reshape(-1),
+        codes.group, form.block_size, codes.first, codes.last, codes.even, chosen.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
     put_codes(codes, blocks, chosen)
 

@@ -50,7 +50,8 @@ class Format:
     bad_blocks: tells for each block of an array whether it means NaN or infinity. Without it, a block does whose
     float16 fields are so.
     decode_small: as `decode`, for few bytes, without kernels.
-    codes, points: what a block holds for each value, or for several together (see `quants.codes`).
+    codes, points: what a block holds for each value, or for several together (see `quants.codes`). like: a format with
+    codes whose values this one's encoder keeps as they are.
 
     Of formats that only forks of llama.cpp have (see `quants.dialects`):
     dialect: whose it is. same_values: ggml's own format that holds the same values exactly. head_bytes: before a row's
@@ -73,6 +74,7 @@ class Format:
     decode_small: Callable[[RawRows], F32Rows] | None = None
     codes: Codes | None = None
     points: Points | None = None
+    like: str | None = None
     dialect: str = ""
     same_values: str | None = None
     head_bytes: int = 0

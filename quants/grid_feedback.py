@@ -47,8 +47,7 @@ def choose(
 
 
 def _within_steps(upper: Floats, size: int) -> Floats:
-    """Of an upper triangle the part within each step, and last in each row 1 / its diagonal: float32 (steps, STEP, LANES).
-    """
+    """Of an upper triangle what is within each step, and last in each row 1 / its diagonal: (steps, STEP, LANES)."""
     found = np.zeros((size // STEP, STEP, LANES), np.float32)
     for i, start in enumerate(range(0, size, STEP)):
         found[i, :, :STEP] = upper[start : start + STEP, start : start + STEP]

@@ -174,9 +174,9 @@ def choose_points(
     """Choose scales and points of `columns` columns of `left` from `start` on. All arrays are flat.
 
     left, rows, stride, start, upper, carried, columns, errors: see `feedback.round_columns`. blocks (columns / 8, 8,
-    16): of the factor what is within each step, and last in every row 1 / its diagonal. held_back (columns,): what a squared error adds to the cost of a scale.
-    table (scales, rows, columns / group, 16): what lanes mean with each scale that is tried. nodes, first: the grid's
-    `tree`. dims: values of a point. signs: bits of signs.
+    16): of the factor what is within each step, and last in every row 1 / its diagonal. held_back (columns,): what a
+    squared error adds to the cost of a scale. table (scales, rows, columns / group, 16): what lanes mean with each
+    scale that is tried. nodes, first: the grid's `tree`. dims: values of a point. signs: bits of signs.
     Filled in: which (rows, columns / group), the scale; points (rows, columns / dims), their numbers; bits (rows,
     columns / 8), signs.
     """

@@ -21,7 +21,7 @@ def _blocks(form: Format, count: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_which_formats_have_a_code_for_every_value() -> None:
-    names = "MXFP4 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0 IQ4_NL IQ4_XS"
+    names = "MXFP4 NVFP4 Q1_0 Q2_0 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0 IQ4_NL IQ4_XS TQ2_0"
     assert {form.name for form in WITH_CODES} == set(names.split())
     assert [form.name for form in WITH_POINTS] == GRIDS
 
@@ -33,7 +33,7 @@ def test_codes_that_mean_what_was_decoded_give_the_same_values(form: Format) -> 
     decoded, table = form.decode(blocks), meanings(form, form.codes, blocks)
     assert table.shape == (len(blocks), form.block_size // form.codes.group, form.codes.count)
     groups = np.repeat(np.arange(table.shape[1]), form.codes.group)
-    away = np.abs(table[:, groups] - decoded[:, :, None])[:, :, form.codes.first :]
+    away = np.abs(table[:, groups] - decoded[:, :, None])[:, :, form.codes.first : form.codes.last + 1]
     codes = (away.argmin(2) + form.codes.first).astype(np.uint8)
     again = blocks.copy()
     put_codes(form.codes, again, codes)

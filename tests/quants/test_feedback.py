@@ -41,6 +41,7 @@ def test_the_factor_is_that_of_the_inverse(hessian: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("name", "most"),
     [("Q4_0", 0.6), ("Q4_1", 0.6), ("Q5_0", 0.6), ("Q5_1", 0.6), ("Q8_0", 0.6), ("IQ4_NL", 0.6), ("MXFP4", 0.6),
+     ("NVFP4", 0.52), ("Q1_0", 0.99), ("TQ2_0", 0.91), ("TQ1_0", 0.91),
      ("Q2_K", 0.7), ("Q3_K", 0.65), ("Q4_K", 0.65), ("Q5_K", 0.65), ("Q6_K", 0.65), ("IQ4_XS", 0.6),
      ("IQ3_S", 0.412), ("IQ3_XXS", 0.425), ("IQ2_S", 0.51), ("IQ2_XS", 0.51), ("IQ2_XXS", 0.56), ("IQ1_M", 0.52),
      ("IQ1_S", 0.54)],
@@ -52,6 +53,23 @@ def test_outputs_are_nearer_than_the_format_s_own_encoder_gets(
     own = form.decode(form.encode(rows, weights))
     fed = form.decode(encode_with_feedback(form, rows, upper_factor(hessian, 0.1), weights))
     assert _lost(fed, rows, hessian) < most * _lost(own, rows, hessian)
+
+
+def test_trits_are_chosen_once_for_both_formats(rows: np.ndarray, hessian: np.ndarray) -> None:
+    weights, factor = hessian.diagonal().astype(np.float32), upper_factor(hessian, 0.1)
+    forms = [format_named(name) for name in ("TQ1_0", "TQ2_0")]
+    first, second = (form.decode(encode_with_feedback(form, rows, factor, weights)) for form in forms)
+    assert np.array_equal(first, second)
+    assert len(np.unique(first[0, :256])) == 3
+
+
+@pytest.mark.parametrize("name", ["Q1_0", "Q2_0", "TQ1_0", "TQ2_0"])
+def test_values_that_are_codes_already_stay(name: str, hessian: np.ndarray) -> None:
+    form, weights = format_named(name), hessian.diagonal().astype(np.float32)
+    trits = np.random.default_rng(4).integers(-1, 2, (8, WIDTH)).astype(np.float32)
+    trits = np.where(trits == 0, 1, trits) if name == "Q1_0" else trits
+    raw = encode_with_feedback(form, trits / 8, upper_factor(hessian, 0.1), weights)
+    assert np.array_equal(form.decode(raw), trits / 8)
 
 
 def test_nothing_changes_where_inputs_have_nothing_in_common(rows: np.ndarray) -> None:
