@@ -60,6 +60,12 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._tokens.size
 
+    @property
+    def control_ids(self) -> list[int]:
+        """Tokens that no text is made of."""
+        numbers: list[int] = (self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist()
+        return numbers
+
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 

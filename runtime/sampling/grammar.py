@@ -1,0 +1,170 @@
+"""Grammars: which tokens may come after those that were written, by llguidance (extra `grammar`).
+
+A grammar is GBNF, llama.cpp's notation, or a JSON schema. Of GBNF only tokens by number (`<[7]>`, `<text>`, `!`) are
+not read. A schema is refused where it asks for what cannot be kept. Source: llama.cpp, grammars/README.md.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import OptionError, VocabularyError
+
+EXTRA = 'install the extra: pip install "gguftools[grammar]"'
+SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair
+LARK = "%llguidance"  # begins a grammar in llguidance's own notation, as in llama.cpp
+
+
+@dataclass(frozen=True)
+class GrammarVocabulary:
+    """What grammars see of a tokenizer; to be kept, for it takes seconds to prepare.
+
+    pieces: the bytes of each token. end_ids: tokens that end a text. control_ids: tokens that no text is made of.
+    Raises VocabularyError where no token ends a text.
+    """
+
+    pieces: Sequence[bytes]
+    end_ids: tuple[int, ...]
+    control_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.end_ids:
+            raise VocabularyError("the vocabulary has no token that ends a text, and so no grammar is ever done")
+
+    @cached_property
+    def prepared(self) -> Any:
+        """llguidance's LLTokenizer. Raises OptionError without the extra."""
+        library = _library()
+        return library.LLTokenizer(
+            library.TokenizerWrapper(_Wrapped(self)), n_vocab=len(self.pieces), eos_token=list(self.end_ids)
+        )
+
+
+class _Wrapped:
+    """A vocabulary by the names that llguidance asks for."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self.tokens = list(vocabulary.pieces)
+        self.eos_token_id = vocabulary.end_ids[0]
+        self.bos_token_id = None
+        self.special_token_ids = sorted({*vocabulary.control_ids, *vocabulary.end_ids})
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Tokens of a text: needed for forcing alone, which `_unforced` switches off."""
+        raise NotImplementedError
+
+
+class Grammar:
+    """What may be written. Texts may be asked about in any order: what they have in common is not read again."""
+
+    def __init__(self, lark: str, vocabulary: GrammarVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._matcher = _library().LLMatcher(vocabulary.prepared, lark, log_level=0)
+        self._read: list[int] = []
+        if self._matcher.is_error():
+            raise OptionError(f"the grammar cannot be used: {_one_line(self._matcher.get_error())}")
+
+    def allowed(self, tokens: Sequence[int], size: int) -> NDArray[np.bool_]:
+        """Which of `size` tokens may come after `tokens`, which were generated: (size,).
+
+        Where the text is done that is a token that ends it. Raises OptionError where the tokens themselves are not of
+        the grammar, or it is too complex.
+        """
+        ends = [place for place, token in enumerate(tokens) if token in self._vocabulary.end_ids]
+        self._go_to(tokens[: ends[0]] if ends else tokens)
+        mask = np.zeros(size, np.bool_)
+        if ends:
+            mask[list(self._vocabulary.end_ids)] = True
+            return mask
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise OptionError(f"the grammar cannot be followed: {_one_line(self._matcher.get_error())}")
+        known = np.unpackbits(bits, bitorder="little")[: min(size, len(self._vocabulary.pieces))]
+        mask[: len(known)] = known
+        return mask
+
+    def is_done(self, tokens: Sequence[int]) -> bool:
+        """Whether a text may end here."""
+        return bool(self.allowed(tokens, len(self._vocabulary.pieces))[list(self._vocabulary.end_ids)].any())
+
+    def _go_to(self, tokens: Sequence[int]) -> None:
+        pairs = enumerate(zip(self._read, tokens, strict=False))
+        common = next((place for place, (a, b) in pairs if a != b), min(len(self._read), len(tokens)))
+        if back := len(self._read) - common:
+            self._matcher.rollback(back)
+            del self._read[common:]
+        rest = list(tokens[common:])
+        taken = self._matcher.try_consume_tokens(rest) if rest else 0
+        self._read += rest[:taken]
+        if taken < len(rest):
+            raise OptionError(f"token {rest[taken]} cannot come at place {common + taken} of a text by the grammar")
+
+
+def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
+    """A grammar in GBNF, which begins with the rule `root`. Raises OptionError for one that cannot be used."""
+    _library()
+    if text.lstrip().startswith(LARK):
+        return Grammar(_unforced(text), vocabulary)
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        lark = gbnf_to_lark(_plain_escapes(text))
+        lark.encode()
+    except Exception as error:  # the library raises Exception itself
+        raise OptionError(f"the grammar is not GBNF: {_one_line(str(error))}") from error
+    return Grammar(_unforced(lark), vocabulary)
+
+
+def grammar_from_json_schema(schema: str | Mapping[str, Any] | bool, vocabulary: GrammarVocabulary) -> Grammar:
+    """A grammar of the JSON texts that a schema allows. Raises OptionError for one that cannot be kept."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"the schema is not JSON: {_one_line(str(error))}") from error
+    if not isinstance(schema, (Mapping, bool)):
+        raise OptionError("the schema is neither an object nor a boolean")
+    return Grammar(_unforced(f"{LARK} {{}}\nstart: %json {json.dumps(schema)}"), vocabulary)
+
+
+def _library() -> Any:
+    try:
+        import llguidance
+    except ImportError as error:
+        raise OptionError("a grammar needs llguidance, which is not installed", EXTRA) from error
+    return llguidance
+
+
+def _unforced(lark: str) -> str:
+    """A grammar by which every token may come that fits, not only that with which the tokenizer would go on."""
+    head, _, rest = lark.partition(LARK)
+    try:
+        options, end = json.JSONDecoder().raw_decode(rest.lstrip())
+        settled = json.dumps({**options, "no_forcing": True})
+    except (ValueError, TypeError, RecursionError) as error:
+        raise OptionError(f"the grammar cannot be used: after {LARK} no options in braces follow") from error
+    return f"{head}{LARK} {settled}{rest.lstrip()[end:]}"
+
+
+def _plain_escapes(text: str) -> str:
+    r"""GBNF with characters for \u and \U, which llguidance's reader garbles."""
+
+    def character(escape: re.Match[str]) -> str:
+        number = int(escape[1] or escape[2] or "0", 16)
+        if not number or number in SURROGATES or number > sys.maxunicode:
+            return escape[0]
+        return f"\\x{number:02X}" if number < 0x80 else chr(number)
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", character, text)
+
+
+def _one_line(text: str) -> str:
+    """The message of an error, without the parser's state and the grammar as we wrote it, which stand behind it."""
+    return " ".join(re.split(r"<state>|<backtrace>|\n *1 \|", text)[0].split())[:300]
