@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .arrays import Doubles, Floats
+from .arrays import Floats
+from .block_diagonal import BlockDiagonal, column_blocks
 from .kernels.threads import parallel, spans
 
 TILE = 128  # columns that one thread sums; the same however many threads there are, as the sums then are
@@ -18,26 +19,45 @@ TILE = 128  # columns that one thread sums; the same however many threads there 
 
 @dataclass
 class Products:
-    """The sum of x x^T over `count` inputs, float32 (width, width), of which the upper right is kept up."""
+    """The sum of x x^T over `count` inputs: of columns that stand together, float32 (columns, columns) each, of which
+    the upper right is kept up.
+    """
 
-    upper: Floats
+    uppers: tuple[Floats, ...]
     count: int = 0
+
+    @classmethod
+    def of(cls, width: int, columns: int) -> "Products":
+        """None yet; up to so many columns stand together."""
+        blocks = column_blocks(width, columns)
+        return cls(tuple(np.zeros((here.stop - here.start,) * 2, np.float32) for here in blocks))
+
+    @property
+    def width(self) -> int:
+        return sum(map(len, self.uppers))
 
     def add(self, x: Floats, threads: int) -> None:
         """Add inputs x (n, width)."""
 
-        def add(start: int, stop: int) -> None:
-            self.upper[start:stop, start:] += x[:, start:stop].T @ x[:, start:]
+        begin = 0
+        for upper in self.uppers:
+            mine = x[:, begin : begin + len(upper)]
 
-        parallel(add, spans(x.shape[1], TILE), threads)
+            def add(start: int, stop: int, upper: Floats = upper, mine: Floats = mine) -> None:
+                upper[start:stop, start:] += mine[:, start:stop].T @ mine[:, start:]
+
+            parallel(add, spans(len(upper), TILE), threads)
+            begin += len(upper)
         self.count += len(x)
 
-    def matrix(self) -> Doubles:
-        """The mean: float64 (width, width)."""
-        whole = np.triu(self.upper)
-        whole += np.triu(self.upper, 1).T  # exact: one of both is 0
-        mean: Doubles = whole / np.float64(max(1, self.count))
-        return mean
+    def matrix(self) -> BlockDiagonal:
+        """The mean."""
+        blocks = []
+        for upper in self.uppers:
+            whole = np.triu(upper)
+            whole += np.triu(upper, 1).T  # exact: one of both is 0
+            blocks.append(whole / np.float64(max(1, self.count)))
+        return BlockDiagonal(tuple(blocks))
 
 
 @dataclass
@@ -45,10 +65,12 @@ class Hessians:
     """Collects while layers run; `observe` and `observe_values` are handed to their passes.
 
     of: by name of the weight and expert. values: by name of the weight and first row of those that make values, which
-    count instead of what `of` has for these rows. Weights of one input share what is collected of it.
+    count instead of what `of` has for these rows. Weights of one input share what is collected of it. columns: that are
+    seen together at most.
     """
 
     threads: int = 1
+    columns: int = 1 << 30
     of: dict[tuple[str, int], Products] = field(default_factory=dict)
     experts: dict[str, int] = field(default_factory=dict)
     values: dict[tuple[str, int], Products] = field(default_factory=dict)
@@ -63,7 +85,7 @@ class Hessians:
             if self.of.setdefault((name, expert), shared) is shared:
                 return
         if mine is None:
-            mine = self.of[name, expert] = Products(np.zeros((x.shape[1], x.shape[1]), np.float32))
+            mine = self.of[name, expert] = Products.of(x.shape[1], self.columns)
         mine.add(np.ascontiguousarray(x, np.float32), self.threads)
         self._last = x, mine
 
@@ -71,7 +93,7 @@ class Hessians:
         """Add inputs (n, width) as attention mixes them, of the rows of `name` from first_row on."""
         key = name, first_row
         if key not in self.values:
-            self.values[key] = Products(np.zeros((mixed.shape[1], mixed.shape[1]), np.float32))
+            self.values[key] = Products.of(mixed.shape[1], self.columns)
         self.values[key].add(mixed, self.threads)
 
     def pieces(self, name: str, rows: int) -> list[tuple[int, int, Products]]:

@@ -42,7 +42,7 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
-    "--gptq": ("", "absent.txt", ".", "=TEXT"), "--gptq-chunks": ("0", "1", "-5", "x", ""),
+    "--gptq": ("", "absent.txt", ".", "=TEXT"), "--gptq-chunks": ("0", "1", "-5", "x", ""), "--gptq-memory": SIZES,
     "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
     "--save-every": ("-1", "x", ""), "--check-model": ("", "absent.gguf", "MATRIX"), "--least-rows": COUNTS,
     "--tasks": COUNTS, "--seed": ("-1", "x", "4294967296", ""),
@@ -79,7 +79,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
-                 "--gptq-chunks": ["--gptq", "TEXT"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
+                 "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
+                 "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -169,7 +170,7 @@ def with_value(command: str, name: str) -> list[str]:
     if option.is_flag:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows", "gptq_chunks")
-    return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size") else
+    return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size", "gptq_memory") else
             "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Tried are the format's own encoder, the same weighted by the inputs' mean square
 and much damping. What is chosen is what changes the product's output least on inputs that took no part in any of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from quants import Format
 
 if TYPE_CHECKING:
+    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Products
 
 Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 Raw = NDArray[np.uint8]
 Encode = Callable[[Floats], Raw]
 
@@ -33,8 +33,8 @@ class Piece(NamedTuple):
 
     start: int
     stop: int
-    found: Doubles
-    held: Doubles
+    found: "BlockDiagonal"
+    held: "BlockDiagonal"
 
 
 @dataclass(frozen=True)
@@ -64,36 +64,37 @@ class Chosen:
 
 def pieces_of(
     found: Sequence[tuple[int, int, "Products"]], held: Sequence[tuple[int, int, "Products"]]
-) -> list[Piece]:
+) -> Iterator[Piece]:
     """A weight's rows with their inputs' matrices; those of experts that saw little are drawn towards the mean of all.
 
-    An expert without inputs that were held back is judged by those of all experts.
+    An expert without inputs that were held back is judged by its own others. One after the other: matrices are large.
     """
+    from runtime.block_diagonal import weighted_sum
+
     if not found:
-        return []
-    width, several = len(found[0][2].upper), len({id(products) for _, _, products in found}) > 2
-    total = sum(products.count for _, _, products in found)
-    everyone = sum(products.matrix() * (products.count / max(1, total)) for _, _, products in found) if several else 0.0
+        return
+    width, several = found[0][2].width, len({id(products) for _, _, products in found}) > 2
+    total = max(1, sum(products.count for _, _, products in found))
+    parts = ((products.matrix(), products.count / total) for _, _, products in found)
+    everyone = weighted_sum(parts) if several else None
     judged = {(start, stop): products for start, stop, products in held}
-    pieces = []
     for start, stop, products in found:
         own, count = products.matrix(), products.count
-        if several:
-            own = (own * count + everyone * (FEW * width)) / (count + FEW * width)
+        if everyone is not None:
+            few = FEW * width
+            own = weighted_sum([(own, count / (count + few)), (everyone, few / (count + few))])
         other = judged.get((start, stop))
-        pieces.append(Piece(start, stop, own, other.matrix() if other is not None and other.count else own))
-    return pieces
+        yield Piece(start, stop, own, other.matrix() if other is not None and other.count else own)
 
 
-def loss(difference: Floats, matrix: Floats | Doubles) -> float:
+def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
     """The squared error of outputs: sum of D H D^T over the rows of difference (rows, width)."""
-    reached = difference @ matrix.astype(np.float32, copy=False)
-    return float(np.einsum("ij,ij->", reached, difference, dtype=np.float64))
+    return matrix.along(difference, difference)
 
 
-def ways(form: Format, found: Doubles, before: Encode, before_name: str, threads: int) -> list[Way]:
+def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str, threads: int) -> list[Way]:
     """The ways in which rows with such inputs can be encoded; what would be done without texts is the first."""
-    from quants.feedback import encode_with_feedback, upper_factor
+    from quants.feedback import upper_factor
     from runtime.kernels.threads import parallel, spans
 
     weights = np.maximum(found.diagonal(), 0).astype(np.float32)
@@ -102,17 +103,30 @@ def ways(form: Format, found: Doubles, before: Encode, before_name: str, threads
         return tried
     if form.uses_importance:
         tried.append(Way("weighted", lambda rows: form.encode(rows, weights)))
-    factors: dict[float, Floats] = {}
+    wanted = [(damping, at) for damping in DAMPINGS for at in range(len(found.blocks))]
+    factors: dict[tuple[float, int], Floats] = {}
 
     def factor(start: int, stop: int) -> None:
-        for damping in DAMPINGS[start:stop]:
-            factors[damping] = upper_factor(found, damping)
+        for damping, at in wanted[start:stop]:
+            factors[damping, at] = upper_factor(found.blocks[at], damping)
 
-    parallel(factor, spans(len(DAMPINGS), 1), threads)
+    parallel(factor, spans(len(wanted), 1), min(threads, len(DAMPINGS)))  # each takes memory (see `bounds`)
     for damping in DAMPINGS:
-        encode = partial(encode_with_feedback, form, factor=factors[damping], weights=weights)
-        tried.append(Way("feedback", encode, damping))
+        own = [factors[damping, at] for at in range(len(found.blocks))]
+        tried.append(Way("feedback", partial(_encode_by_columns, form, own, weights), damping))
     return tried
+
+
+def _encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, rows: Floats) -> Raw:
+    """Encode rows with feedback within the columns that each factor is of."""
+    from quants.feedback import encode_with_feedback
+
+    begin, raw = 0, []
+    for factor in factors:
+        here = slice(begin, begin + len(factor))
+        raw.append(encode_with_feedback(form, np.ascontiguousarray(rows[:, here]), factor, weights[here]))
+        begin = here.stop
+    return np.concatenate(raw, axis=1)
 
 
 def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int) -> Chosen:
@@ -123,7 +137,7 @@ def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_na
     some = values[np.unique(np.linspace(0, len(values) - 1, min(TRIED_ROWS, len(values))).astype(np.intp))]
     with one_thread():  # the same bytes however many threads there are
         candidates = ways(form, piece.found, before, before_name, threads)
-    held, parts = piece.held.astype(np.float32), spans(len(some), SPAN)
+    held, parts = piece.held.single(), spans(len(some), SPAN)
     found = np.zeros((len(candidates) + 1, len(parts)))  # the last: all rows lost
 
     def attempt(start: int, stop: int) -> None:
@@ -146,9 +160,9 @@ def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_na
     return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole)
 
 
-def together(parts: Sequence[tuple[Piece, Chosen]]) -> Chosen:
-    """What came of a weight's pieces as what came of the weight."""
-    rows = [piece.stop - piece.start for piece, _ in parts]
+def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
+    """What came of a weight's pieces, of so many rows each, as what came of the weight."""
+    rows = [count for count, _ in parts]
     names = [chosen.method for _, chosen in parts]
     errors = [(chosen.error, chosen.error_before) for _, chosen in parts]
     usual = max(set(names), key=names.count)

@@ -4,7 +4,7 @@ Each layer is run on what the layers before it, already encoded, make of the cal
 to the inputs that they will have. Then it is encoded, and the texts go through it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,13 @@ from ..model import Model
 from ..quantization.planning import Planned
 from ..writing.items import Item
 from ..writing.row_blocks import Progress
+from .bounds import columns_within
 from .choosing import Chosen, Piece, choose, pieces_of, together
 from .encoded import Encoded
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
+    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
@@ -44,11 +46,12 @@ def wanted_items(planned: Planned) -> dict[str, Item]:
 
 def encode_layers(
     model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], items: Mapping[str, Item],
-    windows: Windows, kept: Encoded, *, threads: int, progress: Progress | None = None,
+    windows: Windows, kept: Encoded, *, memory: int, threads: int, progress: Progress | None = None,
 ) -> None:  # fmt: skip
     """Encode the weights of `items` that products of the model have, into `kept`.
 
-    metadata, tensors: of the model as it is written, by the output's names. progress(bytes of weights done, of how
+    metadata, tensors: of the model as it is written, by the output's names. memory: bytes that matrices of the inputs
+    of a layer may hold (see `columns_within`). progress(bytes of weights done, of how
     many, layer).
     Raises ModelError for a model that cannot be run so, FileError.
     """
@@ -56,7 +59,7 @@ def encode_layers(
 
     net = RunningModel(metadata, tensors, threads=threads)
     at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
-    _Work(net, items, kept, windows, at_once, threads, progress or (lambda *_: None)).run()
+    _Work(net, items, kept, windows, at_once, memory, threads, progress or (lambda *_: None)).run()
 
 
 @dataclass
@@ -68,6 +71,7 @@ class _Work:
     kept: Encoded
     windows: Windows
     at_once: int
+    memory: int
     threads: int
     progress: Progress
 
@@ -82,7 +86,7 @@ class _Work:
             self._tell(layer.prefix.rstrip("."))
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
-                found, judged = self._hessians(), self._hessians()
+                found, judged = self._hessians(names), self._hessians(names)
                 layerwise.watch(fitted, layer, found)
                 layerwise.watch(held, layer, judged)
                 for name in filter(self._wants, names):
@@ -92,7 +96,7 @@ class _Work:
             layerwise.advance(fitted, encoded)
             layerwise.advance(held, encoded)
         if self._wants(HEAD):
-            found, judged = self._hessians(), self._hessians()
+            found, judged = self._hessians([HEAD]), self._hessians([HEAD])
             layerwise.watch_head(fitted, HEAD, found)
             layerwise.watch_head(held, HEAD, judged)
             self._encode(HEAD, found, judged)
@@ -105,10 +109,11 @@ class _Work:
     def _wants(self, name: str) -> bool:
         return name in self.items and name not in self.kept.tensors
 
-    def _hessians(self) -> "Hessians":
+    def _hessians(self, names: Iterable[str]) -> "Hessians":
+        """For the inputs of the weights of these names."""
         from runtime.hessians import Hessians
 
-        return Hessians(self.threads)
+        return Hessians(self.threads, columns_within(self.memory, (self.items[name].tensor for name in names)))
 
     def _begin(self, ids: NDArray[np.int64]) -> list["Batch"]:
         """Texts before the first layer, embedded as the output will have it."""
@@ -125,11 +130,11 @@ class _Work:
         """Encode a weight, its rows in pieces that share inputs. One that no product saw is left to the plain road."""
         item = self.items[name]
         tensor = item.tensor
-        pieces = pieces_of(found.pieces(name, tensor.rows), judged.pieces(name, tensor.rows))
-        if sum(piece.stop - piece.start for piece in pieces) != tensor.rows:
+        seen = found.pieces(name, tensor.rows)
+        if sum(stop - start for start, stop, _ in seen) != tensor.rows:
             return  # experts without any input
-        parts = [(piece, self._encode_piece(item, piece)) for piece in pieces]
-        chosen = together(parts)
+        pieces = pieces_of(seen, judged.pieces(name, tensor.rows))
+        chosen = together([(piece.stop - piece.start, self._encode_piece(item, piece)) for piece in pieces])
         self.kept.keep(tensor, item.format, chosen.raw, chosen.as_dict())
 
     def _encode_piece(self, item: Item, piece: Piece) -> Chosen:
@@ -149,7 +154,7 @@ class _Work:
         """
         from runtime import layerwise
 
-        found = self._hessians()
+        found = self._hessians([EMBEDDING])
         layerwise.watch(self._begin(self.windows.held[:1]), first, found)
         item, matrix = self.items[EMBEDDING], readers_of(self.net, first, found)
         if matrix is None or item.tensor.width != len(matrix):
@@ -162,25 +167,29 @@ def _encode_plainly(form: Format, importance: Floats | None, rows: Floats) -> ND
     return form.encode(rows, importance)
 
 
-def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> NDArray[np.float64] | None:
+def readers_of(net: "RunningModel", layer: "Layer", found: "Hessians") -> "BlockDiagonal | None":
     """What an error of a layer's input does to the products that read it: sum of W^T W, scaled as its norm does.
 
-    found: what a run through the layer saw; the products that share its first input are meant. float64 (width, width);
-    None where no product reads what the norm gives.
+    found: what a run through the layer saw; the products that share its first input are meant. (width, width); None
+    where no product reads what the norm gives.
     """
+    from runtime.block_diagonal import BlockDiagonal
+
     if not found.of:
         return None
     first = next(iter(found.of.values()))
     names = [name for (name, expert), products in found.of.items() if products is first and expert == 0]
     scale = layer.array("attn_norm.weight")
-    width = len(first.upper)
-    total = np.zeros((width, width))
+    blocks = [np.zeros(upper.shape) for upper in first.uppers]
     for name in names:
-        weight = net.tensors[name].float32().reshape(-1, width).astype(np.float64)
-        total += weight.T @ weight
-    factors = np.ones(width) if scale is None else scale.astype(np.float64)
-    total *= factors[:, None] * factors
-    if net.network.block.norm != "rms":  # what all columns have in common is taken away
-        total -= total.mean(axis=0)
-        total -= total.mean(axis=1)[:, None]
-    return total
+        weight = net.tensors[name].float32().reshape(-1, first.width).astype(np.float64)
+        if scale is not None:
+            weight *= scale
+        if net.network.block.norm != "rms":  # what all columns have in common is taken away
+            weight -= weight.mean(axis=1)[:, None]
+        begin = 0
+        for block in blocks:
+            mine = weight[:, begin : begin + len(block)]
+            block += mine.T @ mine
+            begin += len(block)
+    return BlockDiagonal(tuple(blocks))

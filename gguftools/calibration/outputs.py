@@ -42,14 +42,15 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
             importances.update(b"" if item.importance is None else item.importance.tobytes())
         head = {
             "gguftools": VERSION, "texts": windows.digest(), "weights": importances.hexdigest(),
-            "dampings": list(DAMPINGS), "sources": fingerprint(planner.origin.files, planner.origin.recorded),
+            "dampings": list(DAMPINGS), "memory": calibration.memory,
+            "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }  # fmt: skip
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
             layers = planner.layers
             encode_layers(
                 model, layers.metadata, layers.tensors, items, windows, kept,
-                threads=thread_count(run.threads), progress=progress,
+                memory=calibration.memory, threads=thread_count(run.threads), progress=progress,
             )  # fmt: skip
             made_by = json.dumps(head, sort_keys=True)
 

@@ -22,12 +22,14 @@ from quants.errors import ModelError
 
 from ..quantization.imatrix import ImportanceMatrix
 from ..quantization.imatrix_entry import Entry
+from .bounds import DEFAULT_MEMORY, columns_within
 from .choosing import Piece, loss, pieces_of
 from .encoded import Encoded
 from .feedback import EMBEDDING, HEAD, readers_of
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
+    from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Hessians
     from runtime.layer import Layer
     from runtime.layerwise import Batch
@@ -248,7 +250,9 @@ class _Walk:
         probe, readers = self.judge.begin(self.net), None
         for i, (layer, place) in enumerate(zip(layers, places, strict=True)):
             self.tell(place)
-            seen, known = Hessians(self.net.threads), self.kept.figures.get(place)
+            names = (tensor for tensor in layer.tensors.values() if tensor.name in self.candidates)
+            seen = Hessians(self.net.threads, columns_within(DEFAULT_MEMORY, names))
+            known = self.kept.figures.get(place)
             reads = i == 0 and EMBEDDING in self.candidates
             layerwise.advance(fitted, layer, seen if known is None or reads else None)
             if reads:
@@ -309,12 +313,13 @@ class _Walk:
         return float(np.concatenate(found).mean())
 
     def _measure_ends(
-        self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: Doubles | None
+        self, head: str, probe: Sequence["Batch"], seen: "Hessians", readers: "BlockDiagonal | None"
     ) -> None:
         """The parts of what stands around the layers. head: the weight that makes logits, the embedding if tied."""
+        from runtime.block_diagonal import weighted_sum
         from runtime.model import Model as RunningModel
 
-        by_name: dict[str, list[tuple[Part, Doubles]]] = {}
+        by_name: dict[str, list[tuple[Part, BlockDiagonal]]] = {}
         pieces = self._pieces(head, seen)
         if pieces:
             self.found.entries[head] = entry_of(pieces, self.net.tensors[head])
@@ -338,7 +343,7 @@ class _Walk:
         for parts in by_name.values():
             self.found.parts += [part for part, _ in parts]
             if len(parts) > 1:  # columns weigh by both
-                name, matrix = parts[0][0].weight, np.sum([part.gain * matrix for part, matrix in parts], axis=0)
+                name, matrix = parts[0][0].weight, weighted_sum([(matrix, part.gain) for part, matrix in parts])
                 self.found.entries[name] = entry_of([Piece(0, 0, matrix, matrix)], self.net.tensors[name])
 
     def _pieces(self, name: str, seen: "Hessians") -> list[Piece]:
@@ -347,7 +352,7 @@ class _Walk:
             return []
         rows = self.net.tensors[name].rows
         found = seen.pieces(name, rows)
-        pieces = pieces_of(found, found)
+        pieces = list(pieces_of(found, found))
         return pieces if sum(piece.stop - piece.start for piece in pieces) == rows else []
 
     def _coarse(self, tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from quants.errors import OptionError
 
 from ..measurement.texts import NamedText, default_texts, named_texts, windows_of
 from ..model import Model
+from .bounds import DEFAULT_MEMORY
 
 N_CTX = 512
 CHUNKS = 128  # windows of each text at most
@@ -23,18 +24,21 @@ HELD_BACK = 8  # every so-manieth window is held back
 class Calibration:
     """Texts to calibrate on. own_texts: also those of the package, which keep a file good at what the others lack.
 
-    n_ctx: tokens of a window; chunks: windows of each text at most.
+    n_ctx: tokens of a window; chunks: windows of each text at most. memory: bytes that matrices of what a layer's
+    products read may hold: where they are wider, columns far from each other are seen apart.
     """
 
     texts: tuple[NamedText, ...] = ()
     own_texts: bool = True
     n_ctx: int = N_CTX
     chunks: int = CHUNKS
+    memory: int = DEFAULT_MEMORY
 
     def __post_init__(self) -> None:
         """Raises OptionError for sizes that are none, or no text at all."""
         as_count(self.n_ctx, "n_ctx", 16)
         as_count(self.chunks, "chunks", 2)
+        as_count(self.memory, "memory", 1)
         if not self.texts and not self.own_texts:
             raise OptionError("there is no text to calibrate on", "name one, or let the package's own be read")
 

@@ -29,6 +29,7 @@ def quantize(
     gptq: Annotated[list[str] | None, "Text; carry rounding errors on by what its inputs are like; repeatable."] = None,
     gptq_only: Annotated[bool, "Calibrate on the given texts alone, not on our own besides."] = False,
     gptq_chunks: Annotated[int, Option(min=2, help="Windows of 512 tokens of each text at most.")] = 128,
+    gptq_memory: Annotated[Any, "What the matrices of a layer's inputs may hold; wide ones are cut."] = "8G",
     target_size: Annotated[int | None, "Search for a recipe: bytes of the file, as 4.2G."] = None,
     target_bpw: Annotated[float | None, "Search for a recipe: bits per weight, as 4.8."] = None,
     calibrate: Annotated[list[str] | None, "Text to measure recipes on; default: those of --gptq or our own."] = None,
@@ -102,7 +103,9 @@ def quantize(
     reads = [*([tensor_type_file] if tensor_type_file else ()), *(text.path for text in (*texts, *measured_on))]
 
     def calibration(texts: Sequence[NamedText]) -> Calibration | None:
-        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
+        if not texts:
+            return None
+        return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
     with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
         report = run(

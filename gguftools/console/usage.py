@@ -188,6 +188,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "quantize": {
         "include_weights": "imatrix", "exclude_weights": "imatrix", "allow_missing_experts": "imatrix",
         "plot": "frontier", "gptq_only": "gptq calibrate", "gptq_chunks": "gptq calibrate",
+        "gptq_memory": "gptq",
     },
     "report": {"overwrite": "html"},
     "set-metadata": {"overwrite": "output"},

@@ -159,22 +159,23 @@ def test_an_expert_that_saw_little_is_drawn_towards_all() -> None:
     found, random = Hessians(), np.random.default_rng(0)
     for expert, rows in enumerate((400, 400, 3)):
         found.observe("e", random.standard_normal((rows, 8)).astype(np.float32) * [1, 1, 1, 1, 5, 5, 5, 5], expert, 3)
-    pieces = pieces_of(found.pieces("e", 12), [])
+    pieces = list(pieces_of(found.pieces("e", 12), []))
     assert [(piece.start, piece.stop) for piece in pieces] == [(0, 4), (4, 8), (8, 12)]
-    assert np.linalg.matrix_rank(found.of["e", 2].matrix(), 1e-3) == 3
-    assert np.linalg.eigvalsh(pieces[2].found).min() > 0.3
-    assert np.allclose(pieces[0].found, found.of["e", 0].matrix(), rtol=0.5, atol=0.5)
+    assert np.linalg.matrix_rank(found.of["e", 2].matrix().whole(), 1e-3) == 3
+    assert np.linalg.eigvalsh(pieces[2].found.whole()).min() > 0.3
+    assert np.allclose(pieces[0].found.whole(), found.of["e", 0].matrix().whole(), rtol=0.5, atol=0.5)
 
 
 def test_what_inputs_held_back_speak_against_is_not_done() -> None:
     """Fitted to inputs that have nothing to do with those that judge: the encoder without feedback is taken."""
     from gguftools.calibration.choosing import Piece
+    from runtime.block_diagonal import BlockDiagonal
 
     random = np.random.default_rng(1)
     few = random.standard_normal((4, 256))
     rows = random.standard_normal((32, 256)).astype(np.float32)
     form = format_named("Q4_K")
-    piece = Piece(0, 32, few.T @ few / 4, np.eye(256))
+    piece = Piece(0, 32, BlockDiagonal((few.T @ few / 4,)), BlockDiagonal((np.eye(256),)))
     chosen = choose(rows, piece, form, lambda rows: form.encode(rows), "plain", 2)
     assert (chosen.method, chosen.error) == ("plain", chosen.error_before)
     assert np.array_equal(chosen.raw, form.encode(rows))
