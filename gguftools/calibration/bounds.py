@@ -11,24 +11,28 @@ from quants import Tensor
 
 DEFAULT_MEMORY = 8_000_000_000
 LEAST = 256  # columns that always stand together: blocks of all formats fit
-SUMMED = 4 * 2  # bytes of each number that is summed over inputs, and over those held back
-OWN = 3 * 8 + 3 * 4  # of each number of a weight's matrix: found, held back, mean of experts; a triangle a damping
-FACTORED = 3 * 28  # of each number of a block whose triangles are found, for every damping at once
+AT_ONCE = 2  # triangles that are found at a time, however many threads there are
+# Bytes for each number of a matrix: sums over inputs and over those held back; while a weight is encoded, their means
+# and a triangle for each damping; of experts the mean of all, too; while triangles are found, each of them.
+SUMS, OWN, EXPERTS, TRIANGLE = 2 * 4, 2 * 8 + 3 * 4, 8, 28
 
 
 def columns_within(memory: int, tensors: Iterable[Tensor]) -> int:
-    """The most columns that stand together where sums over the inputs of all these weights are to fit into `memory`.
+    """The most columns that stand together where the matrices of inputs of all these weights fit into `memory`.
 
-    Halved until they do, down to LEAST, so that a bound may be too small to be kept.
+    As if no two weights shared their input. LEAST at least, so that a bound may be too small to be kept.
     """
     inputs = [(tensor.shape[0] if len(tensor.shape) == 3 else 1, tensor.width) for tensor in tensors]
-    columns = max((width for _, width in inputs), default=LEAST)
+    widest = max((width for _, width in inputs), default=LEAST)
 
-    def needed() -> int:
-        sums = sum(experts * width * min(columns, width) for experts, width in inputs)
-        work = max((width * min(columns, width) for _, width in inputs), default=0)
-        return SUMMED * sums + OWN * work + FACTORED * columns * columns
+    def needed(columns: int) -> int:
+        numbers = [(experts, width * min(columns, width)) for experts, width in inputs]
+        sums = sum(experts * count for experts, count in numbers)
+        work = max(count * (OWN + EXPERTS * (experts > 1)) for experts, count in numbers)
+        return SUMS * sums + work + AT_ONCE * TRIANGLE * columns * columns
 
-    while needed() > memory and columns > LEAST:
-        columns = max(LEAST, -(-columns // 2))
-    return columns
+    for parts in range(1, -(-widest // LEAST)):
+        columns = -(-widest // parts)
+        if needed(columns) <= memory:
+            return columns
+    return LEAST

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from quants import Format
 
+from .bounds import AT_ONCE
+
 if TYPE_CHECKING:
     from runtime.block_diagonal import BlockDiagonal
     from runtime.hessians import Products
@@ -110,7 +112,7 @@ def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str,
         for damping, at in wanted[start:stop]:
             factors[damping, at] = upper_factor(found.blocks[at], damping)
 
-    parallel(factor, spans(len(wanted), 1), min(threads, len(DAMPINGS)))  # each takes memory (see `bounds`)
+    parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
         own = [factors[damping, at] for at in range(len(found.blocks))]
         tried.append(Way("feedback", partial(_encode_by_columns, form, own, weights), damping))

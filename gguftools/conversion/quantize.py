@@ -109,7 +109,9 @@ def quantize(
             opening=described.opening, options=options, splitting=Splitting(keep_split, max_size, max_tensors),
             include_weights=tuple(include_weights), exclude_weights=tuple(exclude_weights),
             prune_layers=tuple(prune_layers), override=overridden_values(model.metadata, values), reserve=reserve,
-            gptq=None if feedback is None else Texts(feedback.own_texts, feedback.n_ctx, feedback.chunks),
+            gptq=None if feedback is None else Texts(
+                feedback.own_texts, feedback.n_ctx, feedback.chunks, feedback.memory
+            ),
         )  # fmt: skip
         recording = Recording(described, model, same, feedback, run)
         recording.check(paths)

@@ -11,6 +11,7 @@ from quants.errors import FileError
 from quants.format import format_named
 from quants.spelling import quote
 
+from ..calibration.bounds import DEFAULT_MEMORY
 from ..metadata.text import plain as plain_value
 from ..quantization.planning import Splitting
 from ..quantization.recipes import RECIPES, Options, Recipe
@@ -38,6 +39,7 @@ class Texts(NamedTuple):
     own_texts: bool
     n_ctx: int
     chunks: int
+    memory: int = DEFAULT_MEMORY
 
 
 @dataclass(frozen=True)
@@ -214,9 +216,10 @@ class _Reader:
         if given is None:
             return None
         if not isinstance(given, dict) or not isinstance(given.get("own_texts"), bool):
-            raise self.error("gptq", given, "an object with own_texts, n_ctx and chunks")
+            raise self.error("gptq", given, "an object with own_texts, n_ctx, chunks and memory")
         sizes = (self.number("gptq", 1 << 30, given.get(key) or -1) for key in ("n_ctx", "chunks"))
-        return Texts(given["own_texts"], *sizes)
+        memory = self.number("gptq", 1 << 60, given.get("memory", DEFAULT_MEMORY) or -1)
+        return Texts(given["own_texts"], *sizes, memory)
 
 
 def is_quick(pattern: str) -> bool:
