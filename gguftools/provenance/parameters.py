@@ -217,9 +217,9 @@ class _Reader:
             return None
         if not isinstance(given, dict) or not isinstance(given.get("own_texts"), bool):
             raise self.error("gptq", given, "an object with own_texts, n_ctx, chunks and memory")
-        sizes = (self.number("gptq", 1 << 30, given.get(key) or -1) for key in ("n_ctx", "chunks"))
+        n_ctx, chunks = (self.number("gptq", 1 << 30, given.get(key) or -1) for key in ("n_ctx", "chunks"))
         memory = self.number("gptq", 1 << 60, given.get("memory", DEFAULT_MEMORY) or -1)
-        return Texts(given["own_texts"], *sizes, memory=memory)
+        return Texts(given["own_texts"], n_ctx, chunks, memory)
 
 
 def is_quick(pattern: str) -> bool:
