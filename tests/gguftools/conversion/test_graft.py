@@ -12,6 +12,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (numpy reads bfloat16 by it)
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import gguftools
@@ -19,10 +21,14 @@ from archs.metadata import Value, ValueType
 from gguftools.conversion.experts import Mixture, read_list, without_experts, worst_experts
 from gguftools.files.gguf.assembly import stored_tensors
 from gguftools.files.gguf.reader import open_gguf
+from quants import Tensor
+from quants.dialects import meanings
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError, VocabularyError
 from tests.archs import checkpoints
+from tests.zoo import module
 
 from ...conftest import ROOT
+from ...findings.tool import run
 from ..models import edited, metadata_of, write_model
 
 TEXT = ROOT / "examples" / "persuasion.txt"
@@ -30,7 +36,9 @@ MIXTURES = (
     "glm4-moe-lite", "qwen3-5-moe", "llama4", "lfm2-moe", "hunyuan-moe", "afmoe", "granitemoe-swa", "gemma4-moe",
 )  # fmt: skip
 
-OF_EXPERTS = re.compile(r"router\.(layer|proj|per_expert)|gate\.|experts\.|expert_bias|correction|router\.weight")
+OF_EXPERTS = re.compile(
+    r"router\.(layer|proj|per_expert|weight|bias)|gate\.|experts\.|expert_bias|correction|moe\.(input|output)_linear"
+)
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +287,69 @@ def test_experts_dropped_as_from_the_checkpoint(made: Path, tmp_path: Path, entr
     assert set(direct) == set(ours)
 
 
+@pytest.mark.parametrize(
+    "entry", ["mixtral", "qwen2-moe", "qwen3-moe", "deepseek-v2-lite", "gpt-oss-mxfp4", "gpt-oss-bf16", "granitemoe",
+              "olmoe", "jamba"],
+)  # fmt: skip
+def test_experts_of_the_zoo(entry: str, shared: Path, made: Path, tmp_path: Path) -> None:
+    """The same of other families; what config.json of each calls its experts stands there."""
+    source = of_zoo(shared, made, entry)
+    report = gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    count = len(next(iter(report.scores.values())))
+    folder = without_in_checkpoint(made / entry, tmp_path / entry, report.experts, count)
+    gguftools.convert(folder, tmp_path / "direct.gguf", "f32")
+    assert raw(tmp_path / "out.gguf") == raw(tmp_path / "direct.gguf")
+    assert is_sound(tmp_path / "out.gguf")
+
+
+def of_zoo(shared: Path, folder: Path, entry: str) -> Path:
+    path = folder / f"{entry}.gguf"
+    if not path.exists():
+        module("build").build(shared / "zoo", entry, folder / entry)
+        gguftools.convert(folder / entry, path, "f32")
+    return path
+
+
+def logits_of_llama(path: Path, ids: Any) -> Any:
+    import llama_cpp
+
+    whole = llama_cpp.Llama(str(path), logits_all=True, n_ctx=128, n_threads=1, type_k=0, type_v=0, verbose=False)
+    whole.eval([int(token) for token in ids])
+    return np.array(whole.scores[: len(ids)])
+
+
+def check_in_llama(path: Path, most: float = 1e-3) -> None:
+    ids = np.arange(40, 90)
+    ours = gguftools.load(path).logits(ids)
+    assert np.abs(logits_of_llama(path, ids) - ours).max() < most * ours.std()
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("entry", ["glm4-moe-lite", "exaone-moe", "lfm2-moe", "hunyuan-moe", "afmoe"])
+def test_fewer_experts_in_llama(made: Path, tmp_path: Path, entry: str) -> None:
+    source = model_of(made, entry)
+    gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    check_in_llama(tmp_path / "out.gguf")
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("entry", ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss-mxfp4", "granitemoe", "olmoe"])
+def test_fewer_experts_of_the_zoo_in_llama(entry: str, shared: Path, made: Path, tmp_path: Path) -> None:
+    source = of_zoo(shared, made, entry)
+    gguftools.graft(source, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
+    check_in_llama(tmp_path / "out.gguf", 0.2 if "mxfp4" in entry else 1e-3)  # llama.cpp rounds activations for it
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("entry", ["glm4-moe-lite", "exaone-moe"])
+def test_a_grafted_further_layer_in_llama(made: Path, tmp_path: Path, entry: str) -> None:
+    whole = model_of(made, entry)
+    gguftools.graft(whole, tmp_path / "trunk.gguf", drop="mtp")
+    gguftools.graft(tmp_path / "trunk.gguf", tmp_path / "out.gguf", [(whole, "mtp")])
+    check_in_llama(tmp_path / "trunk.gguf")
+    check_in_llama(tmp_path / "out.gguf")
+
+
 @pytest.mark.parametrize("form", ["Q8_0", "Q4_0", "IQ4_NL", "BF16"])
 def test_experts_of_any_format(made: Path, tmp_path: Path, form: str) -> None:
     """Dropping and then quantizing is quantizing and then dropping."""
@@ -427,3 +498,70 @@ def test_files_without_architecture(tmp_path: Path) -> None:
     assert not np.array(found.tensors["mm.0.weight"]).any()
     assert found.metadata["clip.x"] == 5
     assert list(found.tensors) == ["mm.0.weight", "v.x"]
+
+
+# Strangers' files
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_files_that_lie(data: st.DataObject, made: Path, tmp_path: Path) -> None:
+    """Whatever is done to a target's or a donor's header: a file that opens, or one line and none."""
+    source = model_of(made, "glm4-moe-lite")
+    opened, raw_bytes = open_gguf(source), bytearray(source.read_bytes())
+    keys = [key.encode() for key in opened.metadata if "expert" in key or "count" in key or "next" in key]
+    for _ in range(data.draw(st.integers(1, 3))):
+        if data.draw(st.booleans()):  # a number that counts
+            key = data.draw(st.sampled_from(keys))
+            at = raw_bytes.find(key) + len(key) + 4
+            raw_bytes[at : at + 4] = data.draw(st.sampled_from([0, 1, 2, 3, 5, 7, 255, 1 << 31])).to_bytes(4, "little")
+        else:
+            at = data.draw(st.integers(0, opened.data_offset - 1))
+            raw_bytes[at] = data.draw(st.integers(0, 255))
+    lying, out = tmp_path / "lying.gguf", tmp_path / "out.gguf"
+    lying.write_bytes(raw_bytes)
+    out.unlink(missing_ok=True)
+    patterns = data.draw(st.sampled_from(["mtp", "tokenizer", "head", "embeddings", "ffn", "key:expert", "key:count"]))
+    target, donors = data.draw(st.sampled_from([(lying, [(source, patterns)]), (source, [(lying, patterns)])]))
+    dropped = data.draw(st.sampled_from([None, {1: [1, 2], 2: [0, 7], 3: [3, 4]}]))
+    try:
+        gguftools.graft(
+            target, out, donors, drop=data.draw(st.sampled_from([(), ["mtp"], ["key:rope"]])), drop_experts=dropped,
+            drop_layers=data.draw(st.sampled_from([(), [1], [3], [0, 2]])), force=data.draw(st.booleans()),
+        )  # fmt: skip
+    except GgufToolsError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert not out.exists()
+    else:
+        open_gguf(out)
+
+
+def test_formats_of_forks(made: Path, tmp_path: Path) -> None:
+    """Rows that are stored together, and bytes behind the last row, go along; what cannot be cut is refused."""
+    rows = np.random.default_rng(0).integers(0, 256, (4 * 8, 76), np.uint8)
+    form = next(each for each in meanings(137) if each.name == "IQ2_K")
+    stacked = Tensor("blk.0.ffn_up_exps.weight", (4, 8, 256), form, lambda a, b: rows[a:b])
+    head = metadata_of({"general.architecture": "unknown", "unknown.expert_count": 4, "unknown.expert_used_count": 1})
+    router = {"blk.0.ffn_gate_inp.weight": np.ones((4, 256))}
+    path = write_model(tmp_path / "m.gguf", head, {stacked.name: stacked, **router})
+    gguftools.graft(path, tmp_path / "out.gguf", drop_experts={0: [1]})
+    found = open_gguf(tmp_path / "out.gguf").tensors[stacked.name]
+    assert (found.format.name, found.shape) == ("IQ2_K", (3, 8, 256))
+    np.testing.assert_array_equal(found.raw(), rows.reshape(4, 8, 76)[[0, 2, 3]].reshape(-1, 76))
+
+
+def test_the_command(made: Path, tmp_path: Path) -> None:
+    """Words behind --from up to the next option belong to it."""
+    austen = made / "austen.gguf"
+    done = run("graft", austen, "--from", austen, "embeddings", "attn_v", "-o", "out.gguf", f"--from={austen}",
+               "template", "--json", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["moved"]) == 5
+    done = run("graft", austen, "-o", "other.gguf", "--drop-layers", "1-2", "--measure", TEXT, "-c", 128, "--chunks", 2,
+               cwd=tmp_path)  # fmt: skip
+    assert "KL divergence" in done.stdout, done.stderr
+    for words in (["--from", austen, "-o", "x.gguf"], ["-o", "x.gguf", "--from"], ["--from", "-o", "x.gguf"]):
+        done = run("graft", austen, *words, cwd=tmp_path)
+        assert done.returncode in (1, 2)
+        assert done.stderr.count("error:") == 1, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.gguf", "out.gguf"]
