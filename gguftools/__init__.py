@@ -16,6 +16,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.conversion.frontier": "frontier",
     "gguftools.conversion.graft": "graft",
     "gguftools.conversion.quantize": "quantize",
+    "gguftools.conversion.reproduce": "reproduce",
     "gguftools.conversion.shards": "merge split",
     "gguftools.inspection.audit": "audit",
     "gguftools.inspection.catalogue": "architectures formats",
@@ -39,7 +40,8 @@ __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
     "__version__", "apply_patch", "architectures", "audit", "convert", "convert_endian", "diff", "divergence",
     "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load",
-    "make_patch", "merge", "open", "perplexity", "quantize", "set_metadata", "split", "validate", "weight_errors",
+    "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate",
+    "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from .conversion.patch import apply_patch, make_patch
     from .conversion.placement import gpu_split
     from .conversion.quantize import quantize
+    from .conversion.reproduce import reproduce
     from .conversion.shards import merge, split
     from .inspection.audit import audit
     from .inspection.catalogue import architectures, formats

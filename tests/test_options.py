@@ -34,7 +34,7 @@ CALLS = {
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "patch": "make MODEL MODEL -o out.gguf",
     "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
-    "show": "MODEL", "split": "MODEL -o out", "validate": "MODEL",
+    "reproduce": "MODEL --source CK", "show": "MODEL", "split": "MODEL -o out", "validate": "MODEL",
 }  # fmt: skip
 SIZES = ("0", "-1", "x", "1.5G", "")
 COUNTS = ("0", "-3", "x", "1.5", "")
@@ -75,6 +75,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--target-size": ("", "0", "-1", "x", "1.5X", "1K", "900G"),
     "--target-bpw": ("", "x", "nan", "0", "-4", "0.6", "31"),
     "--calibrate": ("", "absent.txt", "."), "--frontier": ("", "x", "3,", "0", "4,nan", "1.0", "31"),
+    "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],

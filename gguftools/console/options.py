@@ -52,6 +52,7 @@ BY_NAME = {
     "output_tensor_type": "FORMAT", "override_kv": "KEY=TYPE:VALUE", "pre": "NAME", "prune_layers": "LAYERS",
     "donors": "DONOR PATTERN…", "drop": "PATTERN", "drop_experts": "EXPERTS", "drop_layers": "LAYERS",
 
+    "manifest_file": "FILE",
     "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
     "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
     "target_size": "BYTES", "tensors": "REGEX",

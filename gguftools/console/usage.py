@@ -191,6 +191,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
         "gptq_memory": "gptq",
     },
     "report": {"overwrite": "html"},
+    "reproduce": {"seed": "sample"},
     "set-metadata": {"overwrite": "output"},
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archs.plan import stays_float32
-from quants import Format, Tensor
+from quants import Format, Tensor, format_named
 from quants.arguments import thread_count
 from quants.errors import FormatError
 from quants.exact import PRECISION, exact_blocks, formats_that_fit
@@ -25,7 +25,7 @@ from ..model import Model
 from ..quantization.outputs import Run, write_file
 from ..quantization.outtypes import FILE_TYPES, converted_format, plan_conversion, with_file_type
 from ..quantization.recipes import RECIPES, Choice, is_quantizable
-from ..writing.pipeline import Resumable
+from ..writing.pipeline import FilePlan, Resumable
 from ..writing.report import QuantizeReport, TranscodingReport
 from ..writing.row_blocks import RowBlock, by_tensor, run_blocks
 
@@ -117,16 +117,39 @@ def write_exact(
     return replace(report, outputs=(replace(output, tensors=tensors_said),), transcoding=tuple(found))
 
 
+def plan_exact_again(
+    model: Model, path: Path, fallback: str, formats: Mapping[str, str], rounded_grids: bool = False, reserve: int = 0
+) -> FilePlan:
+    """The plan of what `write_exact` wrote, without a search. formats: of its tensors, by name."""
+    tensors, said = dict(model.streamed()), []
+    for tensor in _weights(model, tensors):
+        stored = converted_format(tensor, fallback, model.origin.float32)
+        form = format_named(formats.get(tensor.name, stored.name))
+        if form.name != stored.name:
+            rounded_to = tensor.format if rounded_grids and tensor.format.name in PRECISION else None
+            tensors[tensor.name] = _in_blocks(Search(tensor, rounded_to), form)
+        said.append(TranscodingReport(tensor.name, tensor.shape, tensor.format.name, form.name))
+    file = plan_conversion(path, model.metadata, tensors.values(), model.origin, fallback, reserve)
+    return replace(file, metadata=with_file_type(file.metadata, file_type(said, fallback)))
+
+
+def _weights(model: Model, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """What exact blocks are sought for."""
+    return [
+        tensor for name, tensor in tensors.items()
+        if is_quantizable(name, tensor.shape, tensor.format)
+        and not stays_float32(name, tensor.shape, model.origin.float32) and not tensor.format.is_quantized
+    ]  # fmt: skip
+
+
 def transcoded(
     model: Model, fallback: str, run: Run, rounded_grids: bool = False
 ) -> tuple[list[TranscodingReport], dict[str, Tensor]]:  # fmt: skip
     """What becomes of each weight; and all tensors of the model, those with exact blocks read as such."""
     tensors, keep = model.streamed(), model.origin.float32
     searches = {
-        name: Search(tensor, tensor.format if rounded_grids and tensor.format.name in PRECISION else None)
-        for name, tensor in tensors.items()
-        if is_quantizable(name, tensor.shape, tensor.format) and not stays_float32(name, tensor.shape, keep)
-        if not tensor.format.is_quantized
+        tensor.name: Search(tensor, tensor.format if rounded_grids and tensor.format.name in PRECISION else None)
+        for tensor in _weights(model, tensors)
     }
     weights = [each.tensor for each in searches.values()]
     for name, sampled in _sampled(searches, run):

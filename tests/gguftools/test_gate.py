@@ -36,7 +36,7 @@ WRITES = {
 }  # fmt: skip
 FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 
-READERS = {"architectures", "audit", "diff", "evaluate", "formats", "perplexity", "show", "validate"}
+READERS = {"architectures", "audit", "diff", "evaluate", "formats", "perplexity", "reproduce", "show", "validate"}
 
 
 @dataclass(frozen=True)
