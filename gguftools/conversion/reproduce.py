@@ -50,7 +50,8 @@ from ..provenance.recording import matrix_record, source_record, tensor_range, t
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.outputs import Run
 from ..quantization.planning import Planned
-from ..writing.pipeline import FilePlan, Item, decode_rows, encode_rows, read_rows
+from ..writing.items import Item, decode_rows, encode_rows, read_rows
+from ..writing.pipeline import FilePlan
 from ..writing.row_blocks import Progress, RowBlock, row_ranges, run_blocks
 from .replaying import calibration_of, guessed_parameters, opened_again, planned_again
 
