@@ -25,8 +25,10 @@ from quants.tensor import all_readable
 from .files.atomic import check_target, output_path
 from .files.gguf.reader import GgufFile, open_gguf
 from .files.locks import state_of
-from .files.naming import is_remote
+from .files.naming import is_remote, is_stored_gguf
 from .files.positioned import PositionedInput, row_reader
+from .files.stores.path import StorePath, located
+from .files.stores.store import is_pinned
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
 from .writing.executors import leaves_process
@@ -268,7 +270,7 @@ def write_plain(
         file = FilePlan(target, model.metadata, items, model.origin.alignment, reserve, model.origin.magic)
     else:
         file = plan_conversion(target, model.metadata, tensors, model.origin, outtype, reserve)
-    check_target(target, run.reads, run.overwrite)
+    check_target(target, run.reads, run.overwrite or (run.resume and isinstance(target, StorePath)))
     return write_file(file, outtype or "COPY", run, resumable, warnings)
 
 
@@ -324,12 +326,14 @@ def _mapping(name: str, given: Any) -> Mapping[str, Any]:
 
 
 def open(source: PathLike) -> Model:
-    """Open a GGUF file, any shard of a split set, a Hugging Face folder, or hf://ORG/MODEL[@REVISION].
+    """Open a GGUF file, any shard of a split set, a Hugging Face folder, or the URL of one, as hf://ORG/MODEL.
 
     Headers are read and checked, tensors are read when asked for. A checkpoint is the GGUF file that it would become.
     Raises FileError, and for checkpoints ModelError, VocabularyError.
     """
     path = as_path(source, "the model")
+    if is_stored_gguf(source):
+        return of_file(open_gguf(located(source)))
     return open_to_convert(source) if is_remote(source) or path.is_dir() else of_file(open_gguf(path))
 
 
@@ -341,7 +345,7 @@ def opened(source: PathLike | Model) -> Model:
 def opened_gguf(source: PathLike | Model) -> Model:
     """The same for what is said of files as they are: no checkpoint, which would have to be converted first."""
     if isinstance(source, (str, os.PathLike)):
-        return of_file(open_gguf(Path(source)))
+        return of_file(open_gguf(located(source)))
     return opened(source)
 
 
@@ -362,7 +366,7 @@ def _no_model(path: Path, kind: str) -> FileError:
 def stored_file(source: PathLike | Model) -> Path:
     """The GGUF file to work on byte by byte: the one named, or that holds a Model as it is. Raises OptionError."""
     if isinstance(source, (str, os.PathLike)):
-        return Path(source)
+        return located(source)
     if not isinstance(source, Model):
         raise OptionError(f"source is {quote(source)}; the path of a GGUF file or a Model was expected")
     file, hint = source.file, "save it, and name that file"
@@ -404,8 +408,12 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
 def of_file(file: GgufFile) -> Model:
     """An open GGUF file as a Model."""
     shards = tuple(tuple(part.tensors) for part in file.parts)
-    reopen = partial(tensors_of_file, file.path.absolute())
-    origin = Origin(file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment, reopen=reopen)
+    recorded = tuple((str(part.path), part.stored) for part in file.parts if part.stored)
+    reopen = partial(tensors_of_file, file.path if file.is_stored else file.path.absolute())
+    origin = Origin(
+        file.path, tuple(file.shards), file.states, shards, file.magic, file.alignment, recorded,
+        remote=file.is_stored, reopen=reopen,
+    )  # fmt: skip
     model = Model(file.metadata, {}, origin=origin, file=file)
     model.tensors.data.update(file.tensors)  # of a hundred thousand, without a look at each
     return model
@@ -413,6 +421,8 @@ def of_file(file: GgufFile) -> Model:
 
 def pread_tensors(file: GgufFile) -> dict[str, Tensor]:
     """The tensors of a GGUF file, read by system calls instead of through a map. See `files.positioned`."""
+    if file.is_stored:
+        return dict(file.tensors)
     tensors = {}
     for part in file.parts:
         source = PositionedInput(part.path, keep_open=len(file.parts) <= KEPT_OPEN)
@@ -453,7 +463,7 @@ def open_to_convert(
     if is_remote(source):
         from .files.checkpoint.remote import open_remote  # here, because it imports much
 
-        held = open_remote(str(source))
+        held = open_remote(source)
     else:
         held = nullcontext(open_checkpoint(Path(source)))
     with held as checkpoint:
@@ -485,5 +495,6 @@ def _reopening(
         return None
     if checkpoint.remote:
         name, commit = checkpoint.remote
-        return partial(tensors_of_checkpoint, f"{name.partition('@')[0]}@{commit}", pre)
+        pinned = f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name
+        return partial(tensors_of_checkpoint, pinned, pre)
     return partial(tensors_of_checkpoint, str(checkpoint.folder.absolute()), pre)

@@ -36,6 +36,7 @@ ORDER = (
     "runtime.tokenizers",
     "runtime.sampling",
     "runtime",
+    "gguftools.files.stores",
     "gguftools.files",
     "gguftools.files.gguf",
     "gguftools.files.checkpoint",

@@ -18,9 +18,9 @@ EXAMPLES = (
 
 def convert(
     model: Annotated[
-        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), or hf://ORG/MODEL[@REVISION].")
+        str, Argument(help="Hugging Face folder (config.json, weights, tokenizer), hf://ORG/MODEL[@REVISION], s3://…")
     ],
-    output: Annotated[str | None, "a file, or a folder for NAME-OUTTYPE.gguf; default the current one."] = None,
+    output: Annotated[str | None, "a file, or a folder for NAME-OUTTYPE.gguf (or URL/); default: here."] = None,
     outtype: Annotated[
         str, "Type of the weights: f32, f16, bf16, q8_0, any recipe (Q4_K_M, …), auto: as MODEL, exact: not rounded."
     ] = "auto",
@@ -39,13 +39,14 @@ def convert(
     from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
+    from ..files.stores.path import located
     from ..measurement.checking import check_output, require_checkable
 
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))
     extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
     left = resumable_note() if resume or is_remote(model) else nullcontext()
-    with bytes_progress(f"convert {Path(model).name}") as progress, left:
+    with bytes_progress(f"convert {located(model).name}") as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
             predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,

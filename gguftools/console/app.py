@@ -4,12 +4,14 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
@@ -118,7 +120,7 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
         terminal.verbose |= verbose
         terminal.debug |= debug
         with _told() if terminal.verbose else nullcontext():
-            command(**options)
+            command(**{name: _with_urls(value) for name, value in options.items()})
 
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
     parameters = [with_word(each) for each in own] + [each for each in common if each.kind is each.KEYWORD_ONLY]
@@ -126,6 +128,13 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _with_urls(value: Any) -> Any:
+    """A path that was made of a URL as one that is the URL; of a list, each."""
+    if isinstance(value, Path):
+        return located(value)
+    return [_with_urls(each) for each in value] if isinstance(value, list) else value
 
 
 @contextmanager

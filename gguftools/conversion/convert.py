@@ -26,14 +26,12 @@ from ..quantization.recipes import recipe_named
 from ..writing.executors import leaves_process
 from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
-from ..writing.resume import fingerprint, left_behind
+from ..writing.resume import fingerprint, idle_resume, left_behind
 from ..writing.row_blocks import Progress
 from .adapters import merge_change, plan_adapter
 from .predictors import open_predictor
-from .quantize import quantize
+from .quantize import REMOTE_THREADS, quantize
 from .transcoding import EXACT, write_exact
-
-REMOTE_THREADS = 8  # most of the time they wait for the network
 
 
 def convert(
@@ -78,7 +76,7 @@ def convert(
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
     read = Reads().also([source, lora, *adapters, predictor, *reads])
-    run = Run(threads, memory, progress, executor, overwrite=overwrite, reads=read)
+    run = Run(threads, memory, progress, executor, resume=resume, overwrite=overwrite, reads=read)
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
@@ -108,7 +106,7 @@ def convert(
     kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
-    warnings = left_behind([path], resume)
+    warnings = [*idle_resume([path], resume), *left_behind([path], resume)]
     instead = of_source if instead == "AUTO" else instead
     recording = None
     if described is not None:

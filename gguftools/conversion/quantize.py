@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quants.arguments import PathLike, as_count, as_mapping, as_texts
+from quants.arguments import PathLike, as_count, as_mapping, as_texts, thread_count
 from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
 from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
 from ..files.atomic import atomic_output, check_space, check_target
+from ..files.naming import refuse_store
 from ..model import Model, opened, write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
 from ..provenance.recording import Described, Recording, described_as
@@ -27,6 +28,8 @@ from ..writing.pipeline import DEFAULT_MEMORY
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, SEARCHED, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
+
+REMOTE_THREADS = 8  # most of the time they wait for the network
 
 
 def quantize(
@@ -91,6 +94,8 @@ def quantize(
     if target is None and options != Options() and all(recipe.default is None for recipe in chosen):
         kept = " and ".join(recipe.name for recipe in chosen)
         raise OptionError(f"{kept} keeps every value as it is; options that choose formats have nothing to do")
+    if model.origin.remote and threads is None:
+        threads = max(thread_count(None), REMOTE_THREADS)
     named = chosen if target is None else [Recipe(target.name, None, None, 0.0, "")]
     paths = output_paths(model.path, named, output)
     feedback = None if gptq is None else as_calibration(gptq)
@@ -176,6 +181,7 @@ class _Sought:
         measured is kept until the block ends, for another run to go on from.
         """
         run, path = self.run, self.paths[0]
+        refuse_store(path)  # the recipe's text goes beside it
         check_target(recipe_path(path), run.reads, run.overwrite)
         warnings = [] if self.dry_run else left_behind([path], run.resume, (ENCODED, SEARCHED))
 

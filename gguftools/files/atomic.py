@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,9 @@ from typing import IO, Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
-from .locks import State, held, is_named, lock, open_to_lock, state_of
+from .locks import NO_FILE, State, held, is_named, lock, open_to_lock, state_of
+from .naming import refuse_store
+from .stores.path import StorePath, located
 
 log = logging.getLogger(__name__)
 MORE_SPACE = "free some space, or write elsewhere"
@@ -45,18 +48,22 @@ class Reads:
 
     def also(self, paths: Iterable[PathLike | None]) -> "Reads":
         """These, and more paths; None is none."""
-        return replace(self, paths=(*self.paths, *(Path(path) for path in paths if path is not None)))
+        return replace(self, paths=(*self.paths, *(located(path) for path in paths if path is not None)))
 
     def check_target(self, target: Path) -> None:
         """Raise OptionError where `target` is one of the files, under whatever name."""
-        try:
-            info = target.stat()
-        except OSError:
-            return
-        for path in (*self.paths, *self.states):
-            if any(os.path.samestat(info, found) for found in _files_of(path)):
-                hint = f"name another output with {self.option}"
-                raise OptionError(f"{target} is read, so it cannot be written", hint)
+        every = (*self.paths, *self.states)
+        if isinstance(target, StorePath):
+            is_read = any(target == path or (isinstance(path, StorePath) and _is_of(target, path)) for path in every)
+        else:
+            try:
+                info = target.stat()
+            except OSError:
+                return
+            is_read = any(os.path.samestat(info, found) for path in every for found in _files_of(path))
+        if is_read:
+            hint = f"name another output with {self.option}"
+            raise OptionError(f"{target} is read, so it cannot be written", hint)
 
     def check_unchanged(self) -> None:
         """Raise FileError where a file is not what it was when it was opened."""
@@ -66,6 +73,11 @@ class Reads:
 
 
 NOTHING = Reads()
+
+
+def _is_of(target: StorePath, folder: StorePath) -> bool:
+    """Whether an object is one of a checkpoint's in a folder."""
+    return target.is_below(folder) and target.suffix != ".gguf"
 
 
 def _files_of(path: Path, depth: int = 2) -> Iterator[os.stat_result]:
@@ -85,7 +97,10 @@ def output_path(output: PathLike, default_name: str | None = None) -> Path:
 
     Raises FileError where the folder does not exist, or a file has to be named; OptionError for what is no path.
     """
-    path = as_path(output, "the output")
+    as_path(output, "the output")
+    path = located(output)
+    if isinstance(path, StorePath):
+        return _object_path(path, os.fspath(output).endswith("/"), default_name)
     if not os.fspath(output).endswith("/") and not path.is_dir():
         return path
     if default_name is None:
@@ -95,8 +110,30 @@ def output_path(output: PathLike, default_name: str | None = None) -> Path:
     return path / default_name
 
 
+def _object_path(path: StorePath, is_folder: bool, default_name: str | None) -> StorePath:
+    """The same of a URL. In a store every folder is there; which URL is one, only its last slash says."""
+    if not path.is_writable:
+        hint = "the hub's buckets have addresses of their own for s3://" if path.scheme == "hf" else None
+        raise FileError(f"nothing is written to {path.scheme}:// addresses", hint or "name a file, or an s3:// URL")
+    is_folder |= len(path.parts) <= 2 and path.scheme != "memory"
+    if not is_folder and path.suffix != ".gguf" and (default_name or "").endswith(".gguf"):
+        raise FileError(f"{path} does not end in .gguf", hint=f"{path}/ would be a folder, {path}.gguf a file")
+    if not is_folder:
+        return path
+    if default_name is None:
+        raise FileError(f"{path} is a folder; the name of a file to write was expected")
+    return path / default_name
+
+
 def check_target(target: Path, reads: Reads = NOTHING, overwrite: bool = False) -> None:
     """Raise an error where `target` must not be written: it is read, it exists, or it is no place for a file."""
+    if isinstance(target, StorePath):
+        reads.check_target(target)
+        if not target.is_writable:
+            raise FileError(f"nothing is written to {target.scheme}:// addresses", hint="name another output")
+        if not overwrite and state_of(target) != NO_FILE:
+            raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+        return
     if not target.parent.is_dir():
         raise FileError(f"there is no folder {target.parent} to write {target.name} to", hint="create it first")
     if target.is_dir():
@@ -135,6 +172,7 @@ def new_file(
     size: bytes that will be written. locked: the target, where the caller has it open and locked.
     Raises an error where `check_target` does, where another program writes the target, or where there is no room.
     """
+    refuse_store(target)
     check_target(target, reads, overwrite)
     check_space(target, size)
     with ExitStack() as stack:
@@ -270,7 +308,9 @@ def check_space(target: Path, size: int) -> None:
 
 
 def free_bytes(target: Path) -> int:
-    """Free on the file system of `target`, which need not exist. Raises OSError."""
+    """Free on the file system of `target`, which need not exist; stores have no end. Raises OSError."""
+    if isinstance(target, StorePath):
+        return sys.maxsize
     info = os.statvfs(target.parent)
     return info.f_bavail * info.f_frsize
 
@@ -417,6 +457,7 @@ def unfinished(
     suffix, list_suffix: what these names have behind the target's. head, key: see `claim`. size: bytes of the file.
     Raises FileError where another run is at work on it, or the list is a stranger's.
     """
+    refuse_store(target)
     path, journal = target.with_name(target.name + suffix), target.with_name(target.name + list_suffix)
     with ExitStack() as stack:
         replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
@@ -461,6 +502,8 @@ def _open_own(path: Path, is_ours: bool, sizes: Container[int]) -> int:
 @contextmanager
 def new_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder that gets its name when the block ends, or is gone; with overwrite one that has files is written to."""
+    target = located(target)
+    refuse_store(target)
     if os.path.lexists(target) and not target.is_dir():
         raise FileError(f"{target} already exists, and is not a folder", hint="name another output")
     if target.is_dir() and any(target.iterdir()):
@@ -485,6 +528,8 @@ def new_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
 @contextmanager
 def made_folder(path: Path) -> Iterator[Path]:
     """A folder, made where there is none, and then removed again if the block raises and nothing is in it."""
+    path = located(path)
+    refuse_store(path)
     made = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)

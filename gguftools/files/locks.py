@@ -16,7 +16,8 @@ from pathlib import Path
 
 from quants.errors import FileError
 
-from .naming import hint_for_absent, hint_for_folder
+from .naming import hint_for_absent, hint_for_folder, refuse_store
+from .stores.path import StorePath
 
 WAIT = 2.0  # seconds that others get to finish
 STEP = 0.005
@@ -27,7 +28,15 @@ NO_FILE: State = (0, 0, 0, 0)
 
 
 def state_of(file: Path | int) -> State:
-    """Device, inode, bytes and time of change: others where a file was changed or replaced, zeros where none is."""
+    """Device, inode, bytes and time of change: others where a file was changed or replaced, zeros where none is.
+
+    Of an object in a store, which is asked then: its bytes, and a number for its version.
+    """
+    if isinstance(file, StorePath):
+        from .stores.store import state_of_object, version_now
+
+        found = version_now(file)
+        return NO_FILE if found is None else state_of_object(*found)
     try:
         info = os.fstat(file) if isinstance(file, int) else file.stat()
     except OSError:
@@ -72,6 +81,7 @@ def held(path: Path) -> Iterator[int]:
 
 def open_to_lock(path: Path) -> int:
     """A regular file, opened for writing too where that is allowed. Raises FileError."""
+    refuse_store(path)
     flags = os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not keep us waiting
     try:
         try:

@@ -6,18 +6,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from quants.arguments import PathLike
+from quants.errors import FileError
+
+from .stores.path import StorePath, is_url
 
 ADDRESS = re.compile(
     r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/]+?)(?:/(?:tree|blob|resolve)/([^/]+).*|/)?"
 )
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 SHOWN = 3
-SCHEME = "hf://"
 
 
 def is_remote(name: PathLike) -> bool:
-    """Whether a model's name is that of a repository rather than of a folder."""
-    return isinstance(name, str) and name.startswith(SCHEME)
+    """Whether a model is in a store, such as a repository of the hub, rather than on this disk."""
+    return is_url(name)
+
+
+def is_stored_gguf(name: PathLike) -> bool:
+    """Whether that is a URL of a GGUF file, rather than of a checkpoint's folder."""
+    return is_url(name) and os.fspath(name).partition("?")[0].lower().endswith(".gguf")
+
+
+def refuse_store(path: Path) -> None:
+    """Raise FileError for a URL where a file on this disk is needed."""
+    if isinstance(path, StorePath):
+        hint = "fetch it, or write a file and copy that: only convert and quantize write to stores"
+        raise FileError(f"{path} is in a store; a file on this disk was expected", hint)
 
 
 def few(names: Sequence[object]) -> str:
@@ -33,8 +47,6 @@ def hint_for_absent(path: PathLike) -> str | None:
     if found := ADDRESS.fullmatch(text):
         revision = f"@{found[2]}" if found[2] not in (None, "main") else ""
         return f"`gguftools convert hf://{found[1]}{revision}` reads it from the hub"
-    if re.match(r"https?:/", text):
-        return "fetch the file first: addresses are not opened"
     if text.startswith(("hf:/", "hf.co/")):
         return "only `gguftools convert` reads from the hub: hf://ORG/MODEL"
     if HUB_NAME.fullmatch(text) and not text.endswith(".gguf") and not Path(text).parent.exists():

@@ -16,7 +16,9 @@ from ..calibration.texts import Calibration
 from ..files.atomic import atomic_output, check_target
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.locks import held
-from ..files.naming import is_remote
+from ..files.naming import refuse_store
+from ..files.stores.path import located
+from ..files.stores.store import is_pinned
 from ..model import Model, stored_file
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.outputs import Run
@@ -75,6 +77,7 @@ class Recording:
     def check(self, outputs: Iterable[Path]) -> None:
         """Raise what refuses the manifests, before any work."""
         for output in outputs:
+            refuse_store(output)
             first = output.name.removesuffix(".gguf") + "-00001-of-*.gguf"
             beside = sorted(output.parent.glob(manifest_path(Path(first)).name))
             for path in (manifest_path(output), *(beside if self.parameters.splitting != Splitting() else ())):
@@ -160,12 +163,13 @@ def source_record(
 ) -> SourceRecord:  # fmt: skip
     """The files of a model, with their digests; largest: of files with more bytes, none. Raises FileError."""
     name = public_name(source)
-    if is_remote(source):
+    if is_pinned(located(source)) and model.file is None:
         from ..files.checkpoint.remote import listed_files
 
         given, commit = str(source), next((made[1] for made in model.origin.recorded if len(made) == 2), "")
         files = tuple(FileRecord(*each) for each in listed_files(given, commit))
         return SourceRecord("hub", name.rstrip("/"), files, commit)
+    refuse_store(located(source))
     if model.file is not None:
         paths, kind = [part.path for part in model.file.parts], "gguf"
     else:

@@ -13,9 +13,10 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import NOTHING, Reads, check_space, check_target, free_bytes, output_path
 from ..files.gguf.shards import SHARD_NAME
+from ..files.stores.path import StorePath, is_url
 from ..writing.pipeline import DEFAULT_MEMORY, FilePlan, Resumable, WriteResult, scan, write_files
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
-from ..writing.resume import ENCODED, PARTIAL, fingerprint, left_behind, stored_bytes
+from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
 from ..writing.travel import Source
 from .planning import Planned, Planner
@@ -55,8 +56,9 @@ def write_recipes(
     planned = [planner.plan(recipe, path) for recipe, path in zip(recipes, paths, strict=True)]
     warnings = planner.warnings
     targets = [file.path for p in planned for file in p.files]
+    warnings += idle_resume(targets, run.resume)
     warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
-    free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run)
+    free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run, run.resume)
     if planner.dry_run:
         return _report(planned, None, free, warnings)
     begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
@@ -108,19 +110,22 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     folder = output if output is not None else resolved.parent
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
-        problem = f"{len(recipes)} recipes need a folder to be written to; {output} is none"
-        raise OptionError(problem, hint=f"mkdir {output}")
+        problem = f"{len(recipes)} recipes need a folder to be written to; {paths[0]} is none"
+        raise OptionError(problem, f"end it with a slash: {paths[0]}/" if is_url(paths[0]) else f"mkdir {output}")
     return paths
 
 
-def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool) -> int:
-    """Bytes free where the outputs go. Raises an error where one would replace a source or another output."""
+def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool, resume: bool = False) -> int:
+    """Bytes free where the outputs go. Raises an error where one would replace a source or another output.
+
+    resume: what is in a store already may be what an interrupted run wrote.
+    """
     seen: set[Path] = set()
     for file in (file for p in planned for file in p.files):
         if file.path.resolve() in seen:
             raise OptionError(f"two recipes would be written to {file.path}")
         seen.add(file.path.resolve())
-        check_target(file.path, reads, overwrite)
+        check_target(file.path, reads, overwrite or (resume and isinstance(file.path, StorePath)))
     return free_bytes(planned[0].files[0].path)
 
 

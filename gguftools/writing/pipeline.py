@@ -30,6 +30,7 @@ from quants.compilation import Codec, compile_codecs
 from ..files.atomic import NOTHING, Reads
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
+from ..files.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Item, decode_rows, piece, read_rows
 from .resume import PartialGguf, resumable_gguf
@@ -141,7 +142,10 @@ def write_files(
         if executor is not None and leaves_process(executor):
             run = _run_elsewhere(tasks, _sender(writer, source), executor, total, threads, report)
         else:
-            run = run_blocks(tasks, writer.perform, total, threads=threads, executor=executor, progress=report)
+            in_order = any(isinstance(file.path, StorePath) for file in files)  # what is early is kept until its turn
+            run = run_blocks(
+                tasks, writer.perform, total, threads=threads, executor=executor, progress=report, in_order=in_order
+            )
         with closing(run) as results:
             for task, each in results:
                 for (number, index, _), spent in zip(task.wanted, each, strict=True):
@@ -158,6 +162,14 @@ def write_files(
 def _open_sinks(
     files: Sequence[FilePlan], resumable: Resumable | None, overwrite: bool, reads: Reads
 ) -> Iterator[Sequence[OpenGguf]]:
+    if any(isinstance(file.path, StorePath) for file in files):
+        from ..files.gguf.uploads import create_stored  # here, because few outputs are in stores
+
+        sources = resumable.fingerprint if resumable is not None and resumable.resume else None
+        made_from = None if sources is None else [[file.digest(), sources] for file in files]
+        with create_stored([(file.path, file.layout) for file in files], overwrite, reads, made_from) as outputs:
+            yield outputs
+        return
     if resumable is None:
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
             yield outputs

@@ -26,6 +26,8 @@ from quants.errors import FileError, GgufToolsError
 from ..files.atomic import NOTHING, Reads, Unfinished, check_space, check_target, explained, is_list, unfinished
 from ..files.gguf.writer import NOT_MEASURED, Figures, Layout, OpenGguf
 from ..files.locks import State, is_held, state_of
+from ..files.stores.path import StorePath
+from ..files.stores.store import can_resume
 from .travel import SharedFile
 
 PARTIAL, JOURNAL = ".partial", ".journal"
@@ -38,9 +40,9 @@ READ_BACK = 1 << 24  # bytes verified at a time
 def fingerprint(paths: Sequence[Path], origin: Sequence[Sequence[str]] = ()) -> list[list[Any]]:
     """Name, size and time of change of each file: what must be the same when a run is taken up again.
 
-    origin: what else decides the values, such as name and commit of a repository; the last entries.
+    origin: what else decides the values, such as names and versions of what is in a store; the last entries.
     """
-    infos = [(path.name, path.stat()) for path in paths]
+    infos = [(path.name, path.stat()) for path in paths if not isinstance(path, StorePath)]
     return [*([name, info.st_size, info.st_mtime_ns] for name, info in infos), *map(list, origin)]
 
 
@@ -57,7 +59,7 @@ def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ())
 
     uses: ENCODED, SEARCHED, if this run goes on from them.
     """
-    targets, found = list(targets), []
+    targets, found = [target for target in targets if not isinstance(target, StorePath)], []
     for kind in (PARTIAL, ENCODED, SEARCHED):
         own = {target.with_name(target.name + kind + JOURNAL) for target in targets}
         taken = own if kind in (PARTIAL, *uses) else set()
@@ -70,6 +72,12 @@ def left_behind(targets: Iterable[Path], resume: bool, uses: Sequence[str] = ())
             elif not resume:
                 found.append(f"{left} of an interrupted run is not used; --resume would have gone on from it")
     return found
+
+
+def idle_resume(targets: Iterable[Path], resume: bool) -> list[str]:
+    """What to say where nothing is left of a run that is interrupted: a store keeps no parts of what is not whole."""
+    stores = {target.scheme for target in targets if isinstance(target, StorePath) and not can_resume(target)}
+    return [f"{scheme}:// keeps nothing of what is not whole: --resume begins anew" for scheme in stores if resume]
 
 
 class PartialGguf(OpenGguf):

@@ -24,6 +24,8 @@ from quants.format import formats
 
 from ..files.atomic import explained, write_at
 from ..files.gguf.writer import Figures
+from ..files.locks import NO_FILE, state_of
+from ..files.stores.path import located
 from .items import Groups, Piece, decode_rows, encode_piece, read_rows
 
 Tensors = Mapping[str, Tensor]
@@ -168,12 +170,11 @@ def tensors_of(description: bytes) -> Tensors:
     """The tensors of a Source, opened in this process once. Raises FileError where its files are not what they were."""
     reopen, states = pickle.loads(description)
     for name, size, changed in states:
-        try:
-            info = Path(name).stat()
-        except OSError as error:
-            problem = f"{name} cannot be read by a worker: {error.strerror}"
-            raise FileError(problem, hint="workers need the files of the source under the same names") from None
-        if (info.st_size, info.st_mtime_ns) != (size, changed):
+        state = state_of(located(name))
+        if state == NO_FILE:
+            hint = "workers need the files of the source under the same names"
+            raise FileError(f"{name} cannot be read by a worker: it is not there", hint)
+        if state[2:] != (size, changed):
             raise FileError(f"{name} was changed while it was read, or is another file for a worker", "run it again")
     found: Tensors = reopen()
     return found

@@ -76,7 +76,7 @@ def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0
 
 def _holder(path: Path | GgufFile, metadata: Metadata) -> tuple[GgufFile, Metadata]:
     """The file, or of a split set the shard that holds the metadata; what it is to hold, `split.*` keys included."""
-    opened = path.parts[0] if isinstance(path, GgufFile) else open_gguf(Path(path), join=False)
+    opened = path.parts[0] if isinstance(path, GgufFile) else open_gguf(path, join=False)
     if opened.split_count <= 1:
         return opened, metadata
     first = paths_of_set(opened)[0]

@@ -17,12 +17,13 @@ import resource
 import stat
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +38,16 @@ from quants.spelling import quote
 
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
-from ..naming import few, hint_for_absent, hint_for_folder
-from ..positioned import row_reader
+from ..naming import few, hint_for_absent, hint_for_folder, refuse_store
+from ..positioned import ReadBytes, row_reader
+from ..stores.path import WEB, StorePath, located
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
+from .stored import LateBytes, MoreNeededError, grown
 from .strings import ORDER_SIGN, find_strings
+
+if TYPE_CHECKING:
+    from ..stores.store import Objects
 
 MAGICS = {b"GGUF", b"PWRI"}  # PWRI: PowerInfer's files, the same layout
 VERSIONS = (2, 3)
@@ -84,7 +90,7 @@ class GgufFile:
     tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
     header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
     parts: the shards one by one, as they are; the file itself where it is not split. state: the (first) file's, to see
-    whether it was changed since.
+    whether it was changed since. stored: of an object in a store, its version.
     """
 
     path: Path
@@ -101,11 +107,17 @@ class GgufFile:
     magic: bytes = b"GGUF"
     parts: "list[GgufFile]" = field(default_factory=list, repr=False)
     state: State = NO_FILE
+    stored: str = ""
 
     @property
     def states(self) -> dict[Path, State]:
-        """Of each shard, what the file was when it was opened."""
-        return {part.path: part.state for part in self.parts}
+        """Of each shard, what the file was when it was opened; not of those that cannot change."""
+        return {part.path: part.state for part in self.parts if part.state != NO_FILE}
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is in a store, and not on this disk."""
+        return isinstance(self.path, StorePath)
 
     @property
     def is_split(self) -> bool:
@@ -117,16 +129,25 @@ class GgufFile:
         return int(self.metadata.get("split.count", 0))
 
 
+OpenOne = Callable[[Path], GgufFile]
+
+
 def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> GgufFile:
     """Open a GGUF file, version 2 or 3, either byte order. A shard of a split set opens the whole set.
 
     join: False opens a shard by itself. ignore_journal: open even a file whose last edit was interrupted.
     Raises FileError, naming the place, for anything but a sound file.
     """
-    path = Path(path)
-    opened = _open_file(path, ignore_journal)
+    path = located(path)
+    if isinstance(path, StorePath):
+        from ..stores.store import Objects  # here, because few files are in stores
+
+        open_one = partial(_open_stored, objects=Objects())
+    else:
+        open_one = partial(_open_file, ignore_journal=ignore_journal)
+    opened = open_one(path)
     if join and opened.split_count > 1:
-        opened = _join(opened, ignore_journal)
+        opened = _join(opened, open_one)
     log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
              path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
     return opened
@@ -140,7 +161,7 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
         state = state_of(path)
         opened: GgufFile | FileError
         try:
-            opened = _Header(path, map_file(path, "GGUF file")).parse(state)
+            opened = Header(path, map_file(path, "GGUF file")).parse(state)
         except FileError as error:
             opened = error
         was_edited = os.path.lexists(journal_path(path)) or state_of(path) != state  # maybe while it was read
@@ -148,6 +169,30 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
             break
     if isinstance(opened, FileError):
         raise opened
+    return replace(opened, parts=[opened])
+
+
+def _open_stored(path: Path, objects: "Objects") -> GgufFile:
+    """An object in a store as a GGUF file. objects: those that are read together, such as the shards of a set."""
+    from ..stores.store import is_pinned, state_of_object
+
+    if not isinstance(path, StorePath):
+        raise FileError(f"{path} is not in a store")
+    if path.scheme in WEB and path.suffix != ".gguf":
+        raise FileError(f"{path} is no address of a GGUF file: these end in .gguf", hint_for_absent(str(path)))
+    found = objects.open(path)
+    data = LateBytes(found.fetch)
+
+    def parse(beginning: NDArray[np.uint8]) -> GgufFile:
+        check_not_pointer(path, beginning[:64].tobytes())
+        header = Header(path, beginning, found.size)
+        header.mapped = data
+        return header.parse(NO_FILE)
+
+    parsed = grown(path, found, parse)
+    data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), found.size}))
+    state = NO_FILE if is_pinned(path) else state_of_object(found.size, found.version)
+    opened = replace(parsed, state=state, stored=found.version)
     return replace(opened, parts=[opened])
 
 
@@ -170,6 +215,7 @@ def refuse_interrupted(path: Path) -> None:
 
 def map_file(path: Path, kind: str) -> NDArray[np.uint8]:
     """The bytes of a file, mapped read-only. Raises FileError if there is no such regular file, or it is empty."""
+    refuse_store(path)
     try:
         info = path.stat()
         if stat.S_ISDIR(info.st_mode):
@@ -218,20 +264,18 @@ def fit(sizes: dict[Format, int | None], room: int, alignment: int, is_last: boo
     return found or (list(known) if is_last else [])
 
 
-class _Header:
-    """A position that moves through the header."""
+class Header:
+    """A position that moves through the header. buffer: the file, or its first bytes; then `size` is that of it all."""
 
-    def __init__(self, path: Path, buffer: NDArray[np.uint8]) -> None:
-        self.path, self.buffer, self.view, self.size = path, buffer, buffer.data, len(buffer)
+    def __init__(self, path: Path, buffer: NDArray[np.uint8], size: int | None = None) -> None:
+        self.path, self.buffer, self.view, self.size = path, buffer, buffer.data, len(buffer) if size is None else size
+        self.mapped: ReadBytes = lambda begin, end: self.buffer[begin:end]
         self.position, self.byte_order, self.nested = 0, "little", 0
         self.unsettled: dict[int, int] = {}  # types of tensors that may be a dialect's, by the tensor's number
 
     @property
     def left(self) -> int:
         return self.size - self.position
-
-    def mapped(self, begin: int, end: int) -> NDArray[np.uint8]:
-        return self.buffer[begin:end]
 
     def error(self, text: str, hint: str | None = None) -> FileError:
         return FileError(f"{self.path}: {text}", hint=hint)
@@ -242,7 +286,13 @@ class _Header:
         if self.position > self.size:
             what = f"{what} {quote(of)}" if of else what
             raise self.error(f"{what} at byte {start} needs {size} bytes, the file has {self.size - start} left")
+        self.check_read()
         return start
+
+    def check_read(self) -> None:
+        """Raise MoreNeededError where the buffer ends before the position."""
+        if self.position > len(self.buffer):
+            raise MoreNeededError(self.position)
 
     def number(self, code: str, what: str, of: str = "") -> Any:
         return self.numbers(code, what, of)[0]
@@ -371,7 +421,12 @@ class _Header:
             return Value([self.read_array(key, depth + 1) for _ in range(count)], ValueType.ARRAY, element)
         if element is ValueType.STRING:
             what = f"{self.path}: metadata key {quote(key)}"
-            strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
+            try:
+                strings, self.position = find_strings(self.buffer, self.position, count, self.byte_order, what)
+            except FileError:
+                if len(self.buffer) < self.size:
+                    raise MoreNeededError(self.position + 8 * count) from None
+                raise
             return Value(strings, ValueType.ARRAY, element)
         return Value(self.read_numbers(key, element, count), ValueType.ARRAY, element)
 
@@ -379,6 +434,7 @@ class _Header:
         dtype = np.dtype(ORDER_SIGN[self.byte_order] + ARRAY_TYPES[element])
         start = self.position
         self.position += count * dtype.itemsize
+        self.check_read()
         raw = self.buffer[start : self.position]
         if element is ValueType.BOOL:
             if count and raw.max() > 1:
@@ -478,16 +534,17 @@ class _Header:
             raise self.error(f"{where} and needs {needed}", hint="the file is cut short: fetch it again")
 
 
-def _join(named: GgufFile, ignore_journal: bool) -> GgufFile:
+def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:
     """The whole split set that `named` is a shard of. Raises FileError if it is incomplete or inconsistent."""
     paths = paths_of_set(named)
-    missing = [path.name for path in paths if not path.is_file()]
+    missing = [path.name for path in paths if not named.is_stored and not path.is_file()]
     if missing:
         absent = f"{len(missing)} of which are not beside it: {few(missing)}"
         hint = "all shards must be in one folder, under the names they were given"
         raise FileError(f"{named.path} is one of {len(paths)} shards, {absent}", hint)
-    _check_open_files(named.path, len(paths))
-    parts = [named if path == named.path else _open_file(path, ignore_journal) for path in paths]
+    if not named.is_stored:
+        _check_open_files(named.path, len(paths))
+    parts = [named if path == named.path else open_one(path) for path in paths]
     tensors: dict[str, Tensor] = {}
     for number, part in enumerate(parts):
         found = (part.metadata.get("split.no"), part.metadata.get("split.count"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,11 +217,20 @@ class Figures(NamedTuple):
 NOT_MEASURED = Figures()
 
 
-class OpenGguf:
-    """A GGUF file while it is written: rows of any tensor, in any order, from any thread. fd: the open file."""
+class Output(Protocol):
+    """What takes bytes by position, from any thread."""
 
-    def __init__(self, fd: int, layout: Layout, target: Path) -> None:
-        self._fd, self._layout, self._target, self._output = fd, layout, target, PositionedOutput(fd)
+    def write(self, data: memoryview, offset: int) -> None: ...
+
+
+class OpenGguf:
+    """A GGUF file while it is written: rows of any tensor, in any order, from any thread. fd: the open file.
+
+    output: what takes bytes by position, the file if not given.
+    """
+
+    def __init__(self, fd: int, layout: Layout, target: Path, output: Output | None = None) -> None:
+        self._fd, self._layout, self._target, self._output = fd, layout, target, output or PositionedOutput(fd)
         self._written = [0] * len(layout.tensors)
         self._state, self._busy, self._closed = threading.Condition(), 0, False
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
-from gguftools.files.checkpoint import block_cache, remote
 from gguftools.files.checkpoint.folder import open_checkpoint
+from gguftools.files.stores import block_cache, trying
 from quants import Tensor
 from quants.errors import FileError, OptionError
 
@@ -26,7 +26,7 @@ NAME = "hf://jane/austen-4m"
 
 @pytest.fixture
 def hub(monkeypatch):
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with serving(Hub({"jane/austen-4m": MODEL})) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.address)
@@ -38,7 +38,7 @@ def short_blocks(monkeypatch):
     """A small model in many requests."""
     monkeypatch.setattr(block_cache, "BLOCK", 1 << 18)
     monkeypatch.setattr(block_cache, "OWN_BLOCKS", 1 << 16)
-    monkeypatch.setattr(remote, "TRIES", 2)
+    monkeypatch.setattr(trying, "TRIES", 2)
 
 
 def safetensors(tensors: list[Tensor]) -> bytes:

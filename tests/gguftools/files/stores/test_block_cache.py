@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gguftools.files.checkpoint.block_cache import AHEAD, BLOCK, OWN_BLOCKS, BlockCache, cut
+from gguftools.files.stores.block_cache import AHEAD, BLOCK, OWN_BLOCKS, BlockCache, cut
 from quants.errors import FileError
 
 MB = 1 << 20

@@ -1,0 +1,113 @@
+"""GGUF files that are written to stores: the header first, then rows, in parts; nothing of them is on this disk."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from operator import itemgetter
+from pathlib import Path
+
+from quants.errors import FileError, GgufToolsError
+
+from ..atomic import NOTHING, Reads, check_target
+from ..stores.parts import PartedOutput
+from ..stores.path import StorePath
+from ..stores.store import Upload, Whole, begin_upload, holds, version_now
+from .writer import NOT_MEASURED, Figures, Layout, OpenGguf
+
+log = logging.getLogger(__name__)
+
+
+class StoredGguf(OpenGguf):
+    """A GGUF file while it goes to a store. Rows may come in any order; those that come early are kept in memory."""
+
+    def __init__(self, layout: Layout, target: Path, output: PartedOutput) -> None:
+        super().__init__(-1, layout, target, output)
+        self._parts = output
+
+    def lay_out(self) -> None:
+        """Begin with the header; what is between tensors is zeros without being written."""
+        self._parts.write(memoryview(self._layout.header), 0)
+
+    def covered(self, index: int, start: int, stop: int) -> Figures | None:
+        """Not measured, if an earlier run sent them."""
+        begin, end = self._layout.row_offset(index, start), self._layout.row_offset(index, stop)
+        if stop == self._layout.tensors[index].rows:
+            end += self._layout.tensors[index].format.tail_bytes
+        return NOT_MEASURED if begin < end and self._parts.has(begin, end) else None
+
+    def check_complete(self) -> None:
+        """Wait until all is there. Raises FileError where it is not."""
+        self._parts.finish()
+
+
+def gaps(layout: Layout) -> list[tuple[int, int]]:
+    """What no tensor has of a file, in order."""
+    found, position = list[tuple[int, int]](), len(layout.header)
+    for offset, tensor in sorted(zip(layout.offsets, layout.tensors, strict=True), key=itemgetter(0)):
+        if tensor.nbytes:
+            found.append((position, offset))
+            position = offset + tensor.nbytes
+    return [*found, (position, layout.total)]
+
+
+@contextmanager
+def create_stored(
+    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
+    made_from: Sequence[object] | None = None,
+) -> Iterator[list[OpenGguf]]:  # fmt: skip
+    """Write several GGUF files to a store; they have their names when all are complete, the first last.
+
+    made_from: for each, what decides its bytes, where parts that a run has sent are left to the next, and taken from
+    the last. Without it nothing is left of a run that raises anything.
+    Raises an error at once where a file may not be written, FileError where a store fails.
+    """
+    uploads: list[Upload] = []
+    outputs: list[OpenGguf] = []
+    stack = ExitStack()
+    try:
+        for number, (path, layout) in enumerate(plans):
+            uploads.append(_begin(path, layout, overwrite, reads, None if made_from is None else made_from[number]))
+            output = PartedOutput(uploads[-1], layout.total, gaps(layout))
+            stack.callback(output.close)
+            outputs.append(StoredGguf(layout, path, output))
+            outputs[-1].lay_out()
+        yield outputs
+        for each in outputs:
+            each.close()
+            each.check_complete()
+        _commit(uploads)
+    except BaseException as error:
+        stack.close()
+        is_fault = isinstance(error, GgufToolsError) and not isinstance(error.__cause__, OSError)
+        for upload in uploads:
+            upload.abandon(keep=not is_fault)  # another try with these sources could not mend a fault
+        raise
+    stack.close()
+
+
+def _begin(path: Path, layout: Layout, overwrite: bool, reads: Reads, made_from: object) -> Upload:
+    if not isinstance(path, StorePath):
+        raise FileError(f"{path} is on this disk, other outputs are in a store", "name one folder for all")
+    mark = hashlib.sha256(json.dumps([made_from, layout.total]).encode()).hexdigest()
+    if made_from is not None and holds(path, layout.total, mark):
+        reads.check_target(path)
+        return Whole(path, layout.total)
+    check_target(path, reads, overwrite)
+    found = version_now(path)
+    return begin_upload(path, layout.total, mark, found and found[1], made_from is not None)
+
+
+def _commit(uploads: Sequence[Upload]) -> None:
+    """Give all their names, the first last: until that is there, no one can take the others for a whole set."""
+    done: list[Upload] = []
+    try:
+        for upload in reversed(uploads):
+            upload.commit()
+            done.append(upload)
+            log.info("wrote %s", upload.path)
+    except BaseException:
+        for upload in done:
+            upload.withdraw()
+        raise

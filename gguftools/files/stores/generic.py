@@ -1,0 +1,179 @@
+"""Any file system of fsspec: ranges of its files, and files written from start to end."""
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from threading import Event
+from typing import Any, TypeVar
+
+from quants.errors import FileError
+
+from .path import StorePath, first_line
+from .trying import PASSING, Bytes, PassingError, gathered, tried
+
+# What a file system says of a version: the first of these that it has, beside the size.
+VERSIONS = ("ETag", "etag", "generation", "version_id", "md5Hash", "content_md5", "xet_hash", "blob_id", "mtime",
+            "LastModified", "last_modified", "modified", "updated", "created")  # fmt: skip
+TIMEOUT = 300.0  # seconds for a block
+PART = 16 << 20
+STEP = 8 << 20  # bytes that are asked for at a time
+DIRECT = ("gs", "az", "abfs", "abfss")  # an object has its name there when its file is closed, and not before
+
+T = TypeVar("T")
+
+
+def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
+    """What a library's call returns; absent: what a missing object is. Raises PassingError, FileError."""
+    try:
+        return call()
+    except FileNotFoundError:
+        if absent is not None:
+            return absent
+        told: Exception = FileError(f"there is no object {path}")
+    except PermissionError as error:
+        told = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
+    except (FileError, PassingError, FileExistsError):
+        raise
+    except Exception as error:  # of any library
+        response = getattr(error, "response", None)
+        status = next((s for s in (getattr(error, "code", 0), getattr(error, "status", 0),
+                       getattr(response, "status_code", 0)) if isinstance(s, int) and s), 0)  # fmt: skip
+        said = first_line(error)
+        if status and status not in PASSING:
+            told = FileError(f"{path}: the store answers with status {status}: {said}")
+        else:
+            told = PassingError(f"{type(error).__name__}: {said}" if said != type(error).__name__ else said)
+    raise told  # here, so that a traceback does not show what libraries say
+
+
+def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
+    """What a file system says of a file, None where there is none. Raises FileError."""
+
+    def look() -> dict[str, Any]:
+        fs.invalidate_cache()
+        return fs.info(path.url)  # type: ignore[no-any-return]
+
+    nothing: dict[str, Any] = {}
+    found = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing))
+    return found if found and found.get("type") != "directory" else None
+
+
+def version_of(info: dict[str, Any]) -> str:
+    """What tells an object from the one that was there before."""
+    return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
+
+
+class StoredFile:
+    """A file as it is when this is made; see `store.open_object`."""
+
+    def __init__(self, fs: Any, path: StorePath) -> None:
+        self._fs, self._path = fs, path
+        info = stat(fs, path)
+        if info is None:
+            raise FileError(f"there is no object {path}")
+        size = info.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise FileError(f"{path}: the store does not say how large it is", hint="fetch it, and name the file")
+        self.size, self.version = size, version_of(info)
+
+    def fetch(self, begin: int, end: int) -> Bytes:
+        """Bytes of it. Raises FileError."""
+
+        def receive(position: int, got: bytearray) -> None:
+            stop = min(position + STEP, end)
+            data = ask(self._path, lambda: self._read(position, stop))
+            if len(data) > stop - position:
+                problem = f"{self._path}: the store answers with {len(data)} bytes for {stop - position}"
+                raise FileError(problem, hint="fetch it, and name the file on this disk")
+            got += data
+
+        return gathered(str(self._path), begin, end, receive)
+
+    def _read(self, begin: int, end: int) -> bytes:
+        if getattr(self._fs, "async_impl", False):
+            from fsspec.asyn import sync
+
+            return sync(  # type: ignore[no-any-return]
+                self._fs.loop, self._fs._cat_file, self._fs._strip_protocol(self._path.url), start=begin, end=end,
+                timeout=TIMEOUT,
+            )  # fmt: skip
+        return self._fs.cat_file(self._path.url, start=begin, end=end)  # type: ignore[no-any-return]
+
+
+class FileUpload:
+    """A file that is written from start to end, and has its name when it is whole.
+
+    Where a file system shows files while they are written, it has another name until then.
+    """
+
+    connections = 1
+    have: frozenset[int] = frozenset()
+
+    def __init__(self, fs: Any, path: StorePath, total: int, replaced: str | None) -> None:
+        self._fs, self.path, self._total, self._replaced = fs, path, total, replaced
+        self.part_bytes, self.stopped = max(PART, -(-total // 9_000)), Event()
+        is_direct = path.scheme in DIRECT
+        self._named = path if is_direct else path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.partial")
+        self._file = ask(path, lambda: fs.open(self._named.url, "wb", block_size=self.part_bytes))
+
+    def put(self, number: int, data: memoryview) -> None:
+        """Write part `number`, the one behind the last. Raises FileError."""
+        try:  # not tried again here: part of it may be written; file systems try again by themselves
+            ask(self.path, lambda: self._file.write(data))
+        except PassingError as error:
+            told = str(error)
+        else:
+            return
+        raise FileError(f"{self.path} cannot be written: {told}") from PassingError(told)
+
+    def commit(self) -> None:
+        """Give it its name. Raises FileError where another program was faster."""
+        found = stat(self._fs, self.path)
+        if (version_of(found) if found else None) != self._replaced:
+            if self._replaced is None:
+                hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+                raise FileError(f"{self.path} already exists", hint)
+            raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
+        try:
+            ask(self.path, self._file.close)
+            if self._named != self.path:
+                ask(self.path, lambda: self._fs.mv(self._named.url, self.path.url))
+        except PassingError as error:
+            raise FileError(f"{self.path} cannot be written: {error}") from PassingError(str(error))
+        stored = stat(self._fs, self.path)
+        if stored is None or stored.get("size") != self._total:
+            raise FileError(f"{self.path} is not what was written: another program replaced it", hint="run it again")
+
+    def abandon(self, keep: bool) -> None:
+        """Remove what is there of it."""
+        file, self._file = self._file, None
+        with contextlib.suppress(Exception):
+            if self._named == self.path:
+                file.discard()
+            else:
+                file.close()
+                self._fs.rm_file(self._named.url)
+        with contextlib.suppress(Exception):
+            file.closed = True  # so that nobody who collects it writes the rest of it
+
+
+    def withdraw(self) -> None:
+        """Remove the file again, if it replaced none: others that belong to it did not get their names."""
+        if self._replaced is None:
+            with contextlib.suppress(Exception):
+                self._fs.rm_file(self.path.url)
+
+
+def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:
+    """Name and bytes (None: a folder) of what is in a folder. Raises FileError."""
+
+    def look() -> list[dict[str, Any]]:
+        fs.invalidate_cache()
+        return fs.ls(path.url, detail=True)  # type: ignore[no-any-return]
+
+    found = []
+    for entry in tried(f"{path} cannot be listed", lambda: ask(path, look)):
+        name = str(entry.get("name", "")).rstrip("/").rpartition("/")[2]
+        is_folder = entry.get("type") == "directory"
+        found.append((name, None if is_folder else int(entry.get("size") or 0)))
+    return [each for each in found if each[0]]

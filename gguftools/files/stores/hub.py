@@ -1,0 +1,162 @@
+"""Repositories of the Hugging Face hub, one commit of each: what is in them, and ranges of it.
+
+Token, endpoint and proxies are those that huggingface_hub finds: HF_TOKEN or the saved login, HF_ENDPOINT, HTTPS_PROXY.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from archs.small_files import parse_json
+from quants.errors import FileError
+
+from .http import NETWORK_ERRORS, WebFile, request, steadily
+from .path import SCHEME, first_line
+from .trying import Bytes
+
+COMMIT = re.compile(r"\w[\w.-]{0,63}")
+NAME = re.compile(r"hf://(\w[\w.-]*)/(\w[\w.-]*?)/?(?:@(.+))?")
+FILE = re.compile(r"(hf://\w[\w.-]*/\w[\w.-]*(?:@(?:refs/(?:pr|convert)/)?[^/]+)?)/(.+)")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
+MAX_PAGES = 50  # of a listing; the hub's have a thousand files each
+MAX_SIZE = 1 << 50  # bytes of a file: a petabyte
+MAX_ANSWER = 64 << 20  # bytes of what the hub says about a model
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One commit of a model's repository. name: as the user wrote it. sizes: of the files that were listed.
+
+    digests: SHA-256 of those that the hub says it of, as it keeps large files under that name.
+    """
+
+    name: str
+    org: str
+    model: str
+    commit: str
+    endpoint: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def repo(self) -> str:
+        return f"{self.org}/{self.model}"
+
+    @property
+    def folders(self) -> tuple[str, str]:
+        """What a folder of it would be called, and the one around that."""
+        return self.org, self.model
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What decides its values, and how it is called."""
+        return self.name, self.commit
+
+    def url(self, file: str) -> str:
+        return f"{self.endpoint}/{self.repo}/resolve/{quote(self.commit)}/{quote(file)}"
+
+    def listing(self, folder: str = "") -> dict[str, int | None]:
+        """Sizes of what is in a folder of it, by name, None for folders. Raises FileError for what cannot be there."""
+        url = f"{self.endpoint}/api/models/{self.repo}/tree/{quote(self.commit)}/{quote(folder)}".rstrip("/")
+        found: dict[str, int | None] = {}
+        for _ in range(MAX_PAGES):
+            entries, url = _ask(self.name, self.endpoint, url)
+            for entry in entries if isinstance(entries, list) else [entries]:
+                known = entry if isinstance(entry, dict) else {}
+                path, kind, size = known.get("path"), known.get("type"), known.get("size")
+                is_file = kind == "file" and type(size) is int and 0 <= size <= MAX_SIZE
+                if not isinstance(path, str) or not (is_file or kind == "directory"):
+                    what = f"{entry!r:.200}; a path, its type and a size were expected"
+                    raise FileError(f"{self.name}: the hub lists {what}")
+                name, size = path.rpartition("/")[2], size if is_file else None
+                if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
+                    raise FileError(f"{self.name} has a file of the name {name!r:.100}")
+                found[name] = size
+                if size is not None:
+                    self.sizes[f"{folder}/{name}" if folder else name] = size
+                    large = known.get("lfs")
+                    if isinstance(large, dict) and SHA256.fullmatch(str(large.get("oid"))):
+                        self.digests[f"{folder}/{name}" if folder else name] = str(large["oid"])
+            if not url:
+                return found
+        raise FileError(f"{self.name}: {self.endpoint} lists files without end")
+
+    def file(self, name: str) -> WebFile:
+        """A file that is in it, or that would be."""
+        return WebFile(
+            self.name, name, self.url(name), self.sizes.get(name, -1), token=True,
+            refused=lambda status: restricted(self.name, self.endpoint, self.repo, status),
+        )  # fmt: skip
+
+    def fetch(self, file: str, begin: int, end: int) -> Bytes:
+        """Bytes of a file. A broken connection is made anew, and goes on where it broke. Raises FileError."""
+        return self.file(file).fetch(begin, end)
+
+    def hint_for_pickle(self) -> str:
+        return f"run `hf download {self.repo}`, and convert the folder that it prints"
+
+
+def connect(name: str) -> Repository:
+    """The repository of a name, at the commit that its revision is now. Raises FileError."""
+    match = NAME.fullmatch(name)
+    if match is None:
+        raise FileError(f"{name} does not name a model", hint="write hf://ORG/MODEL, or hf://ORG/MODEL@REVISION")
+    org, model, revision = match.groups()
+    endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
+    try:
+        validate_repo_id(f"{org}/{model}")
+    except HFValidationError as error:
+        raise FileError(f"{name} does not name a model: {first_line(error)}") from error
+    which = f"/revision/{quote(revision, safe='')}" if revision else ""
+    info, _ = _ask(name, endpoint, f"{endpoint}/api/models/{org}/{model}{which}")
+    commit = info.get("sha") if isinstance(info, dict) else None
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise FileError(f"{name}: {endpoint} does not say which commit that is")
+    return Repository(name, org, model, commit, endpoint)
+
+
+def _ask(name: str, endpoint: str, url: str) -> tuple[Any, str]:
+    """What the hub says (JSON), and the address at which it goes on, "" if it does not. Raises FileError."""
+    text = bytearray()
+    try:
+        with request(url, token=url.startswith(f"{endpoint}/")) as response:
+            if response.status_code != 200:
+                raise _refused(name, endpoint, response.status_code, response.headers.get("x-error-code"))
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
+                raise FileError(f"{name}: {endpoint} answers in an encoding that was not asked for")
+            for chunk in steadily(response):
+                text += chunk
+                if len(text) > MAX_ANSWER:
+                    raise FileError(f"{name}: {endpoint} answers with more than {MAX_ANSWER >> 20} MB")
+            return parse_json(bytes(text)), response.links.get("next", {}).get("url", "")
+    except NETWORK_ERRORS as error:
+        hint = "check the connection and HF_ENDPOINT, or convert a folder that was downloaded before"
+        raise FileError(f"{name}: {endpoint} cannot be reached: {first_line(error)}", hint) from error
+    except ValueError as error:
+        raise FileError(f"{name}: {endpoint} does not answer as the hub does: {first_line(error)}") from error
+
+
+def _refused(name: str, endpoint: str, status: int, code: str | None) -> FileError:
+    """One line for a status that is no success. code: the hub's own word for it."""
+    repository = name.removeprefix(SCHEME).partition("@")[0]
+    if code == "GatedRepo" or status == 403:
+        return restricted(name, endpoint, repository, status)
+    if code == "RevisionNotFound":
+        return FileError(f"{name}: {repository} has no such revision", hint="name a branch, a tag or a commit of it")
+    if status in (401, 404):
+        hint = "check the name; a private one needs a token: run `hf auth login`, or set HF_TOKEN"
+        return FileError(f"{name}: there is no such model at {endpoint}, or it is private", hint)
+    return FileError(f"{name}: {endpoint} answers with status {status}", hint="try again later")
+
+
+def restricted(name: str, endpoint: str, repository: str, status: int) -> FileError:
+    """What a model says whose terms were not accepted, or that is somebody else's."""
+    hint = f"accept the terms at {endpoint}/{repository}, then run `hf auth login` or set HF_TOKEN"
+    return FileError(f"{name} may not be read: {endpoint} answers with status {status}", hint)

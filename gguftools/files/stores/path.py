@@ -1,0 +1,161 @@
+"""URLs as paths: what they name, what must not be in them, and what nobody must see of them.
+
+    s3://BUCKET/FOLDER/NAME.gguf      any object that fsspec has a file system for: s3, gs, az, memory, ...
+    https://HOST/PATH/NAME.gguf       a server that sends ranges
+    hf://ORG/MODEL[@REVISION]         a checkpoint on the hub; behind it /FILE.gguf: a GGUF file there
+    hf://buckets/ORG/BUCKET/...       a storage bucket of the hub
+    file:///FOLDER/NAME.gguf          the file
+
+Parts of a program hand paths on, cut them and print them. So what opens a store (a user and a password, a signature
+in a query) is kept apart from the path, which is safe to print.
+"""
+
+import os
+import re
+from pathlib import Path, PosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from quants.arguments import PathLike
+from quants.errors import FileError
+
+SCHEME = "hf://"
+# Also taken for URLs where a path was made of them, which has one slash less.
+KNOWN = (
+    "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "http", "https", "hf", "file", "oci", "oss", "r2",
+    "hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb",
+)  # fmt: skip
+SAME = {"s3a": "s3", "gcs": "gs"}
+WEB = ("http", "https")
+BEGINNING = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)")
+CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
+
+# What is private in the words of libraries.
+USER = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2})[^/\s@'\"<>]+@")
+QUERY = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2}[^\s?'\"<>]*)\?[^\s'\"<>]*")
+NAMED = re.compile(
+    r"(?i)\b((?:x-(?:amz|goog|ms)-[\w-]+|signature|sig|awsaccesskeyid|key-pair-id|policy|(?:access[_-]?|refresh[_-]?|id[_-]?)?"
+    r"token|secret[\w-]*|password|api[_-]?key|credential)[\"']?\s*[=:]\s*[\"']?)[^\s&'\",;)]+"
+)
+SCHEMED = re.compile(r"\b(Bearer|Basic|AWS4-HMAC-SHA256|Credential=)\s*[^\s'\"]+(?:,\s*\w+=\S+)*")
+TOKENS = re.compile(r"\bhf_[A-Za-z0-9]{6,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bya29\.[\w-]+")
+SECRET_VARIABLES = re.compile(
+    r"(AWS|HF|HUGGING_FACE|GOOGLE|AZURE|FSSPEC)_\w*(KEY|SECRET|TOKEN|PASSWORD|SAS|CONNECTION)\w*"
+)
+
+_private: dict[str, str] = {}  # URLs with what opens them, by those without
+
+
+class StorePath(PosixPath):
+    """The URL of an object, or of a folder of objects, as a path. As a text it is the URL, without what opens it."""
+
+    def __str__(self) -> str:
+        scheme, slash, rest = super().__str__().partition(":/")
+        return f"{scheme}://{rest}" if slash else f"{scheme}//"
+
+    def __reduce__(self) -> Any:
+        return located, (self.url,)
+
+    @property
+    def scheme(self) -> str:
+        return self.parts[0][:-1]
+
+    @property
+    def url(self) -> str:
+        """With what opens it: for clients, never for messages."""
+        return _private.get(str(self), str(self))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether objects are written there: not to web servers, nor to the hub, which wants a copy on disk first."""
+        return self.scheme not in (*WEB, "hf")
+
+    def resolve(self, strict: bool = False) -> "StorePath":
+        """Itself: there are no links in stores."""
+        return self
+
+    def absolute(self) -> "StorePath":
+        """Itself."""
+        return self
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Raises FileNotFoundError: there is no such file on this disk."""
+        raise FileNotFoundError(2, "is in a store", str(self))
+
+    def is_below(self, folder: Path) -> bool:
+        """Whether it is in that folder of the same store."""
+        return self != folder and self.parts[: len(folder.parts)] == folder.parts
+
+
+def located(path: PathLike) -> Path:
+    """A path; a StorePath of what names something in a store. Raises FileError for a URL that is a trick."""
+    if isinstance(path, StorePath):
+        return path
+    text = os.fspath(path)
+    found = BEGINNING.match(text) if isinstance(text, str) else None
+    if found is None:
+        return Path(path)
+    scheme = SAME.get(found[1].lower(), found[1].lower())
+    if scheme not in KNOWN and (not found[2] or isinstance(path, Path)):
+        return Path(path)
+    rest = text[found.end() :]
+    if scheme == "file":
+        return Path("/", rest.removeprefix("localhost/"))
+    public = private = f"{scheme}://{rest}"
+    if scheme in WEB:
+        split = urlsplit(private)
+        public = urlunsplit((scheme, split.netloc.rpartition("@")[2], split.path, "", ""))
+        private = urlunsplit((scheme, split.netloc, split.path, split.query, ""))
+    _check(scheme, public)
+    made = StorePath(public)
+    if private != public:
+        _private[str(made)] = private
+    return made
+
+
+def is_url(path: PathLike) -> bool:
+    """Whether it names something in a store. Raises FileError for a URL that is a trick."""
+    return isinstance(path, (str, os.PathLike)) and isinstance(located(path), StorePath)
+
+
+def _check(scheme: str, url: str) -> None:
+    """Raise FileError for what could name something else than it says; it is shown without what is private."""
+    rest = url.partition("://")[2].removesuffix("/")
+    shown = ascii(redacted(url))[1:-1]
+    if scheme not in WEB and "@" in rest.partition("/")[0]:
+        hint = "credentials are found as the store's own tools do: in the environment, or in their files"
+        raise FileError(f"{scheme}://… has a user or a password in it, which are not taken from URLs", hint)
+    if scheme not in (*WEB, "hf") and "?" in rest:
+        raise FileError(f"{shown.partition('?')[0]}?… has a query in it; {scheme}:// URLs have none")
+    if CONTROL.search(url):
+        raise FileError(f"{shown} has control characters in it")
+    if not rest or rest.startswith("/"):
+        raise FileError(f"{shown} names nothing", hint=f"write {scheme}://BUCKET/NAME.gguf, say")
+    parts = rest.split("/")
+    decoded = [unquote(part) for part in parts] if scheme in WEB else parts
+    if any(part in (".", "..") or (scheme in WEB and "/" in part) for part in decoded):
+        raise FileError(f"{shown} has a step such as .. in it: write out the name that is meant")
+    if "" in parts:
+        raise FileError(f"{shown} has an empty step, //, in it: write out the name that is meant")
+
+
+def redacted(text: object) -> str:
+    """A text, such as a library's error, on one line, without users, passwords, signatures and tokens."""
+    line = " ".join(str(text).split())
+    for public, private in _private.items():
+        line = line.replace(private, public)
+        if query := urlsplit(private).query:
+            line = line.replace(f"?{query}", "").replace(query, "…")
+        if password := urlsplit(private).password:
+            line = line.replace(password, "…")
+    for name, value in os.environ.items():
+        if len(value) >= 8 and SECRET_VARIABLES.fullmatch(name):
+            line = line.replace(value, "…")
+    line = QUERY.sub(r"\1", USER.sub(r"\1", line))
+    return TOKENS.sub("…", NAMED.sub(r"\1…", SCHEMED.sub(r"\1 …", line)))
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, for a message: its first line, without what is private."""
+    lines = str(error).strip().splitlines()
+    return redacted(lines[0])[:300] if lines else type(error).__name__

@@ -1,0 +1,241 @@
+"""Which client reads and writes what a URL names."""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+from quants.errors import FileError
+
+from .block_cache import BlockCache
+from .path import WEB, StorePath, first_line
+from .trying import Bytes
+
+INSTALL = 'pip install "gguftools[stores]"'
+HUB_FILE = re.compile(r"(hf://\w[\w.-]*/\w[\w.-]*(?:@(?:refs/(?:pr|convert)/)?[^/]+)?)/(.+)")
+BUCKETS = "hf://buckets/"
+
+
+class StoredObject(Protocol):
+    """An object of a store, as it was when it was opened.
+
+    size: in bytes. version: what is another one when it is replaced. fetch(begin, end): bytes of it; it raises
+    FileError where they are not those of that version.
+    """
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def version(self) -> str: ...
+    def fetch(self, begin: int, end: int) -> Bytes: ...
+
+
+class Upload(Protocol):
+    """An object that is being written: parts of `part_bytes`, numbered from 0, of which `have` are there already.
+
+    stopped: set when there is no use in further tries. connections: how many parts are sent at a time; with one, parts
+    are sent in their order.
+    """
+
+    path: StorePath
+    part_bytes: int
+    have: frozenset[int]
+    connections: int
+    stopped: Any
+
+    def put(self, number: int, data: memoryview) -> None: ...
+    def commit(self) -> None: ...
+    def abandon(self, keep: bool) -> None: ...
+    def withdraw(self) -> None: ...
+
+
+@lru_cache
+def file_system(scheme: str) -> Any:
+    """fsspec's file system for URLs of a scheme. Raises FileError where it, or what it needs, is not installed."""
+    try:
+        fsspec = import_module("fsspec")
+    except ImportError:
+        raise FileError(f"{scheme}:// needs fsspec, which is not installed", hint=INSTALL) from None
+    try:
+        found = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    except ImportError as error:
+        found = _by_obstore(fsspec, scheme)
+        if found is None:
+            hint = INSTALL if scheme == "s3" else {"gs": "pip install gcsfs", "az": "pip install adlfs"}.get(scheme)
+            raise FileError(f"{scheme}:// needs a package that is not installed: {first_line(error)}", hint) from None
+    except Exception as error:
+        raise FileError(f"{scheme}:// cannot be opened: {first_line(error)}") from None
+    if type(found).__module__ == "s3fs.core":
+        found.retries = 1  # we try again ourselves, and say when that ends
+    return found
+
+
+def _by_obstore(fsspec: Any, scheme: str) -> Any:
+    """The file system that obstore has for a scheme, None where it isn't installed."""
+    try:
+        obstore = import_module("obstore.fsspec")
+        obstore.register(scheme)
+        return fsspec.filesystem(scheme, skip_instance_cache=True)
+    except Exception:
+        return None
+
+
+def _is_s3(fs: Any) -> bool:
+    return type(fs).__module__ == "s3fs.core"
+
+
+def open_object(path: StorePath, pinned: dict[str, Any] | None = None) -> StoredObject:
+    """An object to read, as it is now. Raises FileError where it is not there, or may not be read.
+
+    pinned: repositories of the hub by name, at a commit each; added to.
+    """
+    if path.scheme in WEB:
+        from .http import open_web  # here, because it imports much
+
+        return open_web(path)
+    if is_pinned(path):
+        return _open_on_hub(path, {} if pinned is None else pinned)
+    fs = file_system(path.scheme)
+    if _is_s3(fs):
+        from .s3 import S3Object
+
+        return S3Object(fs, path)
+    from .generic import StoredFile
+
+    return StoredFile(fs, path)
+
+
+def is_pinned(path: Path) -> bool:
+    """Whether it is a file of a repository of the hub: read at a commit, it cannot change."""
+    return isinstance(path, StorePath) and path.scheme == "hf" and not str(path).startswith(BUCKETS)
+
+
+@dataclass(frozen=True)
+class _OfCommit:
+    """A file of a commit, which is its version."""
+
+    size: int
+    version: str
+    fetch: Callable[[int, int], Bytes]
+
+
+def _open_on_hub(path: StorePath, pinned: dict[str, Any]) -> _OfCommit:
+    from .hub import connect
+
+    match = HUB_FILE.fullmatch(str(path))
+    if match is None:
+        raise FileError(f"{path} does not name a file", hint="write hf://ORG/MODEL/FILE.gguf, or hf://ORG/MODEL@…/…")
+    if match[1] not in pinned:
+        pinned[match[1]] = connect(match[1])
+    repository = pinned[match[1]]
+    folder, _, name = match[2].rpartition("/")
+    size = repository.listing(folder).get(name)
+    if size is None:
+        raise FileError(f"{match[1]} has no file {match[2]}", hint=f"see {repository.endpoint}/{repository.repo}")
+    return _OfCommit(size, repository.commit, repository.file(match[2]).fetch)
+
+
+class Objects:
+    """Objects that are read together: each as it was when it was opened, blocks of all of them kept at one place."""
+
+    def __init__(self) -> None:
+        self._pinned: dict[str, Any] = {}
+        self.found: dict[str, StoredObject] = {}
+        self.blocks = BlockCache(self._fetch)
+
+    def open(self, path: StorePath) -> StoredObject:
+        """Raises FileError where it is not there, or may not be read."""
+        return self.found.setdefault(str(path), open_object(path, self._pinned))
+
+    def _fetch(self, name: str, begin: int, end: int) -> Bytes:
+        return self.found[name].fetch(begin, end)
+
+
+def version_now(path: StorePath) -> tuple[int, str] | None:
+    """Bytes and version of an object at this moment, None where there is none. Raises FileError."""
+    if path.scheme in WEB:
+        found = open_object(path)
+        return found.size, found.version
+    fs = file_system(path.scheme)
+    if _is_s3(fs):
+        from . import s3
+
+        head = s3.stat(fs, path)
+        return None if head is None else (int(head["ContentLength"]), str(head.get("ETag", "")))
+    from . import generic
+
+    info = generic.stat(fs, path)
+    return None if info is None else (int(info.get("size") or 0), generic.version_of(info))
+
+
+def listing(path: StorePath) -> list[tuple[str, int | None]]:
+    """Name and bytes (None: a folder) of what is in a folder of a store. Raises FileError."""
+    if path.scheme in WEB:
+        hint = "download it, and name the folder on this disk"
+        raise FileError(f"{path}: web servers do not say what is in a folder", hint)
+    fs = file_system(path.scheme)
+    if _is_s3(fs):
+        from . import s3
+
+        return s3.listed(fs, path)
+    from . import generic
+
+    return generic.listed(fs, path)
+
+
+def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, resume: bool) -> Upload:
+    """Begin to write an object. mark: a text that is the same for the same bytes, if an earlier run's are to be used.
+
+    replaced: version of the object that is there and is to be replaced, None where there must be none. resume: leave
+    parts behind for another run, where the store has such; see `can_resume`. Raises FileError.
+    """
+    fs = file_system(path.scheme)
+    if _is_s3(fs):
+        from .s3 import S3Upload
+
+        return S3Upload(fs, path, total, mark if resume else secrets.token_hex(16), replaced, resume)
+    from .generic import FileUpload
+
+    return FileUpload(fs, path, total, replaced)
+
+
+def holds(path: StorePath, total: int, mark: str) -> bool:
+    """Whether an object is what an upload with that mark made. Raises FileError."""
+    fs = file_system(path.scheme)
+    if not _is_s3(fs):
+        return False
+    from . import s3
+
+    head = s3.stat(fs, path)
+    return bool(head and head["ContentLength"] == total and head.get("Metadata", {}).get(s3.MARK) == mark)
+
+
+class Whole:
+    """An object that an earlier run wrote: nothing is left to do."""
+
+    connections = 1
+    have = frozenset({0})
+
+    def __init__(self, path: StorePath, total: int) -> None:
+        self.path, self.part_bytes, self.stopped = path, total, Event()
+
+    def put(self, number: int, data: memoryview) -> None: ...
+    def commit(self) -> None: ...
+    def abandon(self, keep: bool) -> None: ...
+    def withdraw(self) -> None: ...
+
+
+def can_resume(path: StorePath) -> bool:
+    """Whether parts of an upload outlive the run that sent them."""
+    return _is_s3(file_system(path.scheme))
+
+
+def state_of_object(size: int, version: str) -> tuple[int, int, int, int]:
+    """What `locks.state_of` says of a file, of an object."""
+    return 0, 0, size, int.from_bytes(hashlib.sha256(version.encode()).digest()[:7], "little")
