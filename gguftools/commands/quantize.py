@@ -21,7 +21,7 @@ EXAMPLES = (
 def quantize(
     source: Annotated[Path | None, Argument(help="GGUF file, shard of a split set, folder, or URL.")] = None,
     recipes: Annotated[list[str] | None, Argument(help="Recipes, such as Q4_K_M Q8_0, or their files.")] = None,
-    output: Annotated[str | None, "a file, or a folder for MODEL-RECIPE.gguf or URL/; default: beside SOURCE."] = None,
+    output: Annotated[str | None, "a file, or a folder for MODEL-RECIPE.gguf (or URL/); default: beside it."] = None,
     imatrix: Path | None = None,
     include_weights: Annotated[list[str] | None, "Use the matrix for names with this part only."] = None,
     exclude_weights: Annotated[list[str] | None, "Ignore the matrix for names with this part."] = None,
