@@ -1,7 +1,7 @@
 """All parameters of sampling, with llama.cpp's defaults and by the names its server has for them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -109,6 +109,8 @@ class Sampling:
         for name in ("seed", "logprobs"):
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), COUNT)
+        if not isinstance(self.logit_bias, Mapping):
+            raise OptionError("logit_bias is no mapping: tokens with their biases are needed")
         for token in (*self.stop_ids, *self.logit_bias):
             _check("a token of stop_ids or logit_bias", token, COUNT)
         for token, bias in self.logit_bias.items():
@@ -116,6 +118,8 @@ class Sampling:
                 raise OptionError(f"the bias of token {token} is {quote(bias)}: a number is needed, or -inf to bar it")
         if isinstance(self.samplers, str):
             object.__setattr__(self, "samplers", parse_samplers(self.samplers))
+        if not isinstance(self.samplers, Sequence):
+            raise OptionError(f"samplers is {quote(self.samplers)}: names are needed")
         object.__setattr__(self, "samplers", tuple(map(_known, self.samplers)))
         if isinstance(self.dry_sequence_breakers, str):
             raise OptionError("dry_sequence_breakers is one text: give a list of them")
@@ -172,10 +176,10 @@ def _check(name: str, value: Any, limit: Limit) -> None:
         raise OptionError(f"{name} is {quote(value)}: {limit.words} is needed")
 
 
-def _known(name: str) -> str:
-    if (spelled := _spelled(name)) is None:
+def _known(name: Any) -> str:
+    if not isinstance(name, str) or (spelled := _spelled(name)) is None:
         known = f"known are {', '.join(LETTERS)}; letters are {''.join(LETTERS.values())}"
-        hint = did_you_mean(name, LETTERS, otherwise=known)
+        hint = did_you_mean(str(name), LETTERS, otherwise=known)
         raise OptionError(f"no sampler is called {quote(name)}", hint=hint)
     return spelled
 

@@ -96,7 +96,7 @@ def reference(case: Case, seed: int = 1) -> list[tuple[int, np.ndarray, np.ndarr
     from llama_cpp import llama_cpp as llama
 
     vocabulary = case.logits.shape[1]
-    chain = _chain(case, vocabulary, seed)
+    chain = chain_of(case, vocabulary, seed)
     kind = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
     try:
         for token in case.prompt:
@@ -118,7 +118,7 @@ def reference(case: Case, seed: int = 1) -> list[tuple[int, np.ndarray, np.ndarr
         llama.llama_sampler_free(chain)
 
 
-def _chain(case: Case, vocabulary: int, seed: int) -> Any:
+def chain_of(case: Case, vocabulary: int, seed: int) -> Any:
     from llama_cpp import llama_cpp as llama
 
     from runtime.sampling.parameters import Sampling
