@@ -4,7 +4,7 @@ A weight's columns matter as much as the values they are multiplied with, so the
 quantizer where its errors would hurt. The sums of the inputs themselves tell how far they are from being centred.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,22 @@ class Sums:
     squares: Doubles
     inputs: Doubles
     counts: Ids
+
+
+def add_sums(total: dict[str, Sums], more: Mapping[str, Sums]) -> None:
+    """Add what was summed of further windows to a total.
+
+    Sums of batches of windows that each began with nothing, added in one order, are the same to the last bit whoever
+    made them.
+    """
+    for name, sums in more.items():
+        if name not in total:
+            total[name] = Sums(sums.squares.copy(), sums.inputs.copy(), sums.counts.copy())
+            continue
+        mine = total[name]
+        mine.squares += sums.squares
+        mine.inputs += sums.inputs
+        mine.counts += sums.counts
 
 
 @dataclass

@@ -2,11 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing, nullcontext
+from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pickle import dumps, loads
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +22,21 @@ from quants.errors import GgufToolsError, ModelError, OptionError
 from ..files.atomic import NOTHING, check_target, output_path
 from ..model import Model, opened
 from ..quantization.imatrix import Entry, ImportanceMatrix, write_imatrix
+from ..writing.executors import leaves_process
 from ..writing.resume import fingerprint
-from .importance_state import State, unfinished_sums
+from .importance_state import unfinished_sums
 from .perplexity import Progress, tokens_at_once
 from .text_tokens import read_text
+from .workers import Runnable, in_turn, runnable
 
 if TYPE_CHECKING:
-    from runtime.importance import Importance
+    from runtime.importance import Sums
+    from runtime.model import Model as RunningModel
     from runtime.perplexity import Windows
 
 MOST = 3e38  # what float32 holds
 SAVE_EVERY = 10  # windows
+HEAD = ("output.weight", "token_embd.weight")  # whose importance recipes don't ask for
 Ids = NDArray[np.int64]
 
 
@@ -40,11 +49,36 @@ class _Text:
     plan: "Windows"
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A model that is measured, and which of its weights."""
+
+    net: "RunningModel"
+    with_output: bool
+    nextn: bool
+
+
+class _Told(NamedTuple):
+    """The same as workers are told of it."""
+
+    model: Runnable
+    with_output: bool
+    nextn: bool
+
+
+class _Task(NamedTuple):
+    """Windows to sum the inputs of. told: a pickled _Told. ids: int32 (windows, n_ctx)."""
+
+    told: bytes
+    ids: NDArray[np.int32]
+
+
 def imatrix(
     source: PathLike | Model, text: PathLike | Sequence[PathLike], output: PathLike | None = None, *,
     n_ctx: int = 512, chunks: int | None = None, skip_chunks: int = 0, parse_special: bool = False,
     with_output: bool = False, nextn: bool = False, precision: str = "float32", save_every: int = SAVE_EVERY,
-    resume: bool = False, threads: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+    resume: bool = False, threads: int | None = None, executor: Executor | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> ImportanceMatrix:  # fmt: skip
     """Let the model read files of text in windows: an importance matrix, sums of its weights' inputs and their squares.
 
@@ -55,10 +89,11 @@ def imatrix(
     don't ask importance for. nextn: also for the layer that predicts a token further, which the model runs without.
     precision: as in `perplexity`. save_every: with an output, keep the sums beside it after so many windows, 0 for
     never; resume: go on from those that an interrupted run of the same model, texts and options left. threads: default
-    all processors. progress(windows done, of how many, 0.0).
+    all processors. executor: whose workers, other processes, read the windows instead, with so many threads each, one
+    if not given; the sums are the same to the last bit. progress(windows done, of how many, 0.0).
     Raises FileError, OptionError (too short a text), ModelError, VocabularyError.
     """
-    from runtime.importance import Importance
+    from runtime.importance import Sums, add_sums
     from runtime.model import Model as RunningModel
     from runtime.precision import precision_named
 
@@ -76,41 +111,89 @@ def imatrix(
         check_target(target, NOTHING.also(reads), overwrite)
     chosen = precision_named(precision)
     texts = [_read(model, file, n_ctx, chunks, skip_chunks, parse_special) for file in files]
-    found = Importance(wanted=lambda name: with_output or name not in ("output.weight", "token_embd.weight"))
-    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen, observe=found.observe)
-    found.threads = net.threads
+    net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     layers = len(net.next_tokens.layers) if nextn else 0  # which a model that has none says before anything runs
+    away = executor if leaves_process(executor) else None
+    told = away and dumps(_Told(runnable(model, threads, chosen), with_output, nextn))
     total = sum(len(each.plan.starts) for each in texts)
     head = _head(model, texts, n_ctx, with_output, chosen, nextn)
     at_once = max(1, tokens_at_once(model) // n_ctx)
     keep = save_every if output is not None else 0
+    sums: dict[str, Sums] = {}
     with unfinished_sums(target, head, resume) if keep or resume else nullcontext() as state:
-        done = _restored(state, found, total)
+        if state is not None and state.windows <= total:
+            sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
+        saved = done = state.windows if sums and state is not None else 0
         if done and progress:
             progress(done, total, 0.0)
-        saved = done
+        batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
+        measured = (
+            _sums_elsewhere(away, told, batches) if away and told
+            else _sums_here(_Measured(net, with_output, nextn), batches)
+        )  # fmt: skip
         try:
-            for inputs in _batches(texts, done, min(at_once, keep) if keep else at_once):
-                read = net.lazy_logits(inputs)
-                if nextn:
-                    net.further_logits(inputs, read.x)
-                done += len(inputs)
-                _check_finite(found)
-                if state is not None and keep and done - saved >= keep and done < total:
-                    state.save(done, found.sums)
-                    saved = done
-                if progress:
-                    progress(done, total, 0.0)
+            with closing(measured):
+                for windows, found in measured:
+                    add_sums(sums, found)
+                    done += windows
+                    _check_finite(sums)
+                    if state is not None and keep and done - saved >= keep and done < total:
+                        state.save(done, sums)
+                        saved = done
+                    if progress:
+                        progress(done, total, 0.0)
         except GgufToolsError as error:
             if state is not None and not isinstance(error.__cause__, OSError):
                 state.end()  # another try would end in the same way
             raise
-        matrix = ImportanceMatrix(target, _entries(found), tuple(file.name for file in files), total, n_ctx, layers)
+        matrix = ImportanceMatrix(target, _entries(sums), tuple(file.name for file in files), total, n_ctx, layers)
         if output is not None:
             write_imatrix(matrix, target, overwrite, reads)
         if state is not None:
             state.end()
     return matrix
+
+
+Batches = Generator[tuple[int, dict[str, "Sums"]], None, None]  # how many windows, and their sums
+
+
+def _sums_here(measured: _Measured, batches: Iterator[Ids]) -> Batches:
+    for ids in batches:
+        yield len(ids), _sums(measured, ids)
+
+
+def _sums_elsewhere(executor: Executor, told: bytes, batches: Iterator[Ids]) -> Batches:
+    for task, sums in in_turn(executor, _sums_of, (_Task(told, ids.astype(np.int32)) for ids in batches)):
+        yield len(task.ids), sums
+
+
+def _sums_of(task: _Task) -> dict[str, "Sums"]:
+    """What a worker does."""
+    with _OPENING:
+        measured = _opened(task.told)
+    return _sums(measured, task.ids.astype(np.int64))
+
+
+_OPENING = Lock()  # tasks may come in threads of one worker
+
+
+@lru_cache(maxsize=1)
+def _opened(told: bytes) -> _Measured:
+    model, with_output, nextn = loads(told)
+    return _Measured(model.open(), with_output, nextn)
+
+
+def _sums(measured: _Measured, ids: Ids) -> dict[str, "Sums"]:
+    """Sums of these windows alone, ids (windows, n_ctx)."""
+    from runtime.importance import Importance
+
+    net = copy(measured.net)  # others may be looking at the same model
+    found = Importance(wanted=lambda name: measured.with_output or name not in HEAD, threads=net.threads)
+    net.observe = found.observe
+    read = net.lazy_logits(ids)
+    if measured.nextn:
+        net.further_logits(ids, read.x)
+    return found.sums
 
 
 def _read(model: Model, file: Path, n_ctx: int, chunks: int | None, skip_chunks: int, parse_special: bool) -> _Text:
@@ -155,24 +238,14 @@ def _head(
     }  # fmt: skip
 
 
-def _restored(state: State | None, found: "Importance", total: int) -> int:
-    """Fill in the sums of an earlier run; how many windows they are of."""
-    from runtime.importance import Sums
-
-    if state is None or state.windows > total:
-        return 0
-    found.sums |= {name: Sums(*arrays) for name, arrays in state.sums.items()}
-    return state.windows
-
-
-def _check_finite(found: "Importance") -> None:
-    for name, sums in found.sums.items():
+def _check_finite(found: Mapping[str, "Sums"]) -> None:
+    for name, sums in found.items():
         if not np.all(sums.squares < MOST):
             raise ModelError(f"the inputs of {name!r} are too large to be squared", "keys or weights are wrong")
 
 
-def _entries(found: "Importance") -> dict[str, Entry]:
+def _entries(found: Mapping[str, "Sums"]) -> dict[str, Entry]:
     return {
         name: Entry(*(array.astype(np.float32) for array in (sums.squares, sums.counts, sums.inputs)))
-        for name, sums in found.sums.items()
+        for name, sums in found.items()
     }

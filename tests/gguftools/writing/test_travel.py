@@ -1,7 +1,6 @@
 """Tasks that leave the process: the bytes of one thread, whoever does them and whatever a worker can see."""
 
 import os
-import pickle
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -23,28 +22,11 @@ from quants import format_named, from_array
 from quants.errors import FileError, FormatError
 from tests.conftest import ROOT
 
+from ..elsewhere import Elsewhere
 from ..models import metadata_of, write_model
 
 RANDOM = np.random.default_rng(5)
 AUSTEN = ROOT / "examples" / "austen-4m"
-
-
-class Elsewhere(Executor):
-    """Does work in this process, but what goes to it and comes back are bytes. sizes: of the tasks' batches."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        sent = pickle.dumps((fn, args))
-        self.sizes.append(len(sent))
-        function, arguments = pickle.loads(sent)
-        done: Future[Any] = Future()
-        try:
-            done.set_result(pickle.loads(pickle.dumps(function(*arguments))))
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 @pytest.fixture(scope="module")

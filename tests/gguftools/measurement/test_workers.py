@@ -1,0 +1,237 @@
+"""Importance and divergence measured by workers: the figures of one thread to the last bit, whoever was lost."""
+
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.files.gguf.reader import open_gguf
+from gguftools.measurement import importance
+from gguftools.writing import executors
+from quants.errors import FileError, GgufToolsError, ModelError, OptionError
+from runtime.importance import Importance, add_sums
+
+from ...conftest import ROOT
+from ..elsewhere import Elsewhere
+
+AUSTEN, TEXT = ROOT / "examples" / "austen-4m", ROOT / "examples" / "persuasion.txt"
+WINDOWS: dict[str, Any] = {"n_ctx": 64, "chunks": 70}  # 32 windows run together: three batches
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    paths = {name: folder / f"{name}.gguf" for name in ("F16", "Q4_K_M", "Q4_0")}
+    gguftools.convert(AUSTEN, paths["F16"], "f16")
+    for name in ("Q4_K_M", "Q4_0"):
+        gguftools.quantize(paths["F16"], name, paths[name])
+    return paths
+
+
+def damaged(source: Path, target: Path, name: str = "blk.1.ffn_down.weight") -> Path:
+    """The F16 model with a weight that is not a number."""
+    shutil.copy(source, target)
+    part = open_gguf(target).parts[0]
+    with target.open("r+b") as file:
+        file.seek(part.offsets[name] + 3 * part.tensors[name].row_bytes)
+        file.write(np.array([np.nan], "<f2").tobytes())
+    return target
+
+
+def refusal(call: Any) -> tuple[type[GgufToolsError], str, str | None]:
+    with pytest.raises(GgufToolsError) as caught:
+        call()
+    return type(caught.value), str(caught.value), caught.value.hint
+
+
+@pytest.mark.parametrize("source", ["file", "checkpoint"])
+def test_workers_measure_the_matrix_of_one_thread(
+    source: str, pool: ProcessPoolExecutor, files: dict[str, Path], tmp_path: Path
+) -> None:
+    model = AUSTEN if source == "checkpoint" else files["Q4_K_M"]
+    seen: list[int] = []
+    options: dict[str, Any] = {**WINDOWS, "with_output": True, "save_every": 20}
+    gguftools.imatrix(model, TEXT, tmp_path / "one.gguf", threads=1, **options)
+    gguftools.imatrix(
+        model, TEXT, tmp_path / "workers.gguf", executor=pool, progress=lambda done, *_: seen.append(done), **options
+    )
+    assert (tmp_path / "workers.gguf").read_bytes() == (tmp_path / "one.gguf").read_bytes()
+    assert seen == [20, 40, 60, 70]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_sums_of_batches_add_up() -> None:
+    rows = np.random.default_rng(0).standard_normal((3, 40, 16)).astype(np.float32)
+    total: dict[str, Any] = {}
+    for batch in rows:
+        found = Importance()
+        found.observe("a", batch)
+        for sums in found.sums.values():
+            for array in (sums.squares, sums.inputs, sums.counts):
+                array.flags.writeable = False  # as what comes from elsewhere can be
+        add_sums(total, found.sums)
+    exact = rows.astype(np.float64)
+    assert total["a"].counts.tolist() == [120]
+    np.testing.assert_allclose(total["a"].squares[0], (exact**2).sum((0, 1)), rtol=1e-14)
+    np.testing.assert_allclose(total["a"].inputs[0], exact.sum((0, 1)), rtol=1e-12, atol=1e-12)
+
+
+def test_tasks_are_small(files: dict[str, Path]) -> None:
+    executor = Elsewhere()
+    gguftools.imatrix(files["Q4_0"], TEXT, executor=executor, n_ctx=512, chunks=8)
+    assert len(executor.sizes) == 2
+    assert max(executor.sizes) < 20_000
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_of_workers_goes_on_without_them(files: dict[str, Path], tmp_path: Path) -> None:
+    def killed(done: int, *_: object) -> None:
+        if done >= 40:
+            raise Killed
+
+    options: dict[str, Any] = {**WINDOWS, "save_every": 20}
+    with pytest.raises(Killed):
+        gguftools.imatrix(files["F16"], TEXT, tmp_path / "a.gguf", executor=Elsewhere(), progress=killed, **options)
+    seen: list[int] = []
+    gguftools.imatrix(
+        files["F16"], TEXT, tmp_path / "a.gguf", resume=True, progress=lambda done, *_: seen.append(done), **options
+    )
+    assert seen[0] in (20, 40)
+    gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", **options)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+# Python up to 3.11 iterates over a pool's tasks when it breaks, while others add to them.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="finds processes by /proc")
+def test_workers_that_are_killed_lose_no_window(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "FIRST_WAIT", 0.001)
+    kills, killed = 2, list[int]()
+
+    def kill_one(done: int, *_: object) -> None:
+        if len(killed) < kills and (found := workers()):
+            killed.append(random.Random(done).choice(found))
+            threading.Timer(0.05, os.kill, (killed[-1], signal.SIGKILL)).start()
+
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as own:
+        many: dict[str, Any] = {"n_ctx": 64, "chunks": 200, "save_every": 16}
+        gguftools.imatrix(files["F16"], TEXT, tmp_path / "a.gguf", executor=own, progress=kill_one, **many)
+    assert len(killed) == kills
+    gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", threads=1, **many)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def workers() -> list[int]:
+    """Processes of this one that were spawned to work."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and "spawn_main" in (path / "cmdline").read_text():
+                found.append(int(path.name))
+        except (OSError, IndexError, ValueError):
+            pass
+    return found
+
+
+def test_what_a_worker_finds_wrong_in_a_model_is_the_same_line(
+    pool: ProcessPoolExecutor, files: dict[str, Path], tmp_path: Path
+) -> None:
+    model = damaged(files["F16"], tmp_path / "damaged.gguf")
+    here, there = (
+        refusal(lambda each=each: gguftools.imatrix(model, TEXT, tmp_path / "m.gguf", executor=each, **WINDOWS))
+        for each in (None, pool)
+    )
+    assert here == there
+    assert here[0] is ModelError
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged.gguf"]
+
+
+def test_a_model_that_no_worker_can_open(files: dict[str, Path]) -> None:
+    changed = gguftools.open(files["F16"])
+    changed.tensors["blk.0.attn_q.weight"] = changed.tensors["blk.0.attn_q.weight"].float32() * 2
+    arrays = gguftools.Model(changed.metadata, {name: np.asarray(t) for name, t in changed.tensors.items()})
+    for model in (changed, arrays):
+        with pytest.raises(OptionError, match="a model that only this process has, made or changed in it") as caught:
+            gguftools.imatrix(model, TEXT, executor=Elsewhere(), **WINDOWS)
+        assert "save it and name that file" in str(caught.value.hint)
+
+
+def test_changed_keys_travel(files: dict[str, Path]) -> None:
+    model = gguftools.open(files["F16"])
+    model.metadata[f"{model.architecture}.rope.freq_base"] = 500.0
+    here = gguftools.imatrix(model, TEXT, threads=1, **WINDOWS)
+    there = gguftools.imatrix(model, TEXT, executor=Elsewhere(), **WINDOWS)
+    before = gguftools.imatrix(files["F16"], TEXT, threads=1, **WINDOWS)
+    name = "blk.1.attn_output.weight"
+    assert np.array_equal(here.entries[name].sums, there.entries[name].sums)
+    assert not np.array_equal(here.entries[name].sums, before.entries[name].sums)
+
+
+def test_a_source_that_is_another_for_workers_can_be_mended(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums so far are kept."""
+    done = importance._sums_of
+    calls = [0]
+
+    def gone(task: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise FileError("model.gguf cannot be read by a worker: Stale file handle")
+        return done(task)
+
+    class Local(Elsewhere):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:  # a function of a test does not travel
+            from concurrent.futures import Future
+
+            future: Future[Any] = Future()
+            future.set_result(fn(*args))
+            return future
+
+    monkeypatch.setattr(importance, "_sums_of", gone)
+    options: dict[str, Any] = {**WINDOWS, "save_every": 20}
+    with pytest.raises(FileError, match="cannot be read by a worker"):
+        gguftools.imatrix(files["F16"], TEXT, tmp_path / "m.gguf", executor=Local(), **options)
+    assert (tmp_path / "m.gguf.partial").exists()
+    seen: list[int] = []
+    gguftools.imatrix(
+        files["F16"], TEXT, tmp_path / "m.gguf", resume=True, progress=lambda n, *_: seen.append(n), **options
+    )
+    assert seen == [40, 60, 70]
+
+
+def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime import precision
+
+    calls: list[str] = []
+
+    def products(name: str) -> str:
+        calls.append(name)
+        return "float32" if len(calls) > 1 else "16-bit integers"
+
+    monkeypatch.setattr(precision, "products", products)
+    importance._opened.cache_clear()
+    with pytest.raises(OptionError, match="a worker computes products in float32, this process in 16-bit integers"):
+        gguftools.imatrix(files["F16"], TEXT, executor=Elsewhere(), **WINDOWS)
