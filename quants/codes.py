@@ -32,36 +32,6 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Codes:
-    """The codes of a format's blocks. group: values that share scales. planes: where the bits are.
-
-    signed: codes are bytes with a sign, counted here from -128 as 0; -128 itself, which no encoder writes, is not used.
-    even: neighbouring codes are equal steps apart. unused: how many of the highest codes no encoder writes.
-    """
-
-    group: int
-    planes: tuple[Plane, ...]
-    signed: bool = False
-    even: bool = True
-    unused: int = 0
-
-    @property
-    def first(self) -> int:
-        """The lowest code."""
-        return 1 if self.signed else 0
-
-    @property
-    def last(self) -> int:
-        """The highest code."""
-        return self.count - 1 - self.unused
-
-    @cached_property
-    def count(self) -> int:
-        """Codes are numbers below this."""
-        return 1 << sum(plane.bits for plane in self.planes)
-
-
-@dataclass(frozen=True)
 class Bits:
     """Numbers of `bits` bits each that a block holds, its bytes taken as one number, the lowest first.
 
@@ -81,11 +51,60 @@ class Bits:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The numbers by which the values of groups grow: integers, or floats, whose bits grow as they do.
+
+    parts: where they lie, the lowest bits first. apart: by how much numbers differ that are worth trying.
+    """
+
+    parts: tuple[Bits, ...]
+    apart: int = 1
+
+    @property
+    def bits(self) -> int:
+        return sum(part.bits for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The codes of a format's blocks. group: values that share scales. planes: where the bits are.
+
+    scale, minimum: of each group, where others than the encoder's may be chosen.
+
+    signed: codes are bytes with a sign, counted here from -128 as 0; -128 itself, which no encoder writes, is not used.
+    even: neighbouring codes are equal steps apart. unused: how many of the highest codes no encoder writes.
+    """
+
+    group: int
+    planes: tuple[Plane, ...]
+    signed: bool = False
+    even: bool = True
+    unused: int = 0
+    scale: Scale | None = None
+    minimum: Scale | None = None
+
+    @property
+    def first(self) -> int:
+        """The lowest code."""
+        return 1 if self.signed else 0
+
+    @property
+    def last(self) -> int:
+        """The highest code."""
+        return self.count - 1 - self.unused
+
+    @cached_property
+    def count(self) -> int:
+        """Codes are numbers below this."""
+        return 1 << sum(plane.bits for plane in self.planes)
+
+
+@dataclass(frozen=True)
 class Points:
     """The points of a grid that a format's blocks hold, with signs and scales.
 
     grid: the name of the grid (see `quants.kernels.grids`); a point has 4 or 8 values.
-    group: values that share a scale. scales: numbers by which scales grow.
+    group: values that share a scale.
     indexes: the parts of the points' numbers, the lowest first.
     signs: 8 bits for every 8 values, set where one is negative; or 7, and the number of negative ones is even; or 1 for
     every point, by which all its values are moved. None where a group's scale says what they would.
@@ -93,6 +112,6 @@ class Points:
 
     grid: str
     group: int
-    scales: Bits
+    scale: Scale
     indexes: tuple[Bits, ...]
     signs: Bits | None = None

@@ -4,7 +4,8 @@ The error D of a row of weights hurts the product's output as D H D^T, H the mea
 each weight to its nearest neighbour ignores that inputs go together. Here columns are rounded in the order they are
 stored in, and each error is carried to the columns that are not rounded yet, as far as they can make up for it
 (Frantar et al. 2022, "GPTQ", arXiv 2210.17323). The blocks are ggml's: their scales are those that the format's own
-encoder finds for the weights as they are corrected when their block's turn comes, weighted by the diagonal of H.
+encoder finds for the weights as they are corrected when their block's turn comes, weighted by the diagonal of H; or
+some near these, where a group's columns lose less by them.
 
 Where each value has a code of its own (`Codes`), errors are carried from column to column. Where several are a point of
 a grid (`Points`), eight columns are one step, in which the points nearest by what is left of the error are chosen. In
@@ -21,6 +22,8 @@ from .format import Format, format_named
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 INVERTED_AT_ONCE = 128  # rows of a triangle
+# From the numbers of scales and minima that the encoder chose: what is tried besides.
+MOVES, MINIMUM_MOVES = (-1, 1, -2, 2), (-1, 1)
 STEP = 256  # columns within which errors are carried at once; beyond them by a product of matrices
 
 
@@ -79,7 +82,7 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
             blocks = form.encode(here, mattering)
             upper = np.ascontiguousarray(factor[start:last, start:last])
             if form.codes:
-                _round(form, form.codes, blocks, own, at, upper, errors)
+                _round(form, form.codes, blocks, own, at, upper, errors, mattering)
             elif form.points:
                 from .grid_feedback import choose  # its kernels take long to load
 
@@ -94,17 +97,25 @@ def encode_with_feedback(form: Format, rows: Floats, factor: Floats, weights: Fl
 
 
 def _round(
-    form: Format, codes: Codes, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats
-) -> None:
-    """Choose the codes of blocks (n, bytes), whose scales are there, for the columns of `own` from `at` on."""
+    form: Format, codes: Codes, blocks: NDArray[np.uint8], own: Floats, at: int, upper: Floats, errors: Floats,
+    weights: Floats,
+) -> None:  # fmt: skip
+    """Choose the codes of blocks (n, bytes) and scales near theirs, for the columns of `own` from `at` on."""
     from .kernels.feedback import round_columns
+    from .near_scales import HELD_BACK, take_scales, with_scales_near
 
+    groups = form.block_size // codes.group
     chosen = np.empty((len(blocks), form.block_size), np.uint8)
-    table = meanings(form, codes, blocks)
+    which = np.zeros((len(blocks), groups), np.uint8)
+    tried = with_scales_near(blocks, groups, [(codes.scale, MOVES), (codes.minimum, MINIMUM_MOVES)])
+    known = np.array([codes.first, codes.last] if codes.even else range(codes.first, codes.last + 1), np.uint8)
+    table = np.stack([meanings(form, codes, each, known) for each in tried])
     round_columns(
-        own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), table.reshape(-1), codes.count,
-        codes.group, form.block_size, codes.first, codes.last, codes.even, chosen.reshape(-1), errors.reshape(-1),
+        own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), weights * HELD_BACK,
+        table.reshape(-1), len(tried), len(known), codes.group, form.block_size, codes.first, codes.last, codes.even,
+        np.empty(codes.group, np.float32), which.reshape(-1), chosen.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
+    take_scales([codes.scale, codes.minimum], blocks, tried, which)
     put_codes(codes, blocks, chosen)
 
 
@@ -118,14 +129,15 @@ def _carry_block(form: Format, blocks: NDArray[np.uint8], own: Floats, at: int, 
         own[:, at + size :] -= errors[:, at : at + size] @ upper[:size, size:]
 
 
-def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8]) -> Floats:
-    """What each code means in each group of blocks (n, bytes): float32 (n, groups, codes), by the format's decoder."""
-    size, groups = form.block_size, form.block_size // codes.group
-    table, work = np.empty((len(blocks), groups, codes.count), np.float32), blocks.copy()
-    for first in range(0, codes.count, codes.group):
-        these = np.arange(first, min(first + codes.group, codes.count), dtype=np.uint8)
-        tried = np.tile(np.resize(these, codes.group), groups)
-        put_codes(codes, work, np.broadcast_to(tried, (len(work), size)))
+def meanings(form: Format, codes: Codes, blocks: NDArray[np.uint8], known: NDArray[np.uint8]) -> Floats:
+    """What codes `known` mean in each group of blocks (n, bytes): float32 (n, groups, known), by the format's decoder.
+    """
+    groups = form.block_size // codes.group
+    table, work = np.empty((len(blocks), groups, len(known)), np.float32), blocks.copy()
+    for first in range(0, len(known), codes.group):
+        these = known[first : first + codes.group]
+        each = np.tile(np.resize(these, codes.group), groups)
+        put_codes(codes, work, np.broadcast_to(each, (len(work), form.block_size)))
         decoded = form.decode(work).reshape(len(work), groups, codes.group)
         table[:, :, first : first + len(these)] = decoded[:, :, : len(these)]
     return table

@@ -3,19 +3,19 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .bit_fields import put, take
+from .bit_fields import put
 from .codes import Points
 from .format import Format
 from .kernels.grids import grid_levels
 from .kernels.lanes import LANES
 from .kernels.points import EVEN, STEP, choose_points, tree, working_memory
+from .near_scales import HELD_BACK, take_scales, with_scales_near
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.uint16]
 
-AWAY = (0, -1, 1)  # from the number of a scale that the encoder chose: what is tried
-HELD_BACK = np.float32(0.1)  # how much an error counts in the choice of a scale although later columns make up for it
+MOVES = (-1, 1)  # from a scale's number that the encoder chose: what is tried besides
 
 
 def choose(
@@ -27,10 +27,9 @@ def choose(
     from `at` on. errors: as `own`, filled in. weights: of the block's columns.
     """
     n, size, dims = len(blocks), form.block_size, grid_levels(points.grid).shape[1]
-    groups, most = size // points.group, (1 << points.scales.bits) - 1
-    found = take(points.scales, blocks, groups).astype(np.int64)
-    tried = [np.clip(found + away, 0, most).astype(np.uint16) for away in AWAY]
-    tables = np.stack([meanings(form, points, blocks, scales) for scales in tried])
+    groups = size // points.group
+    tried = with_scales_near(blocks, groups, [(points.scale, MOVES)])
+    tables = np.stack([meanings(form, points, each) for each in tried])
     nodes, first = tree(points.grid)
     which, signs = np.zeros((n, groups), np.uint8), np.empty((n, size // STEP), np.uint8)
     numbers = np.empty((n, size // dims), np.uint16)
@@ -40,7 +39,7 @@ def choose(
         points.signs.bits if points.signs else 0, working_memory(points.group), which.reshape(-1), numbers.reshape(-1),
         signs.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
-    put(points.scales, blocks, np.choose(which, tried))
+    take_scales([points.scale], blocks, tried, which)
     _put_points(points, blocks, numbers)
     if points.signs:
         put(points.signs, blocks, signs.astype(np.uint16))
@@ -55,8 +54,8 @@ def _within_steps(upper: Floats, size: int) -> Floats:
     return found
 
 
-def meanings(form: Format, points: Points, blocks: Bytes, scales: Numbers) -> Floats:
-    """What the levels of the grid mean in each group of blocks (n, bytes) with scales (n, groups).
+def meanings(form: Format, points: Points, blocks: Bytes) -> Floats:
+    """What the levels of the grid mean in each group of blocks (n, bytes), with their scales.
 
     float32 (n, groups, LANES), by the format's decoder: up to eight levels, and the same with all signs set. What there
     is not is infinite.
@@ -64,7 +63,6 @@ def meanings(form: Format, points: Points, blocks: Bytes, scales: Numbers) -> Fl
     levels = grid_levels(points.grid)
     n, groups, dims = len(blocks), form.block_size // points.group, levels.shape[1]
     work, table = blocks.copy(), np.full((n, groups, LANES), np.inf, np.float32)
-    put(points.scales, work, scales)
     missing = set(range(int(levels.max()) + 1))
     while missing:
         point = max(range(len(levels)), key=lambda i: len(missing & set(levels[i].tolist())))

@@ -19,7 +19,7 @@ from .encoded import encoded_beside
 from .feedback import encode_layers, wanted_items
 from .texts import Calibration, calibration_windows
 
-VERSION = 2  # of how weights are encoded: an earlier run of another one is not gone on with
+VERSION = 3  # of how weights are encoded: an earlier run of another one is not gone on with
 
 
 def with_feedback(model: Model, calibration: Calibration, progress: Progress | None) -> EncodeAhead:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes import Bits, Points
+from ..codes import Bits, Points, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])
@@ -32,6 +32,6 @@ FORMAT = Format(
     "IQ1_M", 29, 256, BLOCK, codec="quants.kernels.iq1", importance="used", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4, bad_blocks=bad_blocks,
     points=Points(
-        "IQ1_M", 16, scales=Bits(384, 3, 3, run=4, apart=16), indexes=(Bits(0, 8, 8), Bits(256, 3, 4)),
+        "IQ1_M", 16, scale=Scale((Bits(384, 3, 3, run=4, apart=16),)), indexes=(Bits(0, 8, 8), Bits(256, 3, 4)),
         signs=Bits(259, 1, 4)),
 )  # fmt: skip

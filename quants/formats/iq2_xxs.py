@@ -12,7 +12,7 @@ Encoder: byte for byte the same as llama.cpp's. It needs importance weights.
 
 import numpy as np
 
-from ..codes import Bits, Points
+from ..codes import Bits, Points, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", [("indexes", "u1", 4), ("signs_and_scale", "<u4")], 8)])
@@ -20,6 +20,6 @@ FORMAT = Format(
     "IQ2_XXS", 16, 256, BLOCK, codec="quants.kernels.iq2", importance="needed", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
     points=Points(
-        "IQ2_XXS", 32, scales=Bits(76, 4, 64), indexes=(Bits(16, 8, 8, run=4, apart=64),),
+        "IQ2_XXS", 32, scale=Scale((Bits(76, 4, 64),)), indexes=(Bits(16, 8, 8, run=4, apart=64),),
         signs=Bits(48, 7, 7, run=4, apart=64)),
 )  # fmt: skip

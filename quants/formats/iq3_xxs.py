@@ -12,7 +12,7 @@ Encoder: byte for byte the same as llama.cpp's.
 
 import numpy as np
 
-from ..codes import Bits, Points
+from ..codes import Bits, Points, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 64), ("scales_and_signs", "<u4", 8)])
@@ -20,5 +20,6 @@ FORMAT = Format(
     "IQ3_XXS", 18, 256, BLOCK, codec="quants.kernels.iq3", importance="used", is_very_low_bits=True,
     fallback="IQ4_NL", activations="Q8_K", compile_cost=4,
     points=Points(
-        "IQ3_XXS", 32, scales=Bits(556, 4, 32), indexes=(Bits(16, 8, 8),), signs=Bits(528, 7, 7, run=4, apart=32)),
+        "IQ3_XXS", 32, scale=Scale((Bits(556, 4, 32),)), indexes=(Bits(16, 8, 8),),
+        signs=Bits(528, 7, 7, run=4, apart=32)),
 )  # fmt: skip

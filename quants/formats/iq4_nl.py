@@ -12,11 +12,11 @@ Encoder: byte for byte the same as llama.cpp's: the best of 16 scales by weighte
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
     "IQ4_NL", 20, 32, BLOCK, codec="quants.kernels.iq4", importance="used", fallback="F16", activations="Q8_0",
-    codes=Codes(32, (Plane(2, 4, 16),), even=False),
+    codes=Codes(32, (Plane(2, 4, 16),), even=False, scale=Scale((Bits(0, 16, 16),), apart=40)),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("e", "u1"), ("qs", "u1", 16)])
@@ -29,5 +29,5 @@ def bad_blocks(blocks: NDArray[Any]) -> NDArray[np.bool_]:
 
 FORMAT = Format(
     "MXFP4", 39, 32, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0", bad_blocks=bad_blocks,
-    codes=Codes(32, (Plane(1, 4, 16),), even=False),
+    codes=Codes(32, (Plane(1, 4, 16),), even=False, scale=Scale((Bits(0, 8, 8),))),
 )  # fmt: skip

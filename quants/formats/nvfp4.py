@@ -14,11 +14,11 @@ where that reaches 256. There is no scale of the whole tensor here, so groups be
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "u1", 4), ("qs", "u1", 32)])
 FORMAT = Format(
     "NVFP4", 40, 64, BLOCK, codec="quants.kernels.fp4", fallback="F16", activations="Q8_0",
-    codes=Codes(16, (Plane(4, 4, 8),), even=False),
+    codes=Codes(16, (Plane(4, 4, 8),), even=False, scale=Scale((Bits(0, 8, 8),))),
 )  # fmt: skip

@@ -11,11 +11,11 @@ Encoder: byte for byte the same as llama.cpp's: d is the mean magnitude. It igno
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
     "Q1_0", 41, 128, BLOCK, codec="quants.kernels.bits_and_trits", activations="Q8_0",
-    codes=Codes(128, (Plane(2, 1, 1),)),
+    codes=Codes(128, (Plane(2, 1, 1),), scale=Scale((Bits(0, 16, 16),), apart=40)),
 )  # fmt: skip

@@ -12,11 +12,13 @@ Encoder: byte for byte the same as llama.cpp's, with and without importance weig
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
 FORMAT = Format(
     "Q4_1", 3, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1",
-    codes=Codes(32, (Plane(4, 4, 16),)),
+    codes=Codes(
+        32, (Plane(4, 4, 16),),
+        scale=Scale((Bits(0, 16, 16),), apart=40), minimum=Scale((Bits(16, 16, 16),), apart=40)),
 )  # fmt: skip

@@ -12,11 +12,13 @@ Encoder: byte for byte the same as llama.cpp's, with and without importance weig
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "<u4"), ("qs", "u1", 16)])
 FORMAT = Format(
     "Q5_1", 7, 32, BLOCK, codec="quants.kernels.small_blocks", importance="used", fallback="F16", activations="Q8_1",
-    codes=Codes(32, (Plane(8, 4, 16), Plane(4, 1, 1, place=4))),
+    codes=Codes(
+        32, (Plane(8, 4, 16), Plane(4, 1, 1, place=4)),
+        scale=Scale((Bits(0, 16, 16),), apart=40), minimum=Scale((Bits(16, 16, 16),), apart=40)),
 )  # fmt: skip

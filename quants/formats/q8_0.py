@@ -11,11 +11,11 @@ Encoder: byte for byte the same as llama.cpp's. Importance has no effect.
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("d", "<f2"), ("qs", "i1", 32)])
 FORMAT = Format(
     "Q8_0", 8, 32, BLOCK, codec="quants.kernels.small_blocks", fallback="F16", activations="Q8_0",
-    codes=Codes(32, (Plane(2, 8, 32),), signed=True),
+    codes=Codes(32, (Plane(2, 8, 32),), signed=True, scale=Scale((Bits(0, 16, 16),), apart=40)),
 )  # fmt: skip

@@ -12,11 +12,11 @@ importance weights, and is made for models trained with such weights.
 
 import numpy as np
 
-from ..codes import Codes, Plane
+from ..codes import Bits, Codes, Plane, Scale
 from ..format import Format
 
 BLOCK = np.dtype([("qs", "u1", 64), ("d", "<f2")])
 FORMAT = Format(
     "TQ2_0", 35, 256, BLOCK, codec="quants.kernels.bits_and_trits", fallback="Q4_0", activations="Q8_K",
-    codes=Codes(256, (Plane(0, 2, 32),), unused=1),
+    codes=Codes(256, (Plane(0, 2, 32),), unused=1, scale=Scale((Bits(512, 16, 16),), apart=160)),
 )  # fmt: skip

@@ -1,48 +1,90 @@
 """Rounding a block's columns one after another, each column's error carried to those after it."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .jit import kernel
+from .blocks import Bytes, Floats
+from .jit import inlined, kernel
 from .lane_memory import load, store
 from .lanes import LANES
 
-Floats = NDArray[np.float32]
+
+@inlined
+def _step(table: Floats, at: int, known: int, even: bool, lowest: int, highest: int) -> Any:
+    """How far codes are apart that are in equal steps; 0 of others."""
+    if not even or known < 2:
+        return np.float32(0)
+    return (table[at + 1] - table[at]) / np.float32(highest - lowest)
+
+
+@inlined
+def _nearest(wanted: np.float32, table: Floats, at: int, known: int, even: bool, step: np.float32, most: int) -> int:
+    """The nearest code to a value, counted from the lowest one."""
+    best = 0
+    if even:
+        if step != 0:
+            best = int(min(max(np.rint((wanted - table[at]) / step), np.float32(0)), np.float32(most)))
+    else:
+        near = abs(wanted - table[at])
+        for code in range(1, known):
+            away = abs(wanted - table[at + code])
+            if away < near:
+                near, best = away, code
+    return best
+
+
+@inlined
+def _meaning(code: int, table: Floats, at: int, even: bool, step: np.float32) -> Any:
+    return table[at] + step * np.float32(code) if even else table[at + code]
 
 
 @kernel
 def round_columns(
-    left: Floats, rows: int, stride: int, start: int, upper: Floats, carried: int, table: Floats, count: int,
-    group: int, columns: int, lowest: int, highest: int, even: bool, codes: NDArray[np.uint8], errors: Floats,
+    left: Floats, rows: int, stride: int, start: int, upper: Floats, carried: int, held_back: Floats, table: Floats,
+    scales: int, known: int, group: int, columns: int, lowest: int, highest: int, even: bool, own: Floats, which: Bytes,
+    codes: NDArray[np.uint8], errors: Floats,
 ) -> None:  # fmt: skip
-    """Choose the codes of `columns` columns of `left` from `start` on. All arrays are flat.
+    """Choose the scales and codes of `columns` columns of `left` from `start` on. All arrays are flat.
 
     left (rows, stride): the weights, corrected by what earlier columns lost; changed. upper (carried, carried): of the
     factor's rows and columns from `start` on, as far as errors are carried here, a multiple of LANES; what is left of
-    its diagonal is 0. table (rows, columns / group, count): what each code means; even: in equal steps. lowest,
-    highest: codes that may be used. codes (rows, columns): filled in. errors (rows, stride): filled in from column
+    its diagonal is 0. held_back (columns,): what a squared error adds to the cost of a scale. table (scales, rows,
+    columns / group, known): what codes mean with each scale that is tried: all from `lowest` to `highest`; these two
+    alone if they are in equal steps (even). own: room for a group's columns.
+    Filled in: which (rows, columns / group), the scale; codes (rows, columns); errors (rows, stride), from column
     `start` on, in units of the factor's diagonal.
     """
-    groups = columns // group
+    groups, most = columns // group, highest - lowest
     for r in range(rows):
-        own = r * stride + start
-        for j in range(columns):
-            meanings = (r * groups + j // group) * count
-            wanted, best = left[own + j], lowest
-            if even:
-                least, most = table[meanings + lowest], table[meanings + highest]
-                step = (most - least) / np.float32(highest - lowest)
-                if step != 0:
-                    nearest = np.rint((wanted - least) / step)
-                    best = lowest + int(min(max(nearest, np.float32(0)), np.float32(highest - lowest)))
-            else:
-                near = abs(wanted - table[meanings + lowest])
-                for code in range(lowest + 1, highest + 1):
-                    away = abs(wanted - table[meanings + code])
-                    if away < near:
-                        near, best = away, code
-            codes[r * columns + j] = best
-            error = (wanted - table[meanings + best]) / upper[j * carried + j]
-            errors[own + j] = error
-            for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done with
-                store(left, own + i, load(left, own + i) - error * load(upper, j * carried + i))
+        for g in range(groups):
+            begin, best = g * group, 0
+            here, least = r * stride + start + begin, np.float32(np.inf)
+            for scale in range(scales if scales > 1 else 0):
+                at, total = ((scale * rows + r) * groups + g) * known, np.float32(0)
+                step = _step(table, at, known, even, lowest, highest)
+                for i in range(group):
+                    own[i] = left[here + i]
+                for i in range(group):
+                    row = (begin + i) * carried + begin
+                    value = _meaning(_nearest(own[i], table, at, known, even, step, most), table, at, even, step)
+                    error, moved = (own[i] - value) / upper[row + i], left[here + i] - value
+                    total += error * error + held_back[begin + i] * moved * moved
+                    if not total < least:
+                        break
+                    for k in range(i + 1, group):
+                        own[k] -= error * upper[row + k]
+                if total < least:
+                    least, best = total, scale
+            which[r * groups + g] = best
+            at = ((best * rows + r) * groups + g) * known
+            step = _step(table, at, known, even, lowest, highest)
+            for j in range(begin, begin + group):
+                wanted = left[here - begin + j]
+                code = _nearest(wanted, table, at, known, even, step, most)
+                codes[r * columns + j] = lowest + code
+                error = (wanted - _meaning(code, table, at, even, step)) / upper[j * carried + j]
+                errors[here - begin + j] = error
+                for i in range(j // LANES * LANES, carried, LANES):  # columns before j are done with
+                    store(left, here - begin + i, load(left, here - begin + i) - error * load(upper, j * carried + i))
