@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .codes import Codes, Plane
 from .errors import FormatError
+from .feedback import put_codes
 from .format import Format, format_named
 from .kernels import grid_units as units
 
 Bytes = NDArray[np.uint8]
-Codes = NDArray[Any]  # bytes: numpy's stubs lose which, as soon as they are shifted
+Chosen = NDArray[np.uint8]  # codes, from 0 on
 Bits = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 PRECISION = {"F16": 11, "BF16": 8}  # bits of a number's value
+Q3_K_SCALES = Codes(1, (Plane(96, 4, 8), Plane(104, 2, 4, place=4)))
 E2M1_CODES = np.array([0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7], np.uint8)  # of twice the magnitude
 
 
@@ -53,7 +56,9 @@ def exact_blocks(
     bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.int32)
     blocks = np.zeros(count * per_row, form.block)
     if len(blocks):
-        pack(Wanted(bits, form.block_size, PRECISION[rounded_to.name] if rounded_to else 0), blocks)
+        chosen = pack(Wanted(bits, form.block_size, PRECISION[rounded_to.name] if rounded_to else 0), blocks)
+        if form.codes:
+            put_codes(form.codes, _bytes_of(blocks), chosen)
     raw = blocks.view(np.uint8).reshape(count, form.row_bytes(values.shape[1]))
     meant = form.decode(raw)
     inexact = (meant if rounded_to is None else rounded_to.decode(rounded_to.encode(meant))) != values
@@ -70,44 +75,30 @@ def _room(size: int) -> NDArray[np.int64]:
     return np.empty(size, np.int64)
 
 
-def _signed(wanted: Wanted, low: int, high: int, blocks: NDArray[Any]) -> Codes:
-    """Puts the scales, returns the codes from 0 on: (blocks, size)."""
+def _bytes_of(blocks: NDArray[Any]) -> Bytes:
+    return blocks.view(np.uint8).reshape(len(blocks), -1)
+
+
+def _signed(low: int, high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
+    """Puts the scales, returns the codes: (blocks, size)."""
     bits, size = wanted.bits, wanted.size
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
     units.fit_signed(bits.view(np.float32), bits, size, low, high, _room(size), scales, codes)
     if wanted.precision:
         units.fit_rounded(bits.view(np.float32), bits, size, low, high, wanted.precision, scales, codes)
     blocks["d"] = scales
-    counted: Codes = (codes.reshape(-1, size) - np.int8(low)).view(np.uint8)
+    counted: Chosen = (codes.reshape(-1, size) - np.int8(low)).view(np.uint8)
     return counted
 
 
-def _pairs(codes: Codes) -> Codes:
-    """The lower four bits of codes i and i + half in byte i."""
-    half = codes.shape[-1] // 2
-    joined: Codes = codes[..., :half] & 15 | (codes[..., half:] & 15) << 4
-    return joined
+def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
+    """Zeros have no code: those blocks are not exact."""
+    return _signed(-1, 1, wanted, blocks) >> np.uint8(1)
 
 
-def _fields(codes: Codes, bits: int) -> Codes:
-    """Codes (…, 8 / bits, bytes), shifted each by its place and put together: (…, bytes)."""
-    shifts = (np.arange(codes.shape[-2], dtype=np.uint8) * np.uint8(bits))[:, None]
-    joined: Codes = np.bitwise_or.reduce(codes << shifts, axis=-2)
-    return joined
-
-
-def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    codes = _signed(wanted, -1, 1, blocks)
-    blocks["qs"] = np.packbits(codes > 1, axis=1, bitorder="little")
-
-
-def _q2_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    codes = _signed(wanted, -1, 2, blocks)
-    blocks["qs"] = _fields(codes.reshape(-1, 16, 4).swapaxes(1, 2), 2)
-
-
-def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    codes = _signed(wanted, -1, 1, blocks)
+def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
+    """Digits to the base of three are no bits: what holds them is put here."""
+    codes = _signed(-1, 1, wanted, blocks)
     powers = np.array([81, 27, 9, 3, 1], np.uint16)[:, None]
     for at, count, digits, where in ((0, 32, 5, 0), (160, 16, 5, 32), (240, 4, 4, -1)):
         trits = codes[:, at : at + count * digits].reshape(-1, digits, count)
@@ -116,66 +107,32 @@ def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
             blocks["qh"] = packed
         else:
             blocks["qs"][:, where : where + count] = packed
+    return codes
 
 
-def _tq2_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = _two_bits(_signed(wanted, -1, 1, blocks))
-
-
-def _two_bits(codes: Codes) -> Codes:
-    """Codes l, l + 32, l + 64, l + 96 of 128 in byte l of 32."""
-    return _fields(codes.reshape(-1, 2, 4, 32), 2).reshape(-1, 64)
-
-
-def _four_bits(codes: Codes) -> Codes:
-    """Codes l and l + 32 of 64 in byte l of 32."""
-    return _pairs(codes.reshape(-1, 4, 64)).reshape(-1, 128)
-
-
-def _q4_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = _pairs(_signed(wanted, -8, 7, blocks))
-
-
-def _q5_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    _put_five_bits(_signed(wanted, -16, 15, blocks), blocks)
-
-
-def _put_five_bits(codes: Codes, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = _pairs(codes)
-    blocks["qh"] = np.packbits(codes > 15, axis=1, bitorder="little").view("<u4")[:, 0]
-
-
-def _q8_0(wanted: Wanted, blocks: NDArray[Any]) -> None:
-    blocks["qs"] = (_signed(wanted, -128, 127, blocks) ^ np.uint8(128)).view(np.int8)
-
-
-def _offset(top: int, wanted: Wanted, blocks: NDArray[Any]) -> None:
+def _offset(top: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     bits, size = wanted.bits, wanted.size
     scales, lows = np.empty(len(blocks), np.float32), np.empty(len(blocks), np.float32)
     found = np.empty(len(bits), np.int8)
     units.fit_offset(bits, size, top, _room(size), scales, lows, found)
     blocks["d"], blocks["m"] = scales, lows
-    codes = found.view(np.uint8).reshape(-1, size)
-    if top > 15:
-        _put_five_bits(codes, blocks)
-    else:
-        blocks["qs"] = _pairs(codes)
+    return found.view(np.uint8).reshape(-1, size)
 
 
-def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> None:
+def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     bits, size = wanted.bits, wanted.size
     exponents, found = np.empty(len(blocks), np.int32), np.empty(len(bits), np.int8)
     units.fit_powers(bits, size, _room(size), exponents, found)
     exponents += 128  # a code of 1 is half of what the block's exponent stands for
     blocks["e"] = np.where((exponents > 0) & (exponents < 255), exponents, 0)
     codes = E2M1_CODES[np.abs(found)] | np.where(found < 0, np.uint8(8), np.uint8(0))
-    blocks["qs"] = _pairs(codes.reshape(-1, size))
+    return codes.reshape(-1, size)
 
 
 def _signed_sub_blocks(
     low: int, high: int, top: int, bits: Bits, blocks: NDArray[Any]
-) -> tuple[Codes, Codes]:
-    """Puts the scales, returns the small ones (blocks, 16) and codes from 0 on (blocks, 256)."""
+) -> tuple[NDArray[np.int8], Chosen]:
+    """Puts the scales, returns the small ones (blocks, 16) and the codes (blocks, 256)."""
     scales, small = np.empty(len(blocks), np.float32), np.empty(16 * len(blocks), np.int8)
     codes = np.empty(len(bits), np.int8)
     units.fit_signed_sub_blocks(bits, low, high, top, _room(256), scales, small, codes)
@@ -183,25 +140,20 @@ def _signed_sub_blocks(
     return small.reshape(-1, 16), (codes.reshape(-1, 256) - np.int8(low)).view(np.uint8)
 
 
-def _q3_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+def _q3_k(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     small, codes = _signed_sub_blocks(-4, 3, 31, wanted.bits, blocks)
-    stored = (small + np.int8(32)).view(np.uint8)
-    blocks["scales"][:, :8] = _pairs(stored)
-    blocks["scales"][:, 8:] = _fields(stored.reshape(-1, 4, 4) >> 4, 2)
-    blocks["hmask"] = _fields(codes.reshape(-1, 8, 32) >> 2, 1)
-    blocks["qs"] = _two_bits(codes & 3)
+    put_codes(Q3_K_SCALES, _bytes_of(blocks), (small + np.int8(32)).view(np.uint8))
+    return codes
 
 
-def _q6_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+def _q6_k(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     blocks["scales"], codes = _signed_sub_blocks(-32, 31, 127, wanted.bits, blocks)
-    halves = codes.reshape(-1, 2, 128)
-    blocks["ql"] = _pairs(halves).reshape(-1, 128)
-    blocks["qh"] = _fields(halves.reshape(-1, 2, 4, 32) >> 4, 2).reshape(-1, 64)
+    return codes
 
 
 def _offset_sub_blocks(
     size: int, high: int, top: int, bits: Bits, blocks: NDArray[Any]
-) -> tuple[Codes, Codes, Codes]:
+) -> tuple[Chosen, Chosen, Chosen]:
     """Puts both scales, which are one; returns the small ones and the minima (blocks, 256 / size) and the codes."""
     count = 256 // size
     scales, codes = np.empty(len(blocks), np.float32), np.empty(len(bits), np.int8)
@@ -212,25 +164,24 @@ def _offset_sub_blocks(
     return found[0].view(np.uint8), found[1].view(np.uint8), found[2].view(np.uint8)
 
 
-def _q2_k(wanted: Wanted, blocks: NDArray[Any]) -> None:
+def _q2_k(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     small, minima, codes = _offset_sub_blocks(16, 3, 15, wanted.bits, blocks)
     blocks["scales"] = small | minima << 4
-    blocks["qs"] = _two_bits(codes)
+    return codes
 
 
-def _q4_k(fifth: bool, wanted: Wanted, blocks: NDArray[Any]) -> None:
-    small, minima, codes = _offset_sub_blocks(32, 31 if fifth else 15, 63, wanted.bits, blocks)
+def _q4_k(high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
+    small, minima, codes = _offset_sub_blocks(32, high, 63, wanted.bits, blocks)
     blocks["scales"][:, :4] = small[:, :4] | small[:, 4:] >> 4 << 6
     blocks["scales"][:, 4:8] = minima[:, :4] | minima[:, 4:] >> 4 << 6
     blocks["scales"][:, 8:] = small[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
-    blocks["qs"] = _four_bits(codes)
-    if fifth:
-        blocks["qh"] = _fields(codes.reshape(-1, 8, 32) >> 4, 1)
+    return codes
 
 
-# What packs blocks, which come as zeros, as well as it can. The simpler formats go first.
-EXACT: dict[str, Callable[[Wanted, NDArray[Any]], None]] = {
-    "Q4_0": _q4_0, "Q8_0": _q8_0, "Q4_1": partial(_offset, 15), "Q5_0": _q5_0, "Q5_1": partial(_offset, 31),
-    "MXFP4": _mxfp4, "Q1_0": _q1_0, "TQ1_0": _tq1_0, "TQ2_0": _tq2_0, "Q2_0": _q2_0,
-    "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": partial(_q4_k, False), "Q5_K": partial(_q4_k, True), "Q6_K": _q6_k,
+# What fits scales, which it puts into blocks that come as zeros, and codes, which it returns. The simpler go first.
+EXACT: dict[str, Callable[[Wanted, NDArray[Any]], Chosen]] = {
+    "Q4_0": partial(_signed, -8, 7), "Q8_0": partial(_signed, -128, 127), "Q4_1": partial(_offset, 15),
+    "Q5_0": partial(_signed, -16, 15), "Q5_1": partial(_offset, 31), "MXFP4": _mxfp4,
+    "Q1_0": _q1_0, "TQ1_0": _tq1_0, "TQ2_0": partial(_signed, -1, 1), "Q2_0": partial(_signed, -1, 2),
+    "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": partial(_q4_k, 15), "Q5_K": partial(_q4_k, 31), "Q6_K": _q6_k,
 }  # fmt: skip
