@@ -140,6 +140,17 @@ def test_a_tensor_whose_bytes_changed_is_encoded_anew(model: Path, fed: Path, tm
     assert (target.read_bytes() == fed.read_bytes()) is True
 
 
+def test_room_for_what_is_encoded_ahead_is_asked_for_first(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept until the file is written."""
+    size = quantize(model, "Q4_0", tmp_path / "x.gguf", dry_run=True).outputs[0].nbytes
+    monkeypatch.setattr("gguftools.quantization.outputs.free_bytes", lambda path: 2 * size - 1)
+    with pytest.raises(FileError, match=f"{2 * size:,} are needed"):
+        quantize(model, "Q4_0", tmp_path / "x.gguf", gptq=SMALL)
+    assert not list(tmp_path.iterdir())
+
+
 def test_experts_have_inputs_of_their_own(tmp_path: Path) -> None:
     checkpoints.build("qwen3-5-moe", tmp_path / "qwen3-5-moe")
     source = convert(tmp_path / "qwen3-5-moe", tmp_path / "moe.gguf", "f32").outputs[0].file

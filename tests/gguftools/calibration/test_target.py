@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import weakref
 
 import pytest
 
 import gguftools
+from gguftools.calibration.encoded import Encoded
+from gguftools.calibration.sensitivity import Judge, _Walk
 from gguftools.calibration.texts import Calibration
 from gguftools.measurement.texts import named_texts
+from gguftools.model import write_quantized
 from quants.errors import FileError, OptionError
 
 from ...findings.tool import EXAMPLE, TEXT, typed
@@ -99,6 +103,121 @@ def test_what_cannot_be_is_refused(base, tmp_path, options, said):
     with pytest.raises(OptionError, match=said):
         gguftools.quantize(base, output=tmp_path / "out.gguf", **options)
     assert not list(tmp_path.iterdir())
+
+
+class StoppedError(Exception):
+    """What a progress raises."""
+
+
+def stop_at(where):
+    def progress(done, total, what):
+        if what == where:
+            raise StoppedError
+
+    return progress
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Layers that are measured, and how often a whole model is judged."""
+    calls = {"layers": [], "models": 0}
+    layer, model = _Walk._measure_layer, Judge.of_model
+
+    def measure(self, i, *rest):
+        calls["layers"].append(i)
+        layer(self, i, *rest)
+
+    def judge(self, net):
+        calls["models"] += 1
+        return model(self, net)
+
+    monkeypatch.setattr(_Walk, "_measure_layer", measure)
+    monkeypatch.setattr(Judge, "of_model", judge)
+    return calls
+
+
+def gone_on_with(base, target, options, found):
+    """Take a stopped run up, and see that it ends as one that was not."""
+    assert not target.exists()
+    assert target.with_name("out.gguf.search.journal").exists()
+    again = gguftools.quantize(base, output=target, resume=True, **options)
+    assert again.search == found.search
+    assert target.read_bytes() == found.outputs[0].file.read_bytes()
+    assert sorted(path.name for path in target.parent.iterdir()) == ["out-recipe.txt", "out.gguf"]
+
+
+@pytest.mark.parametrize(("where", "layers"), [("blk.2", [2, 3]), ("without embedding", [])])
+def test_a_search_that_was_stopped_is_gone_on_with(base, calibration, found, tmp_path, counted, where, layers):
+    target, options = tmp_path / "out.gguf", {"target_size": 2_500_000, "calibrate": calibration}
+    with pytest.raises(StoppedError):
+        gguftools.quantize(base, output=target, progress=stop_at(where), **options)
+    counted["layers"] = []
+    gone_on_with(base, target, options, found)
+    assert counted["layers"] == layers
+
+
+def test_a_run_that_was_stopped_behind_its_search_measures_nothing(
+    base, calibration, found, tmp_path, counted, monkeypatch
+):  # fmt: skip
+    target, options = tmp_path / "out.gguf", {"target_size": 2_500_000, "calibrate": calibration}
+
+    def write(*given, dry_run=False, **options):
+        if not dry_run:
+            raise StoppedError
+        return write_quantized(*given, dry_run=True, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gguftools.conversion.quantize.write_quantized", write)
+        with pytest.raises(StoppedError):
+            gguftools.quantize(base, output=target, **options)
+    assert target.with_name("out.gguf.search").stat().st_size == 0  # of encoded weights nothing is left on disk
+    counted["layers"], counted["models"] = [], 0
+    gone_on_with(base, target, options, found)
+    assert counted == {"layers": [], "models": 0}
+
+
+def test_what_a_stopped_search_left_is_named(base, calibration, tmp_path):
+    target = tmp_path / "out.gguf"
+    with pytest.raises(StoppedError):
+        gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=calibration, progress=stop_at("blk.1"))
+    left = f"{target}.search"
+    report = gguftools.quantize(base, "Q8_0", output=target)
+    assert f"{left} is left of an interrupted run: finish that with --resume, or delete it" in report.warnings
+    other = Calibration(calibration.texts, n_ctx=64, chunks=16, own_texts=False)
+    with pytest.raises(FileError, match="on other texts"):
+        gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=other, resume=True, overwrite=True)
+    report = gguftools.quantize(base, output=target, target_bpw=4.5, calibrate=other, overwrite=True)
+    assert f"{left} of an interrupted run is not used; --resume would have gone on from it" in report.warnings
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-recipe.txt", "out.gguf"]
+
+
+def test_a_search_asks_for_room_first(base, calibration, tmp_path, monkeypatch):
+    monkeypatch.setattr("gguftools.files.atomic.free_bytes", lambda path: 2_400_000)
+    with pytest.raises(FileError, match="needs 2,500,000 bytes"):
+        gguftools.quantize(base, output=tmp_path / "out.gguf", target_size=2_500_000, calibrate=calibration)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_a_recipe_are_not_held_in_memory(base, calibration, tmp_path, monkeypatch):
+    """What a search encodes is read from its file."""
+    held = []
+    keep = Encoded.keep
+
+    def kept(self, like, form, raw, remark):
+        held.append(weakref.ref(raw))
+        return keep(self, like, form, raw, remark)
+
+    monkeypatch.setattr(Encoded, "keep", kept)
+    of_model, most = Judge.of_model, []
+
+    def judge(self, net):
+        most.append(sum(each() is not None for each in held))
+        return of_model(self, net)
+
+    monkeypatch.setattr(Judge, "of_model", judge)
+    gguftools.quantize(base, output=tmp_path / "out.gguf", target_bpw=4.5, calibrate=calibration, dry_run=True)
+    assert len(held) >= 29
+    assert max(most) == 0
 
 
 def test_a_recipe_that_is_there_is_not_replaced(base, tmp_path):
