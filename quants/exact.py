@@ -93,7 +93,7 @@ def _signed(low: int, high: int, wanted: Wanted, blocks: NDArray[Any]) -> Chosen
 
 def _q1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     """Zeros have no code: those blocks are not exact."""
-    return _signed(-1, 1, wanted, blocks) >> np.uint8(1)
+    return (_signed(-1, 1, wanted, blocks) > 1).view(np.uint8)
 
 
 def _tq1_0(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
@@ -126,7 +126,8 @@ def _mxfp4(wanted: Wanted, blocks: NDArray[Any]) -> Chosen:
     exponents += 128  # a code of 1 is half of what the block's exponent stands for
     blocks["e"] = np.where((exponents > 0) & (exponents < 255), exponents, 0)
     codes = E2M1_CODES[np.abs(found)] | np.where(found < 0, np.uint8(8), np.uint8(0))
-    return codes.reshape(-1, size)
+    chosen: Chosen = codes.reshape(-1, size)
+    return chosen
 
 
 def _signed_sub_blocks(

@@ -119,6 +119,21 @@ def test_it_ends_where_nothing_new_is_chosen_or_after_so_many(monkeypatch):
     assert sum(windows == "held" for windows, _ in measured) <= ROUNDS
 
 
+def test_it_ends_behind_a_recipe_that_is_worse(monkeypatch):
+    search, _ = made_up(monkeypatch, additive({}))
+    held, groups = [], ("feed-forward down", "attention values", "feed-forward up")
+
+    def divergence(self, windows, formats):
+        if windows == "held":
+            held.append(formats)
+            return len(held)
+        return additive({groups[len(held)]: 3.0})(formats)  # the next is another, each time
+
+    monkeypatch.setattr(Search, "_divergence", divergence)
+    assert search.choose(BUDGET, lambda nbytes: nbytes).formats == held[0]
+    assert len(held) == 2
+
+
 def test_each_search_begins_uncorrected(monkeypatch):
     search, _ = made_up(monkeypatch, additive({"feed-forward down": 3.0}))
     once = search.choose(BUDGET, lambda nbytes: nbytes)
