@@ -32,16 +32,17 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
     "gguftools.model": "Model load open",
+    "gguftools.provenance.attest": "attest verify_attestation",
     "quants.errors": "GgufToolsError",
 }
 _MODULES = {name: module for module, names in _API.items() for name in names.split()}
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "apply_patch", "architectures", "audit", "convert", "convert_endian", "diff", "divergence",
+    "__version__", "apply_patch", "architectures", "attest", "audit", "convert", "convert_endian", "diff", "divergence",
     "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load",
     "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate",
-    "weight_errors",
+    "verify_attestation", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from .metadata.edit import set_metadata
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .model import Model, load, open
+    from .provenance.attest import attest, verify_attestation
 
 
 def __getattr__(name: str) -> Any:

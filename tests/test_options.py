@@ -25,7 +25,8 @@ OPTIONS = {
 
 # A call of each command that is right; MODEL, CK, TEXT, MATRIX and SHARD stand for files.
 CALLS = {
-    "architectures": "", "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
+    "architectures": "", "attest": "MODEL -o out.intoto.json",
+    "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
     "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "gpu-split": "activations --vram 1G",
@@ -76,6 +77,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--target-bpw": ("", "x", "nan", "0", "-4", "0.6", "31"),
     "--calibrate": ("", "absent.txt", "."), "--frontier": ("", "x", "3,", "0", "4,nan", "1.0", "31"),
     "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
+    "--recipe": ("", "Q9_K", "absent.txt"),
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
@@ -90,7 +92,8 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--show-statistics", "--chat", "--with-output",
+    "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
+    "--show-statistics", "--chat", "--with-output",
 }  # fmt: skip
 
 

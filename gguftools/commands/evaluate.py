@@ -26,7 +26,7 @@ def evaluate(
     tasks: Annotated[
         int | None, Option(min=1, help="Tasks drawn of each test; 400 of HellaSwag and all others if not given.")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the draw; 1 draws llama-perplexity's tasks.")] = 1,
+    seed: Annotated[int, Option(min=0, help="Of the draw: 1 draws llama-perplexity's tasks.")] = 1,
     ctx: int = 512, threads: int | None = None,
     precision: Annotated[
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."

@@ -19,13 +19,16 @@ SHOWN = 20
 
 def reproduce(
     file: Annotated[Path, Argument(help="GGUF file, or any shard of a split set.")],
-    source: Annotated[str | None, "What it was made of; default: what the manifest names, beside the file."] = None,
+    source: Annotated[str | None, "What it was made of: default what the manifest names, beside FILE."] = None,
     manifest_file: Annotated[Path | None, "Manifest; default: FILE.manifest.json, if there is one."] = None,
     imatrix: Path | None = None,
-    gptq: Annotated[list[str] | None, "Text that weights were encoded by, to encode them anew; repeatable."] = None,
-    tensors: Annotated[str | None, "Compare the tensors whose name matches."] = None,
+    gptq: Annotated[
+        list[str] | None,
+        "Text; carry rounding errors on by what its inputs are like; repeatable: encode such weights anew.",
+    ] = None,
+    tensors: Annotated[str | None, "Tensors whose names match: they alone are compared."] = None,
     sample: Annotated[int | None, Option(min=1, help="Compare so many ranges of rows, drawn at random.")] = None,
-    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="What the draw begins with.")] = None,
+    seed: Annotated[int | None, Option(min=0, max=2**32 - 1, help="Of the draw: the system's if not given.")] = None,
     threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.ui import bytes_progress, said

@@ -53,7 +53,7 @@ BY_NAME = {
     "donors": "DONOR PATTERN…", "drop": "PATTERN", "drop_experts": "EXPERTS", "drop_layers": "LAYERS",
 
     "manifest_file": "FILE",
-    "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
+    "recipe": "RECIPE", "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
     "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
     "target_size": "BYTES", "tensors": "REGEX",
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",

@@ -126,6 +126,9 @@ ONE_FORM = "the result has one form"
 # Command ("": all of them) → an option, those it does not go with ("*": all but these), why.
 APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "": [("quiet", "verbose", "one wants to hear less, the other more")],
+    "attest": [
+        ("verify", "manifest_file source recipe imatrix output sign overwrite", "a statement is checked, not written"),
+    ],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [
         ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback"

@@ -76,7 +76,8 @@ def reproduce(
     with their digests alone.
     tensors: a regular expression, which names are compared. sample: compare so many ranges of rows, drawn at random
     from all (seed: None for one of the system's), each of 65536 values or a row: an alteration that lies in one of T is
-    missed with the probability 1 - sample / T. progress(bytes done, of how many, tensor).
+    missed with the probability 1 - sample / T. threads: default all processors. progress(bytes done, of how many,
+    tensor).
     Raises OptionError where source, matrix or texts are needed and not given, FileError, ModelError, VocabularyError
     for what cannot be opened, FileError for a manifest that is none, or of another file.
     """

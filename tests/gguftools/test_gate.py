@@ -55,6 +55,7 @@ class Writer:
 
 
 WRITERS = {
+    "attest": Writer("attest m.gguf --recipe rules --imatrix k -o TARGET", ("m.gguf", "rules", "k")),
     "convert": Writer(
         "convert ck --outtype q4_0 --imatrix k -o TARGET",
         ("ck/model.safetensors", "ck/config.json", "ck/tokenizer.json", "ck/tokenizer_config.json", "k"),

@@ -1,0 +1,52 @@
+"""State what a file is and was made of, as an in-toto statement; or check one: exit code 1 if the file is another."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit
+
+EXAMPLES = (
+    "gguftools attest model-Q4_K_M.gguf",
+    "gguftools attest model-Q4_K_M.gguf --sign",
+    "gguftools attest strange.gguf --source model-f16.gguf --recipe Q4_K_M -o strange.intoto.json",
+    "gguftools attest model-Q4_K_M.gguf --verify",
+)
+
+
+def attest(
+    file: Annotated[Path, Argument(help="GGUF file, or any shard of a split set.")],
+    statement: Annotated[Path | None, Argument(help="With --verify: default FILE.intoto.json.")] = None,
+    verify: Annotated[bool, "Check FILE by STATEMENT instead: its digests, not who signed it."] = False,
+    manifest_file: Annotated[Path | None, "Manifest; default: FILE.manifest.json, if there is one."] = None,
+    source: Annotated[str | None, "What it was made of: compared with the manifest's, or stated."] = None,
+    recipe: Annotated[str | None, "Recipe to be stated where there is no manifest."] = None,
+    imatrix: Path | None = None,
+    output: Annotated[str | None, "a file or a folder; default: FILE.intoto.json."] = None,
+    sign: Annotated[bool, "Also write FILE.sigstore.json, signed with the credential of a CI."] = False,
+    overwrite: bool = False, threads: int | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    from ..console.ui import bytes_progress, print_line, said, usage
+    from ..provenance.attest import attest as write
+    from ..provenance.attest import verify_attestation
+
+    if verify:
+        with bytes_progress(f"verify {file.name}") as progress:
+            found = verify_attestation(file, statement, threads=threads, progress=progress)
+        if not said(found, json):
+            for problem in found.problems:
+                print_line(problem)
+            verdict = "is not" if found.problems else "is"
+            print_line(f"{found.path} {verdict} what {found.statement} says")
+        raise Exit(0 if found.passed else 1)
+    if statement is not None:
+        usage(f"{statement} is a statement to be checked: --verify is missing", f"-o {statement} writes one there")
+    with bytes_progress(f"attest {file.name}") as progress:
+        made = write(
+            file, manifest=manifest_file, source=source, recipe=recipe, imatrix=imatrix, output=output, sign=sign,
+            overwrite=overwrite, threads=threads, progress=progress,
+        )  # fmt: skip
+    if not said(made, json):
+        what = f"from {made.manifest}" if made.manifest else "of its digests and what was named: it has no manifest"
+        print_line(f"{made.path}: a statement {what}")
+        if made.bundle:
+            print_line(f"{made.bundle}: the same, signed")
