@@ -7,12 +7,13 @@ import numpy as np
 from ..arrays import Floats
 from .candidates import Candidates, entropy, softmax
 
+HOTTEST = float(np.finfo(np.float32).max)
 
 def temperature(of: Candidates, value: float) -> Candidates:
     """Logits divided by `value`; 0 or less: all but the first of the most likely are out. Source: llama.cpp, temp."""
     if value > 0:
-        with np.errstate(over="ignore"):
-            logits: Floats = of.logits / np.float32(value)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            logits: Floats = of.logits / np.float32(min(value, HOTTEST))
         if np.isfinite(logits.max()):  # otherwise so low a temperature that it is as good as none
             return of.with_logits(logits, ordered=of.ordered)
     best = int(of.logits.argmax())

@@ -61,7 +61,7 @@ def top_n_sigma(of: Candidates, n: float) -> Candidates:
     if n <= 0 or len(of) <= 1:
         return of
     finite = of.logits[of.logits > -np.inf].astype(np.float64)
-    lowest = np.float32(finite.max() - n * finite.std())
+    lowest = np.float32(max(finite.max() - n * finite.std(), np.finfo(np.float32).min))
     return of.with_logits(np.where(of.logits < lowest, np.float32(-np.inf), of.logits), ordered=of.ordered)
 
 
