@@ -41,7 +41,6 @@ def best_within(tables: Tables, budget: int, units: int = UNITS) -> dict[str, Ca
     The choice costs least; one that costs hardly more is taken where it has 99.9 % of the budget and that has not.
     """
     least = {name: min(each.nbytes for each in candidates) for name, candidates in tables.items()}
-    budget = min(budget, limits(tables)[1])
     room = budget - sum(least.values())
     unit = max(_unit(tables), -(-room // units), 1)
     steps = {

@@ -95,7 +95,8 @@ def base_writer(
     from runtime.divergence import RunningLogits
     from runtime.stored_logits import StoredLayout
 
-    from .bases import Run, saved_base, vocabulary_digest
+    from .base_writing import saved_base
+    from .bases import Run, vocabulary_digest
     from .llama_cpp_bases import saved_llama_cpp_base
 
     if kept is not None and kept.is_output(saving.target):

@@ -140,7 +140,8 @@ def _stored(
 
     None where the file is none, of which `opened` says what is wrong.
     """
-    from .bases import is_base, open_base
+    from .base_reading import open_base
+    from .bases import is_base
     from .llama_cpp_bases import is_llama_cpp_base, open_llama_cpp_base
 
     if is_base(path):

@@ -13,7 +13,9 @@ import gguftools
 from archs.metadata import Metadata
 from gguftools.conversion.convert import convert
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.measurement.bases import Run, is_base, open_base, saved_base, vocabulary_digest
+from gguftools.measurement.base_reading import open_base
+from gguftools.measurement.base_writing import saved_base
+from gguftools.measurement.bases import Run, is_base, vocabulary_digest
 from gguftools.measurement.texts import NamedText, windows_of
 from gguftools.writing.resume import partial_path
 from quants import from_array
