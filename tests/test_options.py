@@ -41,7 +41,8 @@ SIZES = ("0", "-1", "x", "1.5G", "")
 COUNTS = ("0", "-3", "x", "1.5", "")
 # Values that an option must not take: for all commands, or for one.
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
-    "--threads": COUNTS, "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
+    "--threads": COUNTS, "--workers": COUNTS, "--scheduler": ("", "x:y", "nonsense://a"),
+    "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
     "--gptq": ("", "absent.txt", ".", "=TEXT"), "--gptq-chunks": ("0", "1", "-5", "x", ""), "--gptq-memory": SIZES,
     "--precision": ("", "float16", "Exact"), "--skip-chunks": ("-1", "x", "", "99999"),
@@ -173,7 +174,7 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    counts = ("check_logits", "split_max_tensors", "threads", "top_k", "worst", "least_rows", "gptq_chunks")
+    counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks")
     return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size", "gptq_memory") else
             "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
 

@@ -33,10 +33,11 @@ def convert(
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
     imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
     manifest: bool = False, threads: int | None = None, memory: Any = "512M",
+    workers: int | None = None, scheduler: str | None = None,
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note
+    from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
     from ..files.stores.path import located
@@ -45,13 +46,14 @@ def convert(
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))
     extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
-    left = resumable_note() if resume or is_remote(model) else nullcontext()
-    with bytes_progress(f"convert {located(model).name}") as progress, left:
+    left = resumable_note() if resume or is_remote(model) or workers or scheduler else nullcontext()
+    bar = bytes_progress(f"convert {located(model).name}")
+    with shared_work(workers, scheduler) as executor, bar as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
             predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,
-            threads=threads, memory=memory, progress=progress, overwrite=overwrite, manifest=manifest,
-            **extra,
+            threads=threads, memory=memory, progress=progress, executor=executor, overwrite=overwrite,
+            manifest=manifest, **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

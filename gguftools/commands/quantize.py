@@ -55,12 +55,14 @@ def quantize(
     ] = None,
     manifest: bool = False,
     threads: int | None = None, memory: Any = "512M",
+    workers: int | None = None, scheduler: str | None = None,
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: bool = False,
 ) -> None:  # fmt: skip
     from gguftools.quantization.recipes import RECIPES, Options
 
     from ..calibration.texts import Calibration
+    from ..console import ui
     from ..console.arguments import once, read_rules
     from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
@@ -107,7 +109,8 @@ def quantize(
             return None
         return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
-    with bytes_progress(f"quantize {source.name}") as progress, resumable_note():
+    bar = bytes_progress(f"quantize {source.name}")
+    with ui.shared_work(workers, scheduler) as executor, bar as progress, resumable_note():
         report = run(
             source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),
@@ -116,7 +119,7 @@ def quantize(
             max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
             resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
-            progress=progress, overwrite=overwrite, reads=reads, manifest=manifest,
+            progress=progress, executor=executor, overwrite=overwrite, reads=reads, manifest=manifest,
         )  # fmt: skip
     print_report(report, json, resume)
     if report.search is not None and not json:

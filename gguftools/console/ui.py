@@ -16,6 +16,8 @@ from ..metadata.visible import UNSEEN, visible
 from . import terminal
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from rich.console import RenderableType
 
     from ..conversion.shards import ShardsReport
@@ -40,6 +42,18 @@ def bytes_progress(title: str) -> AbstractContextManager[BytesProgress]:
 def window_progress(title: str, value: str = "") -> AbstractContextManager[StepProgress]:
     """A bar for work counted in windows, which is told (done, of how many, a figure); named `value`, that is shown."""
     return _bar(title, "window_details", lambda figure: f"{value} {figure:.4f}" if value else "")
+
+
+@contextmanager
+def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executor | None"]:
+    """The executor that options name, if any; where one can watch it is a note."""
+    if workers is None and scheduler is None:
+        yield None
+        return
+    from ..writing.clusters import executor_for
+
+    with executor_for(workers, scheduler, note) as executor:
+        yield executor
 
 
 @contextmanager

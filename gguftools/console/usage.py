@@ -134,6 +134,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("lora", "merge_lora predictor imatrix pre embed_tokenizer resume check_logits fallback"
          " rounded_grids manifest",
          "an adapter's own file has the adapter alone"),
+        ("workers", "scheduler", "the work is done here or there"),
         ("manifest", "merge_lora predictor", "a manifest says nothing of these"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],
@@ -164,6 +165,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("include_weights", "exclude_weights", "weights are included or excluded"),
         ("keep_split", "split_max_size split_max_tensors", "shards stay as they are or are cut anew"),
         ("dry_run", "check_tensors resume statistics manifest", "no tensor is read"),
+        ("workers", "scheduler", "the work is done here or there"),
+        ("dry_run", "workers scheduler", "there is no work to share"),
+        ("frontier", "workers scheduler", "a search runs the model in this process"),
         ("target_size", "target_bpw", "a file has one size"),
         ("frontier", "target_size target_bpw gptq imatrix dry_run resume manifest", "no model is written"),
         ("target_size", "imatrix pure", "the search measures the model as it is, and decides"),

@@ -1,0 +1,91 @@
+"""Executors for those who name workers on the command line: processes of this machine, or a Dask cluster."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from typing import Any
+
+from quants.arguments import as_count
+from quants.errors import FileError, OptionError
+from quants.spelling import quote
+
+CONNECT_SECONDS = 5
+INSTALL = "pip install 'gguftools[distributed]'"
+
+
+@contextmanager
+def executor_for(
+    workers: int | None = None, scheduler: str | None = None, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Executor | None]:
+    """What runs tasks for `workers` processes here, or for the scheduler at an address; None where neither is named.
+
+    Workers are a Dask cluster of this machine where Dask is installed, `tell` is told its dashboard's address; else
+    a process pool. Raises OptionError for both at once, or without Dask for a scheduler; FileError where none answers.
+    """
+    if workers is not None and scheduler is not None:
+        raise OptionError("workers of this machine and a scheduler were named", "leave out --workers or --scheduler")
+    if workers is None and scheduler is None:
+        yield None
+        return
+    dask = _dask(scheduler is not None)
+    if scheduler is not None:
+        with _connected(dask, scheduler) as client:
+            yield client.get_executor()
+        return
+    count = as_count(workers, "workers")
+    if dask is None:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=serve) as pool:
+            yield pool
+        return
+    local = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    with dask.LocalCluster(n_workers=count, processes=True, **local) as cluster, dask.Client(cluster) as client:
+        tell(f"{count} workers; {cluster.dashboard_link} shows them")
+        yield client.get_executor()
+
+
+def _dask(needed: bool) -> Any:
+    try:
+        import distributed
+    except ImportError:
+        if needed:
+            raise OptionError("a scheduler needs the package distributed, which is not installed", INSTALL) from None
+        return None
+    return distributed
+
+
+@contextmanager
+def _connected(dask: Any, address: str) -> Iterator[Any]:
+    """A client of the scheduler at an address. It is called first: a client that finds none makes much ado."""
+
+    async def call() -> None:
+        await (await dask.comm.connect(address, timeout=CONNECT_SECONDS)).close()
+
+    try:
+        asyncio.run(call())
+        client = dask.Client(address, timeout=CONNECT_SECONDS)
+    except Exception as error:  # of what speaks something else at that address, any
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        hint = "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
+        raise FileError(f"no scheduler answers at {quote(address)}: {reason}", hint) from error
+    with client:
+        yield client
+
+
+def serve() -> None:
+    """Make this process a worker: Ctrl-C is for the one that it works for, with which it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

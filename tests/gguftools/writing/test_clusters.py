@@ -1,0 +1,90 @@
+"""A Dask cluster of four processes: the bytes of one thread, and nothing lost where workers are killed."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gguftools
+from gguftools.writing import executors
+from gguftools.writing.clusters import executor_for
+from gguftools.writing.executors import done_elsewhere
+from quants.errors import FileError, OptionError
+from tests.conftest import ROOT
+
+from .test_executors import kill_some, slow_square
+
+AUSTEN = ROOT / "examples" / "austen-4m"
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def cluster(told: list[str]) -> Iterator[Any]:
+    with executor_for(4, None, told.append) as executor:
+        yield executor
+
+
+def workers(executor: Any) -> list[int]:
+    return [worker.pid for worker in executor._client.cluster.workers.values() if getattr(worker, "pid", None)]
+
+
+def test_a_cluster_writes_the_bytes_of_one_thread(cluster: Any, told: list[str], tmp_path: Path) -> None:
+    assert "4 workers; http://127.0.0.1:" in told[0]
+    gguftools.convert(AUSTEN, tmp_path / "a.gguf", threads=1)
+    gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=cluster)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    for recipe in ("Q4_K_M", "Q8_0"):
+        gguftools.quantize(tmp_path / "a.gguf", recipe, tmp_path / "c.gguf", threads=1, overwrite=True)
+        gguftools.quantize(tmp_path / "a.gguf", recipe, tmp_path / "d.gguf", executor=cluster, overwrite=True)
+        assert (tmp_path / "c.gguf").read_bytes() == (tmp_path / "d.gguf").read_bytes()
+
+
+def test_workers_of_a_cluster_that_are_killed_lose_nothing(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty are killed, at random; whole files are written meanwhile."""
+    monkeypatch.setattr(executors, "LONGEST_WAIT", 0.3)
+    gguftools.convert(AUSTEN, tmp_path / "model.gguf")
+    gguftools.quantize(tmp_path / "model.gguf", "Q4_K_M", tmp_path / "a.gguf", threads=1)
+    stop, killed = threading.Event(), []  # type: tuple[threading.Event, list[int]]
+    thread = threading.Thread(target=kill_some, args=(20, stop, killed, lambda: workers(cluster)))
+    thread.start()
+    try:
+        runs = 0
+        while len(killed) < 20 or runs == 0:
+            gguftools.quantize(
+                tmp_path / "model.gguf", "Q4_K_M", tmp_path / "b.gguf", executor=cluster, overwrite=True
+            )
+            assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+            runs += 1
+    finally:
+        stop.set()
+        thread.join()
+    assert len(killed) == 20
+    numbers = range(200)
+    assert sorted(done_elsewhere(cluster, slow_square, numbers)) == [(n, n * n) for n in numbers]
+
+
+def test_what_a_scheduler_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="workers of this machine and a scheduler"), executor_for(2, "tcp://x:1"):
+        pass
+    with pytest.raises(FileError, match="no scheduler answers at 'nonsense://a'"), executor_for(None, "nonsense://a"):
+        pass
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(OptionError, match="a scheduler needs the package distributed"), executor_for(None, "tcp://x:1"):
+        pass
+
+
+def test_without_dask_workers_are_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    gguftools.convert(AUSTEN, tmp_path / "a.gguf")
+    with executor_for(2) as pool:
+        gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=pool)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
