@@ -94,7 +94,7 @@ FLAGS = {
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
-    "--show-statistics", "--chat", "--with-output",
+    "--show-statistics", "--chat", "--with-output", "--merge-experts",
 }  # fmt: skip
 
 

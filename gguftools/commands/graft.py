@@ -26,6 +26,8 @@ def graft(
     drop: Annotated[list[str] | None, "Leave out what matches: REGEX, key:REGEX, mtp, template, …"] = None,
     drop_layers: Annotated[Any, "Leave layers out, as 3,5-7; the rest is renumbered."] = None,
     drop_experts: Annotated[str | None, "Leave experts out of each layer: 25%, 8, or a file that lists them."] = None,
+    merge_experts: Annotated[bool, "Average each such expert into the one that stays and is most like it."] = False,
+    allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
     file: Annotated[
         Path | None, Option("--file", "-f", help="Text for the model to read: which scores its experts (REAP).")
     ] = None,
@@ -41,6 +43,7 @@ def graft(
     with bytes_progress(f"graft {target.name}") as progress:
         report = run(
             target, output, donors or (), drop=drop or (), drop_layers=drop_layers or (), drop_experts=drop_experts,
+            merge_experts=merge_experts, allow_requantize=allow_requantize,
             text=file, imatrix=imatrix, measure=measure, n_ctx=ctx, chunks=chunks, threads=threads, force=force,
             overwrite=overwrite, dry_run=dry_run, progress=progress,
         )  # fmt: skip

@@ -188,7 +188,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
-    "graft": {"file": "drop_experts", "imatrix": "drop_experts"},
+    "graft": {
+        "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",
+        "allow_requantize": "merge_experts",
+    },
     "hash": {"overwrite": "output"},
     "imatrix-info": {"overwrite": "merge", "fill": "check_model", "least_rows": "merge"},
     "perplexity": {"no_dense": "sparse"},

@@ -79,7 +79,7 @@ def without_experts(
     """The model without these experts, and what to warn of. Raises OptionError, ModelError for what cannot be."""
     left = _check_dropped(mixture, dropped)
     found = dict(tensors)
-    kept = {layer: [i for i in range(mixture.count) if i not in set(dropped[layer])] for layer in mixture.layers}
+    kept = {layer: sorted(set(range(mixture.count)).difference(dropped[layer])) for layer in mixture.layers}
     for prefix, roles in by_layer({name: each.tensor for name, each in tensors.items()}).items():
         for role, tensor in roles.items() if prefix else ():
             if STACKED.fullmatch(role):

@@ -5,7 +5,7 @@ vocabularies, counts of layers) is refused before anything is written.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from ..quantization.imatrix import read_imatrix
 from ..quantization.planning import without_layers
 from ..writing.row_blocks import Progress
 from . import next_layers
+from .expert_merging import Partners, merged
 from .experts import Mixture, Scores, mixture_of, read_list, without_experts, worst_experts
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class GraftReport:
     """What a graft made, or (dry_run) would make.
 
     moved: tensors of donors; removed: of the target's tensors those that are not there any more; keys: what differs in
-    the metadata; experts: those dropped, by layer; scores: theirs and the others', if they were measured.
+    the metadata; experts: those dropped, by layer; merged: by layer and expert that stays, which of them were averaged
+    into it; scores: theirs and the others', if they were measured.
     divergence: what it cost, if that was asked for.
     """
 
@@ -84,6 +86,7 @@ class GraftReport:
     removed: list[str]
     keys: list[KeyDifference]
     experts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    merged: Partners = field(default_factory=dict)
     scores: Mapping[int, Sequence[float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     dry_run: bool = False
@@ -95,6 +98,8 @@ class GraftReport:
             "file": str(self.path), "bytes": self.nbytes, "moved": [each.as_dict() for each in self.moved],
             "removed": self.removed, "keys": [each.as_dict() for each in self.keys],
             "experts": {str(layer): list(numbers) for layer, numbers in self.experts.items()},
+            "merged": {str(layer): {str(expert): list(others) for expert, others in into.items()}
+                       for layer, into in self.merged.items()},
             "scores": {str(layer): [float(score) for score in scores] for layer, scores in self.scores.items()},
             "warnings": self.warnings, "dry_run": self.dry_run,
             "divergence": None if self.divergence is None else self.divergence.as_dict(),
@@ -126,9 +131,10 @@ class Body:
 def graft(
     source: PathLike | Model, output: PathLike, donors: Sequence[tuple[PathLike, str | Sequence[str]]] = (), *,
     drop: str | Sequence[str] = (), drop_layers: Sequence[int] = (), drop_experts: Any = None,
-    text: PathLike | None = None, imatrix: PathLike | None = None, measure: PathLike | None = None,
-    n_ctx: int = 512, chunks: int | None = None, threads: int | None = None, force: bool = False,
-    overwrite: bool = False, dry_run: bool = False, progress: Progress | None = None,
+    merge_experts: bool = False, allow_requantize: bool = False, text: PathLike | None = None,
+    imatrix: PathLike | None = None, measure: PathLike | None = None, n_ctx: int = 512, chunks: int | None = None,
+    threads: int | None = None, force: bool = False, overwrite: bool = False, dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> GraftReport:  # fmt: skip
     """Write a copy of a GGUF file with tensors and keys of others, or without some of its own; nothing is decoded.
 
@@ -138,9 +144,10 @@ def graft(
     drop_layers: numbers of layers, the rest of which is renumbered. drop_experts: of each layer a share ("25%" or .25),
     a number, a file that lists them, or a mapping of layers to experts; which ones a share or number means, a text
     tells that the model reads (`text`, by REAP's scores) or the counts of an importance matrix (`imatrix`). n_ctx,
-    chunks: windows of these texts. measure: a text; the divergence from `source` on it is measured. force: write what
-    does not fit together, too. threads: default all processors. overwrite: replace a file that exists. dry_run: write
-    nothing. progress(bytes or windows done, of how many, what).
+    chunks: windows of these texts. merge_experts: average what is dropped into the expert that is most like it;
+    allow_requantize: also where blocks are encoded again for it. measure: a text; the divergence from `source` on it is
+    measured. force: write what does not fit together, too. threads: default all processors. overwrite: replace a file
+    that exists. dry_run: write nothing. progress(bytes or windows done, of how many, what).
     Order: layers and tensors are left out, then donors' put in, then experts are left out.
     Raises FileError, OptionError, ModelError, VocabularyError.
     """
@@ -168,27 +175,35 @@ def graft(
     _check_vocabulary(body, others)
     _check(body, before)
     experts: dict[int, tuple[int, ...]] = {}
-    scores: Scores = {}
+    into: Partners = {}
+    ranking = Ranking()
     if drop_experts is not None:
-        experts, scores = _drop_experts(body, drop_experts, listed, text, imatrix, n_ctx, chunks, threads, progress)
+        told = None if progress is None else _windows_told(progress)
+        experts, ranking = _chosen(body, drop_experts, listed, text, imatrix, n_ctx, chunks, threads, told)
+        into = _drop_experts(body, experts, ranking, merge_experts, allow_requantize)
         _check(body, before)
+    elif merge_experts:
+        raise OptionError("merge_experts says what becomes of experts that are dropped", hint="add drop_experts")
     elif text is not None or imatrix is not None:
         raise OptionError("a text or matrix tells which experts to drop", hint="add drop_experts, or leave it out")
     kept = list(body.tensors.values())
     layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
     if not dry_run:
-        told = None if progress is None else lambda done, total: progress(done, total, target.name)
-        write_stored(target, layout, kept, overwrite, reads, told)
+        copied = None if progress is None else lambda done, total: progress(done, total, target.name)
+        write_stored(target, layout, kept, overwrite, reads, copied, opened.byte_order)
     cost = None
     if measure is not None and not dry_run:
         from ..measurement.divergence import divergence
 
-        cost = divergence(opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads)
+        told = None if progress is None else _windows_told(progress)
+        cost = divergence(
+            opened.path, target, text=measure, n_ctx=n_ctx, chunks=chunks, threads=threads, progress=told
+        )  # fmt: skip
     moved = [each for name, each in body.moved.items() if name in body.tensors]
     removed = [name for name in opened.tensors if name not in body.tensors]
     keys = list(compare_metadata(without_split_keys(opened.metadata), body.metadata))
     return GraftReport(
-        target, layout.total, moved, removed, keys, experts, scores, body.warnings, dry_run, cost
+        target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost
     )  # fmt: skip
 
 
@@ -386,53 +401,91 @@ def _as_amount(drop_experts: Any) -> int | float:
     return drop_experts
 
 
-def _drop_experts(
+@dataclass(frozen=True)
+class Ranking:
+    """By layer, of each expert: what it is worth, and how often it was used; nothing where neither was measured."""
+
+    scores: Scores = field(default_factory=dict)
+    counts: Scores = field(default_factory=dict)
+
+
+def _windows_told(progress: Progress) -> Callable[[int, int, float], None]:
+    return lambda done, total, _: progress(done, total, "windows read")
+
+
+def _chosen(
     body: Body, wanted: Any, listed: Path | None, text: PathLike | None, imatrix: PathLike | None, n_ctx: int,
-    chunks: int | None, threads: int | None, progress: Progress | None,
-) -> tuple[dict[int, tuple[int, ...]], Scores]:  # fmt: skip
+    chunks: int | None, threads: int | None, progress: Callable[[int, int, float], None] | None,
+) -> tuple[dict[int, tuple[int, ...]], Ranking]:  # fmt: skip
+    """The experts that go, by layer, and by what they were chosen."""
     mixture = mixture_of(body.metadata, mapping(body.tensors), body.opened.path)
-    scores: Scores = {}
     if listed is not None or isinstance(wanted, Mapping):
         if text is not None or imatrix is not None:
             raise OptionError("the experts to drop are listed: no text or matrix is needed", "leave it out")
         if listed is not None and not listed.exists():
             raise OptionError(f"{str(listed)!r} is neither a number, a share nor a file", hint=EXPERTS_WANTED)
-        dropped = read_list(listed) if listed is not None else {int(k): tuple(v) for k, v in wanted.items()}
+        dropped = read_list(listed) if listed is not None else _as_numbers(wanted)
+        return {layer: tuple(sorted(set(numbers))) for layer, numbers in dropped.items()}, Ranking()
+    amount = _as_amount(wanted)
+    if (text is None) == (imatrix is None):
+        raise OptionError(
+            "which experts to drop is told by a text or by an importance matrix",
+            hint="--file TEXT scores them by REAP, --imatrix MATRIX by how often they were used",
+        )
+    if text is not None:
+        ranking = _ranked_by_text(body, mixture, text, n_ctx, chunks, threads, progress)
     else:
-        amount = _as_amount(wanted)
-        if (text is None) == (imatrix is None):
-            raise OptionError(
-                "which experts to drop is told by a text or by an importance matrix",
-                hint="--file TEXT scores them by REAP, --imatrix MATRIX by how often they were used",
-            )
-        scores = (_scores_by_text(body, mixture, text, n_ctx, chunks, threads, progress) if text is not None
-                  else _scores_by_counts(mixture, imatrix))  # fmt: skip
-        dropped = worst_experts(mixture, scores, amount)
-    body.metadata, body.tensors, warnings = without_experts(body.metadata, body.tensors, mixture, dropped)
+        counts = _counts_of_matrix(mixture, imatrix)
+        ranking = Ranking(counts, counts)
+    return worst_experts(mixture, ranking.scores, amount), ranking
+
+
+def _as_numbers(wanted: Mapping[Any, Any]) -> dict[int, tuple[int, ...]]:
+    """A mapping of layers to experts. Raises OptionError for anything else."""
+    try:
+        return {int(layer): tuple(int(number) for number in numbers) for layer, numbers in wanted.items()}
+    except (TypeError, ValueError):
+        raise wrong("drop_experts", wanted, "a mapping of layers to experts") from None
+
+
+def _drop_experts(
+    body: Body, dropped: Mapping[int, Sequence[int]], ranking: Ranking, merge: bool, requantize: bool
+) -> Partners:
+    mixture = mixture_of(body.metadata, mapping(body.tensors), body.opened.path)
+    before = body.tensors
+    body.metadata, body.tensors, warnings = without_experts(body.metadata, before, mixture, dropped)
     body.warnings += warnings
-    return {layer: tuple(sorted(set(numbers))) for layer, numbers in dropped.items()}, scores
+    if not merge:
+        return {}
+    if not ranking.counts:
+        raise OptionError(
+            "experts are averaged by how often they are used, which a list does not say",
+            hint="let a text or an importance matrix choose them",
+        )
+    body.tensors, into = merged(before, body.tensors, mixture, dropped, ranking.counts, requantize)
+    return into
 
 
-def _scores_by_text(
+def _ranked_by_text(
     body: Body, mixture: Mixture, text: PathLike, n_ctx: int, chunks: int | None, threads: int | None,
-    progress: Progress | None,
-) -> Scores:  # fmt: skip
+    progress: Callable[[int, int, float], None] | None,
+) -> Ranking:  # fmt: skip
     from ..measurement.expert_scores import expert_scores
 
     opened = of_file(body.opened)
     model = Model(body.metadata, mapping(body.tensors), origin=opened.origin)
-    told = None if progress is None else lambda done, total, _: progress(done, total, "windows read")
     further = mixture.layers[-1] >= next_layers.counts(body.metadata, body.opened.path)[1]
     sums = expert_scores(
-        model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=told
+        model, text, n_ctx=n_ctx, chunks=chunks, further=further, threads=threads, progress=progress
     )  # fmt: skip
     for layer in mixture.layers:
         if layer not in sums.scores:
             raise ModelError(f"layer {layer} has experts, but the model runs without it", hint="list what to drop")
-    return {layer: sums.scores[layer].tolist() for layer in mixture.layers}
+    found = ({layer: each[layer].tolist() for layer in mixture.layers} for each in (sums.scores, sums.routed))
+    return Ranking(*found)
 
 
-def _scores_by_counts(mixture: Mixture, imatrix: PathLike | None) -> Scores:
+def _counts_of_matrix(mixture: Mixture, imatrix: PathLike | None) -> Scores:
     matrix = read_imatrix(as_path(imatrix or "", "the importance matrix"))
     found = {}
     for layer in mixture.layers:

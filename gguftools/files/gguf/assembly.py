@@ -109,9 +109,12 @@ def plan_like(like: GgufFile, metadata: Metadata, tensors: Sequence[Tensor]) -> 
 
 def write_stored(
     target: Path, layout: Layout, tensors: Sequence[Stored], overwrite: bool = False, reads: Reads = NOTHING,
-    progress: CopyProgress | None = None,
+    progress: CopyProgress | None = None, byte_order: str = "little",
 ) -> None:  # fmt: skip
-    """Write a planned file, within the kernel where it can be. progress(done, total): bytes. Raises FileError."""
+    """Write a planned file, within the kernel where it can be. progress(done, total): bytes. Raises FileError.
+
+    byte_order: the file's; ranges are stored in it already.
+    """
     moves: dict[Path, list[Move]] = {}
     computed = [(index, each.tensor) for index, each in enumerate(tensors) if each.ranges is None]
     for to, each in zip(layout.offsets, tensors, strict=True):
@@ -127,7 +130,7 @@ def write_stored(
             step = max(1, STEP // max(1, tensor.row_bytes))
             for start in range(0, tensor.rows, step):
                 raw = tensor.raw(start, min(start + step, tensor.rows))
-                file.write(index, start, raw)
+                file.write(index, start, raw if byte_order == "little" else tensor.format.swap_byte_order(raw))
                 done += raw.size
                 if progress:
                     progress(done, total)

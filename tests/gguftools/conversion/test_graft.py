@@ -21,9 +21,10 @@ from archs.metadata import Value, ValueType
 from gguftools.conversion.experts import Mixture, read_list, without_experts, worst_experts
 from gguftools.files.gguf.assembly import stored_tensors
 from gguftools.files.gguf.reader import open_gguf
+from gguftools.measurement.expert_scores import expert_scores
 from quants import Tensor
 from quants.dialects import meanings
-from quants.errors import FileError, GgufToolsError, ModelError, OptionError, VocabularyError
+from quants.errors import FileError, FormatError, GgufToolsError, ModelError, OptionError, VocabularyError
 from tests.archs import checkpoints
 from tests.zoo import module
 
@@ -498,6 +499,57 @@ def test_files_without_architecture(tmp_path: Path) -> None:
     assert not np.array(found.tensors["mm.0.weight"]).any()
     assert found.metadata["clip.x"] == 5
     assert list(found.tensors) == ["mm.0.weight", "v.x"]
+
+
+# Merging experts
+
+
+def test_merged_experts_are_means(made: Path, tmp_path: Path) -> None:
+    source = model_of(made, "hunyuan-moe")
+    report = gguftools.graft(
+        source, tmp_path / "out.gguf", drop_experts=2, merge_experts=True, text=TEXT, n_ctx=64, chunks=2
+    )  # fmt: skip
+    old, new = gguftools.open(source).tensors, gguftools.open(tmp_path / "out.gguf").tensors
+    counts = expert_scores(gguftools.open(source), TEXT, n_ctx=64, chunks=2).routed
+    for layer, into in report.merged.items():
+        assert sorted(each for others in into.values() for each in others) == list(report.experts[layer])
+        kept = [i for i in range(8) if i not in report.experts[layer]]
+        router = np.asarray(old[f"blk.{layer}.ffn_gate_inp.weight"], np.float64)
+        alike = router @ router.T / np.outer(*2 * [np.linalg.norm(router, axis=1)])
+        for name in ("ffn_gate_inp", "ffn_up_exps", "ffn_down_exps", "ffn_gate_exps"):
+            before, after = (np.asarray(each[f"blk.{layer}.{name}.weight"], np.float64) for each in (old, new))
+            for place, expert in enumerate(kept):
+                members = [expert, *into.get(expert, ())]
+                used = counts[layer][members] / counts[layer][members].sum()
+                np.testing.assert_allclose(after[place], np.tensordot(used, before[members], 1), rtol=1e-5, atol=1e-8)
+        for expert, others in into.items():
+            assert all(alike[other, expert] > alike[other, kept].max() - 1e-12 for other in others)
+    assert is_sound(tmp_path / "out.gguf")
+    gguftools.load(tmp_path / "out.gguf").logits([1, 2, 3])
+
+
+def test_merging_in_blocks_has_to_be_allowed(made: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"drop_experts": 2, "merge_experts": True, "text": TEXT, "n_ctx": 64, "chunks": 2}
+    source, blocks = model_of(made, "hunyuan-moe"), tmp_path / "q.gguf"
+    gguftools.open(source).save(blocks, rules={"down_exps": "BF16", "_exps": "Q4_0"})
+    refused(FormatError, "is Q4_0: experts are averaged by encoding", made, tmp_path, target=blocks, **options)
+    refused(OptionError, "which a list does not say", made, tmp_path, target=blocks, merge_experts=True,
+            drop_experts={0: [1], 1: [2]})  # fmt: skip
+    report = gguftools.graft(blocks, tmp_path / "out.gguf", allow_requantize=True, **options)
+    old, new = raw(blocks), raw(tmp_path / "out.gguf")
+    for layer, into in report.merged.items():
+        kept = [i for i in range(8) if i not in report.experts[layer]]
+        name = f"blk.{layer}.ffn_up_exps.weight"
+        size = len(old[name][2]) // 8
+        for place, expert in enumerate(kept):
+            same = new[name][2][place * size : (place + 1) * size] == old[name][2][expert * size : (expert + 1) * size]
+            assert same == (expert not in into)  # what nothing is merged into keeps its bytes
+    big = tmp_path / "big.gguf"
+    gguftools.convert_endian(blocks, "big", big)
+    dropped = gguftools.graft(big, tmp_path / "b.gguf", allow_requantize=True, **options).experts
+    assert dropped == report.experts
+    gguftools.convert_endian(tmp_path / "b.gguf", "little", tmp_path / "little.gguf")
+    assert raw(tmp_path / "little.gguf") == raw(tmp_path / "out.gguf")
 
 
 # Strangers' files
