@@ -27,7 +27,7 @@ class Hub:
 
     token: the one that opens gated repositories. breaks: after how many bytes the connections of the next requests for
     weights end. busy: statuses of the next such requests. ignores_ranges: send whole files.
-    requests: (method and path, bytes sent) of every request.
+    requests: (method and path, bytes sent) of every request. cdn: another address for weights; tokens: that came there.
     """
 
     repositories: dict[str, Path]
@@ -41,6 +41,8 @@ class Hub:
     requests: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     address: str = ""
+    cdn: str = ""
+    tokens: list[str] = field(default_factory=list)
 
     @property
     def weight_bytes(self) -> int:
@@ -112,15 +114,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.hub.repositories[repository] / name
         if revision != self.hub.commit or not path.is_file():
             return self.fail(404, "EntryNotFound")
-        if path.suffix in (".safetensors", ".bin"):
+        if path.suffix in (".safetensors", ".bin", ".gguf"):
             self.send_response(302)
-            self.send_header("Location", f"{self.hub.address}/cdn/{repository}/{name}")
+            self.send_header("Location", f"{self.hub.cdn or self.hub.address}/cdn/{repository}/{name}")
             self.send_header("Content-Length", "0")
             return self.end_headers()
         return self.send(path.read_bytes())
 
     def weights(self, repository: str, name: str) -> None:
         with self.hub.lock:
+            self.hub.tokens.append(self.headers.get("authorization", ""))
             down = self.hub.down_after is not None and self.hub.weight_bytes >= self.hub.down_after
             busy = self.hub.busy.pop(0) if self.hub.busy else None
             broken = self.hub.breaks.pop(0) if self.hub.breaks else None

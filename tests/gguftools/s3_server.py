@@ -4,14 +4,15 @@
                                   that are about objects: {"status": 503}, {"cut": bytes}, {"hang_up": 1},
                                   {"change": 1} (another object is put there first), {"range": "bytes 0-1/2"},
                                   {"delay": seconds}, {"none": 1}
-    GET /_log                     JSON: [method, path, bytes sent, ...] of all requests
-    /synthetic/NAME.gguf          rows of one tile of random F16 values, behind a header; see `synthetic`
+    GET /_log                     JSON: [method, path, bytes sent, headers, bytes received] of all requests
+    /synthetic/N-of-M.gguf        N matrices of M MB each of F16 values, a tile of random ones again and again
     /sink/NAME                    takes parts, and keeps nothing but how many bytes they have
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
 TILE = 1 << 20
-_UNIT = 1 << 30
+WIDTH = 4096
 TROUBLE = b"<Error><Code>Trouble</Code><Message>secret sauce</Message></Error>"
 BEGUN = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
@@ -100,6 +101,8 @@ class _Misbehaving:
         if "hang_up" in fault:
             environ["werkzeug.socket"].shutdown(2)
             return []
+        if "change" in fault:
+            self.replace(environ, path)
         if path.startswith("/synthetic/"):
             body = self.synthetic(environ, start, path, method)
         elif path.startswith("/sink/"):
@@ -107,6 +110,7 @@ class _Misbehaving:
         else:
             body = self.passed_on(environ, start, fault)
         entry[2] = sum(map(len, body))
+        entry.append(int(environ.get("HTTP_X_AMZ_DECODED_CONTENT_LENGTH") or environ.get("CONTENT_LENGTH") or 0))
         return body
 
     def passed_on(self, environ: dict[str, Any], start: Any, fault: dict[str, Any]) -> list[bytes]:
@@ -122,17 +126,29 @@ class _Misbehaving:
         start(status, headers)
         return [body]
 
+    def replace(self, environ: dict[str, Any], path: str) -> None:
+        """Put another object of the same size there."""
+        size = len(self.got(environ, path))
+        made = {**environ, "REQUEST_METHOD": "PUT", "CONTENT_LENGTH": str(size), "QUERY_STRING": ""}
+        made = {k: v for k, v in made.items() if k not in ("HTTP_RANGE", "HTTP_IF_MATCH")}
+        made |= {"wsgi.input": io.BytesIO(b"x" * size), "RAW_URI": path, "REQUEST_URI": path}
+        b"".join(self.inner(made, lambda *_: None))
+
+    def got(self, environ: dict[str, Any], path: str) -> bytes:
+        kept = {k: v for k, v in environ.items() if k not in ("HTTP_RANGE", "HTTP_IF_MATCH")}
+        return b"".join(self.inner(kept, lambda *_: None))
+
     def synthetic(self, environ: dict[str, Any], start: Any, path: str, method: str) -> list[bytes]:
-        """gigabytes-N.gguf: N matrices of 1 GB each."""
+        count, size = map(int, re.findall(r"\d+", path))
         if path not in self.header:
-            self.header[path] = _header(int(re.search(r"(\d+)", path)[1]), environ["QUERY_STRING"])  # type: ignore[index]
+            self.header[path] = _header(count, size << 20)
         if not self.tile:
             import numpy as np
 
             values = np.random.default_rng(0).standard_normal(TILE // 2).astype(np.float16)
             self.tile = values.tobytes()
-        header, count = self.header[path], int(re.search(r"(\d+)", path)[1])  # type: ignore[index]
-        total = len(header) + count * _UNIT
+        header = self.header[path]
+        total = len(header) + count * (size << 20)
         common = [("ETag", '"synthetic"'), ("Accept-Ranges", "bytes"), ("Last-Modified", DATE)]
         if method == "HEAD":
             start("200 OK", [*common, ("Content-Length", str(total))])
@@ -173,7 +189,7 @@ class _Misbehaving:
         return _answer(start, 404)
 
 
-def _header(count: int, _: str) -> bytes:
+def _header(count: int, size: int) -> bytes:
     from archs.metadata import Metadata
     from gguftools.files.gguf.writer import TensorInfo, plan_file
     from quants import format_named
@@ -181,8 +197,8 @@ def _header(count: int, _: str) -> bytes:
     metadata = Metadata()
     metadata["general.architecture"] = "llama"
     metadata["llama.block_count"] = count
-    width, form = 4096, format_named("F16")
-    infos = [TensorInfo(f"blk.{i}.ffn_down.weight", (_UNIT // 2 // width, width), form) for i in range(count)]
+    shape = size // 2 // WIDTH, WIDTH
+    infos = [TensorInfo(f"blk.{i}.ffn_down.weight", shape, format_named("F16")) for i in range(count)]
     return plan_file(metadata, infos).header
 
 

@@ -54,7 +54,7 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
         return fs.info(path.url)  # type: ignore[no-any-return]
 
     nothing: dict[str, Any] = {}
-    found = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing))
+    found = tried(f"{path} cannot be reached", lambda: ask(path, look, nothing), is_first=True)
     return found if found and found.get("type") != "directory" else None
 
 

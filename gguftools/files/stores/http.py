@@ -26,7 +26,6 @@ from .path import StorePath, first_line
 from .trying import LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered
 
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
-FIRST_READ = 1 << 16  # bytes of a file whose size nobody has said
 # What a request raises where the connection fails: the base class of the HTTP client in use (httpx, requests before).
 NETWORK_ERRORS = (OSError, *HfHubHTTPError.__bases__)
 
@@ -35,7 +34,7 @@ NETWORK_ERRORS = (OSError, *HfHubHTTPError.__bases__)
 class WebFile:
     """A file behind an address.
 
-    name, file: what messages call the place and the file in it. size: -1 where nobody has said. token: whether the
+    name, file: what messages call the place and the file in it. size: -1 until somebody says. token: whether the
     hub's goes with requests. headers: more of them. refused(status): what 401 and 403 mean. version: the entity tag,
     which must be that of all its answers; dated: without one, the date of change.
     """
@@ -50,7 +49,7 @@ class WebFile:
     version: str = ""
     dated: bool = False
 
-    def fetch(self, begin: int, end: int) -> Bytes:
+    def fetch(self, begin: int, end: int, is_first: bool = False) -> Bytes:
         """Bytes of it. A broken connection is made anew, and goes on where it broke. Raises FileError."""
         versions = {self.version}
 
@@ -65,7 +64,7 @@ class WebFile:
                 return
             raise trouble  # here, so that what the client says does not come along
 
-        return gathered(f"{self.name}: {self.file}", begin, end, receive)
+        return gathered(f"{self.name}: {self.file}", begin, end, receive, is_first)
 
     def _receive(self, begin: int, end: int, got: bytearray, versions: set[str]) -> None:
         """Append bytes begin … end to `got`, as many as come. versions: of this file's answers so far."""
@@ -114,6 +113,8 @@ class WebFile:
         match = CONTENT_RANGE.fullmatch(part.strip())
         if match is None or (int(match[1]), int(match[2])) != (begin, end - 1):
             raise FileError(f"{where} with {part!r:.80}", hint)
+        if self.size < 0 and match[3] != "*":
+            self.size, self.version = int(match[3]), version_of(headers, self.dated)
         if match[3] != "*" and int(match[3]) != self.size:
             raise FileError(f"{where} of {match[3]} bytes; the listing says {self.size}", hint)
 
@@ -139,37 +140,11 @@ def open_web(path: StorePath) -> WebFile:
         return FileError(f"{name} may not be read: the server answers with status {status}", hint)
 
     file = WebFile(str(path.parent), path.name, url, headers=headers, refused=refused, dated=True)
-    file.size, file.version = _stat(file)
-    return file
-
-
-def _stat(file: WebFile) -> tuple[int, str]:
-    """Size and version by a request for the first bytes."""
-    got, found = bytearray(), list[Any]()
-
-    def receive(position: int, got: bytearray) -> None:
-        try:
-            with request(file.url, "bytes=0-0", headers=file.headers) as response:
-                if response.status_code == 206:
-                    found[:] = [response.headers]
-                    got += b"\0"
-                    return
-            file._receive(0, 1, got, set())
-        except PassingError:
-            raise
-        except NETWORK_ERRORS as error:
-            trouble = PassingError(first_line(error))
-        else:
-            return
-        raise trouble
-
-    gathered(f"{file.name}: {file.file}", 0, 1, receive)
-    del got
-    match = CONTENT_RANGE.fullmatch(found[0].get("content-range", "").strip())
-    if match is None or match[3] == "*":
+    file.fetch(0, 1, is_first=True)
+    if file.size < 0:
         problem = f"{file.name}: the server does not say how large {file.file} is"
         raise FileError(problem, hint="download it, and name the file on this disk")
-    return int(match[3]), version_of(found[0], dated=True)
+    return file
 
 
 def timeout() -> float:

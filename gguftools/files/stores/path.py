@@ -34,7 +34,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f\u0085\u2028\u2029]")
 USER = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2})[^/\s@'\"<>]+@")
 QUERY = re.compile(r"(\b[a-zA-Z][\w+.-]*:/{1,2}[^\s?'\"<>]*)\?[^\s'\"<>]*")
 NAMED = re.compile(
-    r"(?i)\b((?:x-(?:amz|goog|ms)-[\w-]+|signature|sig|awsaccesskeyid|key-pair-id|policy|(?:access[_-]?|refresh[_-]?|id[_-]?)?"
+    r"(?i)(?<![a-z])((?:x-(?:amz|goog|ms)-[\w-]+|signature|sig|awsaccesskeyid|key-pair-id|policy|(?:access[_-]?|refresh[_-]?|id[_-]?)?"
     r"token|secret[\w-]*|password|api[_-]?key|credential)[\"']?\s*[=:]\s*[\"']?)[^\s&'\",;)]+"
 )
 SCHEMED = re.compile(r"\b(Bearer|Basic|AWS4-HMAC-SHA256|Credential=)\s*[^\s'\"]+(?:,\s*\w+=\S+)*")

@@ -148,7 +148,7 @@ def stat(fs: Any, path: StorePath) -> dict[str, Any] | None:
         except Absent:
             return None
 
-    return tried(f"{path} cannot be reached", once)
+    return tried(f"{path} cannot be reached", once, is_first=True)
 
 
 def part_bytes(total: int) -> int:

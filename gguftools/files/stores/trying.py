@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quants.errors import FileError
 
 TRIES = 8  # in a row that bring next to nothing
+FIRST_TRIES = 4  # the same where nothing was there before: a wrong address is more likely
 SLOW_TRY = 3  # a connection that trickles takes long, and so counts as many
 LEAST_BYTES = 4096  # within the timeout for a download; what brings less is as good as broken
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between them
@@ -30,11 +31,12 @@ class PassingError(ConnectionError):
         self.wait, self.counts = wait, counts
 
 
-def gathered(what: str, begin: int, end: int, receive: Receive) -> Bytes:
+def gathered(what: str, begin: int, end: int, receive: Receive, is_first: bool = False) -> Bytes:
     """Bytes begin … end of an object; after a broken connection it goes on where that broke.
 
     receive(position, got): append the bytes from `position` on to `got`, as many as come; it raises PassingError for
-    what another try may mend. Raises FileError, caused by an OSError, when patience ends: what was written is kept.
+    what another try may mend. is_first: whether nothing was heard of the store before.
+    Raises FileError, caused by an OSError, when patience ends: what was written is kept.
     """
     got, failures = bytearray(), 0
     while len(got) < end - begin:
@@ -47,15 +49,18 @@ def gathered(what: str, begin: int, end: int, receive: Receive) -> Bytes:
         failures = 0 if len(got) - before >= LEAST_BYTES else failures + trouble.counts
         if len(got) >= end - begin:
             break
-        if failures >= TRIES:
+        if failures >= (FIRST_TRIES if is_first else TRIES):
             problem = f"{what} cannot be read on from byte {begin + len(got)}: {trouble}"
             raise FileError(problem, hint=CUT_OFF) from PassingError(str(trouble))
         time.sleep(_pause(failures, trouble))
     return np.frombuffer(bytes(got[: end - begin]), np.uint8)
 
 
-def tried(what: str, call: Callable[[], T], stopped: Event | None = None) -> T:
-    """What a call returns that raises PassingError for what another try may mend. Raises FileError after some."""
+def tried(what: str, call: Callable[[], T], stopped: Event | None = None, is_first: bool = False) -> T:
+    """What a call returns that raises PassingError for what another try may mend. Raises FileError after some.
+
+    stopped: no further tries when it is set. is_first: whether nothing was heard of the store before.
+    """
     failures = 0
     while True:
         try:
@@ -63,7 +68,7 @@ def tried(what: str, call: Callable[[], T], stopped: Event | None = None) -> T:
         except PassingError as error:
             trouble = error
         failures += trouble.counts
-        if failures >= TRIES or (stopped is not None and stopped.is_set()):
+        if failures >= (FIRST_TRIES if is_first else TRIES) or (stopped is not None and stopped.is_set()):
             raise FileError(f"{what}: {trouble}", hint=CUT_OFF) from PassingError(str(trouble))
         if stopped is None:
             time.sleep(_pause(failures, trouble))
