@@ -25,7 +25,7 @@ OPTIONS = {
 
 # A call of each command that is right; MODEL, CK, TEXT, MATRIX and SHARD stand for files.
 CALLS = {
-    "architectures": "", "attest": "MODEL -o out.intoto.json",
+    "architectures": "", "attest": "MODEL",
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
     "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
@@ -174,7 +174,8 @@ def with_value(command: str, name: str) -> list[str]:
     option = OPTIONS[command, flag(name)]
     if option.is_flag:
         return [flag(name)]
-    counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks")
+    counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks",
+              "seed")  # fmt: skip
     return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size", "gptq_memory") else
             "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
 

@@ -29,6 +29,8 @@ def attest(
     from ..provenance.attest import attest as write
     from ..provenance.attest import verify_attestation
 
+    if verify and source is not None:
+        usage("--verify does not go with --source", "a statement is checked, not written")
     if verify:
         with bytes_progress(f"verify {file.name}") as progress:
             found = verify_attestation(file, statement, threads=threads, progress=progress)

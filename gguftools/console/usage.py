@@ -127,7 +127,7 @@ ONE_FORM = "the result has one form"
 APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "": [("quiet", "verbose", "one wants to hear less, the other more")],
     "attest": [
-        ("verify", "manifest_file source recipe imatrix output sign overwrite", "a statement is checked, not written"),
+        ("verify", "manifest_file recipe imatrix output sign overwrite", "a statement is checked, not written"),
     ],
     "architectures": [("json", "markdown", ONE_FORM)],
     "convert": [

@@ -9,7 +9,7 @@ from quants.errors import OptionError
 
 from ..calibration.outputs import with_feedback
 from ..calibration.texts import Calibration
-from ..files.naming import is_remote
+from ..files.naming import is_remote, is_stored_gguf
 from ..inspection.identification import GUESSED, identify
 from ..measurement.texts import named_texts
 from ..model import Model, open_to_convert, planner_of
@@ -26,7 +26,7 @@ from .transcoding import EXACT, plan_exact_again
 
 def opened_again(source: PathLike, opening: Opening) -> Model:
     """A source as the model that it was for an output. Raises as `gguftools.open` does."""
-    if is_remote(source) or Path(source).is_dir():
+    if not is_stored_gguf(source) and (is_remote(source) or Path(source).is_dir()):
         return open_to_convert(source, opening.pre, opening.embed_tokenizer)
     return open_model(source)
 

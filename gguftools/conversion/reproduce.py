@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quants.arguments import PathLike, as_count, as_path, thread_count
+from quants.arguments import PathLike, as_count, thread_count
 from quants.compilation import Codec, compile_codecs
 from quants.errors import FileError, FormatError, OptionError
 from quants.spelling import quote
 
-from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.gguf.reader import GgufFile
 from ..files.gguf.writer import RESERVE_KEY
-from ..files.positioned import PositionedInput
+from ..files.stores.path import located
 from ..metadata.difference import compare_metadata
 from ..model import Model, of_file, pread_tensors, selected
 from ..provenance.encoders import conversion_digest, encoder_digest
@@ -43,10 +43,10 @@ from ..provenance.findings import (
     record_differences,
     source_differences,
 )
-from ..provenance.hashing import range_digests
+from ..provenance.hashing import range_digests, reading
 from ..provenance.manifest import Manifest, TensorRecord, manifest_path, public_name, read_manifest
 from ..provenance.parameters import Parameters, parameters_of
-from ..provenance.recording import matrix_record, source_record, tensor_range, text_records
+from ..provenance.recording import exists, matrix_record, opened_file, source_record, tensor_range, text_records
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.outputs import Run
 from ..quantization.planning import Planned
@@ -83,7 +83,7 @@ def reproduce(
     """
     drawn = None if sample is None else as_count(sample, "sample", 1)
     begin = secrets.randbits(32) if seed is None else as_count(seed, "seed", 0)
-    opened = open_gguf(as_path(file, "the file"))
+    opened = opened_file(file)
     path = _manifest_of(opened, manifest)
     known = None if path is None else read_manifest(path)
     if known is not None:
@@ -115,9 +115,9 @@ def reproduce(
 
 def _manifest_of(file: GgufFile, given: PathLike | None) -> Path | None:
     if given is not None:
-        return as_path(given, "the manifest")
+        return located(given)
     beside = manifest_path(file.parts[0].path)
-    return beside if beside.is_file() else None
+    return beside if exists(beside) else None
 
 
 def _check_same_file(file: GgufFile, manifest: Manifest, path: str) -> None:
@@ -365,7 +365,7 @@ class _Work:
             return [f"{len(self.file.parts)} files instead of {len(plans)}"]
         lines = []
         for plan, part in zip(plans, self.file.parts, strict=True):
-            read = PositionedInput(part.path).read
+            read = reading(part.path)
             header = np.frombuffer(plan.layout.header, np.uint8)
             length = min(len(header), part.file_size)
             different = np.flatnonzero(read(0, length) != header[:length])

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from archs.small_files import parse_json
-from quants.arguments import PathLike, as_path
+from quants.arguments import PathLike
 from quants.errors import FileError, OptionError
 from quants.spelling import quote
 
-from ..files.atomic import Reads, atomic_output, check_target, output_path
-from ..files.gguf.reader import GgufFile, open_gguf
-from ..files.naming import is_remote
+from ..files.atomic import Reads, check_target, output_path
+from ..files.gguf.reader import GgufFile
+from ..files.stores.path import located
 from ..model import open as open_model
 from ..quantization.recipe_texts import recipe_or_file
 from ..writing.report import Report
@@ -40,7 +40,7 @@ from .manifest import (
     read_object,
 )
 from .parameters import Parameters
-from .recording import matrix_record, source_record, stored_records, tensor_range
+from .recording import exists, matrix_record, opened_file, source_record, stored_records, tensor_range, write_text
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
@@ -91,17 +91,16 @@ def attest(
     name). threads: default all processors.
     Raises OptionError, FileError.
     """
-    opened = open_gguf(as_path(file, "the file"))
+    opened = opened_file(file)
     first = opened.parts[0].path
-    given = manifest_path(first) if manifest is None else as_path(manifest, "the manifest")
-    known = read_manifest(given) if manifest is not None or given.is_file() else None
+    given = manifest_path(first) if manifest is None else located(manifest)
+    known = read_manifest(given) if manifest is not None or exists(given) else None
     if known is not None and (recipe is not None or imatrix is not None):
         raise OptionError(f"{given} says how {first.name} was made", "leave out --recipe and --imatrix")
     stated, text_file = (None, None) if recipe is None else recipe_or_file(recipe)
     target = output_path(first.with_name(first.name + INTOTO) if output is None else output, first.name + INTOTO)
     bundle = target.with_name(target.name.removesuffix(INTOTO) + SIGSTORE) if sign else None
-    local = None if source is None or is_remote(source) else source
-    reads = Reads(states=opened.states).also([local, imatrix, None if known is None else given, text_file])
+    reads = Reads(states=opened.states).also([source, imatrix, None if known is None else given, text_file])
     for path in (target, bundle):
         if path is not None:
             check_target(path, reads, overwrite)
@@ -118,11 +117,9 @@ def attest(
         statement = _statement_of(known, files, tensors)
     text = json.dumps(statement, indent=1) + "\n"
     envelope = None if signed is None else signed(text.encode())
-    with atomic_output(target, "w", overwrite, reads) as stream:
-        stream.write(text)
+    write_text(target, text, overwrite, reads)
     if bundle is not None and envelope is not None:
-        with atomic_output(bundle, "w", overwrite, reads) as stream:
-            stream.write(envelope)
+        write_text(bundle, envelope, overwrite, reads)
     subjects = {each.name: str(each.sha256) for each in files}
     return Attestation(target, subjects, None if known is None else str(given), None if bundle is None else str(bundle))
 
@@ -194,9 +191,9 @@ def verify_attestation(
     threads: default all processors. progress(bytes, of how many, name).
     Raises FileError for what is no statement, or of another file.
     """
-    opened = open_gguf(as_path(file, "the file"))
+    opened = opened_file(file)
     first = opened.parts[0].path
-    path = first.with_name(first.name + INTOTO) if statement is None else as_path(statement, "the statement")
+    path = first.with_name(first.name + INTOTO) if statement is None else located(statement)
     subjects, tensors = _read_statement(path)
     if len(subjects) != len(opened.parts):
         raise FileError(f"{path} is of {len(subjects)} files, {first.name} is {len(opened.parts)}")

@@ -9,6 +9,7 @@ from typing import Any
 from ..metadata.difference import KeyDifference
 from .manifest import FileRecord, SourceRecord
 
+WEIGHTS = (".safetensors", ".bin", ".gguf")
 # What was found of a tensor.
 EQUAL, DIFFERS, BY_DIGEST = "equal", "differs", "as its digest says"
 OTHER, ABSENT, EXTRA, UNCHECKED = "otherwise stored", "absent", "not of the source", "not checked"
@@ -136,15 +137,18 @@ class Reproduction:
 
 def source_differences(found: SourceRecord, wanted: SourceRecord) -> list[str]:
     """How a source is another than the one of a manifest, a line for each file."""
-    if found.kind != wanted.kind:
-        return [f"{found.name} is not the source: that was {wanted.name}, a {wanted.kind}"]
-    if found.commit != wanted.commit:
+    if found.commit is not None and wanted.commit is not None and found.commit != wanted.commit:
         return [f"{found.name} is at commit {found.commit}; the source was {wanted.name} at {wanted.commit}"]
-    if found.kind == "gguf" and len(found.files) == len(wanted.files) == 1:  # a file may have another name now
+    if len(found.files) == len(wanted.files) == 1:  # a file may have another name now
         return record_differences(found.files[0], wanted.files[0], "the source")
     here, there = ({file.name: file for file in record.files} for record in (found, wanted))
-    lines = [f"the source's {name} is not in {found.name}" for name in there if name not in here]
-    lines += [f"{name} in {found.name} is not the source's" for name in here if name not in there]
+    if not here.keys() & there.keys():
+        return [f"{found.name} is not the source: that was {wanted.name}, a {wanted.kind}"]
+    same = found.kind == wanted.kind  # of a folder that was fetched, not all files may be there
+    lines = [f"the source's {name} is not in {found.name}" for name in there
+             if name not in here and (same or name.endswith(WEIGHTS))]  # fmt: skip
+    lines += [f"{name} in {found.name} is not the source's" for name in here
+              if name not in there and (same or name.endswith(WEIGHTS))]  # fmt: skip
     return lines + [line for name in here if name in there
                     for line in record_differences(here[name], there[name], "the source's")]  # fmt: skip
 

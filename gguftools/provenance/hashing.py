@@ -10,7 +10,8 @@ from typing import NamedTuple
 from quants.arguments import thread_count
 from quants.errors import FileError
 
-from ..files.positioned import PositionedInput
+from ..files.positioned import PositionedInput, ReadBytes
+from ..files.stores.path import StorePath
 from ..writing.row_blocks import Progress
 
 STEP = 1 << 22  # bytes read at a time
@@ -30,7 +31,7 @@ def range_digests(
     ranges: Sequence[ByteRange], threads: int | None = None, progress: Progress | None = None
 ) -> list[str]:
     """Hex digits of each range's SHA-256. progress(bytes done, of how many, name). Raises FileError."""
-    files: Mapping[Path, PositionedInput] = {path: PositionedInput(path) for path in {each.path for each in ranges}}
+    files: Mapping[Path, ReadBytes] = {path: reading(path) for path in {each.path for each in ranges}}
     total, done, stop = sum(each.end - each.begin for each in ranges), [0] * len(ranges), threading.Event()
 
     def digest(index: int) -> str:
@@ -39,7 +40,7 @@ def range_digests(
             if stop.is_set():
                 break
             try:
-                data = files[each.path].read(position, min(each.end, position + STEP))
+                data = files[each.path](position, min(each.end, position + STEP))
             except OSError as error:
                 raise FileError(f"{each.path} cannot be read: {error.strerror or error}") from error
             found.update(data.data)
@@ -71,8 +72,24 @@ def file_digest(path: Path, threads: int | None = None, progress: Progress | Non
     return range_digests([ByteRange(path, 0, size_of(path), path.name)], threads, progress)[0]
 
 
+def reading(path: Path) -> ReadBytes:
+    """What reads bytes begin … end of a file, or of an object in a store. Raises FileError."""
+    if isinstance(path, StorePath):
+        from ..files.stores.store import open_object
+
+        return open_object(path).fetch
+    return PositionedInput(path).read
+
+
 def size_of(path: Path) -> int:
-    """Bytes of a file. Raises FileError."""
+    """Bytes of a file, or of an object in a store. Raises FileError."""
+    if isinstance(path, StorePath):
+        from ..files.stores.store import version_now
+
+        found = version_now(path)
+        if found is None:
+            raise FileError(f"there is no {path}")
+        return found[0]
     try:
         return path.stat().st_size
     except OSError as error:

@@ -22,6 +22,7 @@ from quants.errors import FileError
 from quants.spelling import quote
 
 from ..files.atomic import MANIFEST, MANIFEST_SCHEMA
+from ..files.stores.path import StorePath, located
 
 SCHEMA = f"{MANIFEST_SCHEMA}1"
 LARGEST = 64 << 20  # bytes of a manifest: that of a hundred thousand tensors has half of them
@@ -41,10 +42,10 @@ def manifest_path(output: Path) -> Path:
 
 def public_name(source: PathLike) -> str:
     """What a source is called in a manifest: without folders of this machine, and without what opens a store."""
-    text = str(source)
-    if "://" not in text:
-        return Path(text).resolve().name or "model"
-    parts = urlsplit(text)
+    path = located(source)
+    if not isinstance(path, StorePath):
+        return path.resolve().name or "model"
+    parts = urlsplit(str(path))
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.partition("@")[0], "", ""))
 
 
@@ -151,6 +152,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def read_object(path: Path, kind: str) -> dict[str, Any]:
     """A JSON object of at most LARGEST bytes. Raises FileError; kind: what it should be."""
+    if isinstance(path, StorePath):
+        return _stored_object(path, kind)
     try:
         if not path.is_file():
             hint = "`--manifest` of quantize and convert writes one" if kind == "manifest" else None
@@ -158,9 +161,25 @@ def read_object(path: Path, kind: str) -> dict[str, Any]:
         size = path.stat().st_size
         if size > LARGEST:
             raise FileError(f"{path} is no {kind}: it has {size:,} bytes, {LARGEST:,} are the most")
-        found = parse_json(path.read_bytes(), unique=True)
+        data = path.read_bytes()
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _parsed(path, data, kind)
+
+
+def _stored_object(path: StorePath, kind: str) -> dict[str, Any]:
+    """The same from a store."""
+    from ..files.stores.store import open_object
+
+    found = open_object(path)
+    if found.size > LARGEST:
+        raise FileError(f"{path} is no {kind}: it has {found.size:,} bytes, {LARGEST:,} are the most")
+    return _parsed(path, found.fetch(0, found.size).tobytes(), kind)
+
+
+def _parsed(path: Path, data: bytes, kind: str) -> dict[str, Any]:
+    try:
+        found = parse_json(data, unique=True)
     except ValueError as error:
         raise FileError(f"{path} is no {kind}: {str(error)[:200]}") from error
     if not isinstance(found, dict):

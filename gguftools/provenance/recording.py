@@ -9,16 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quants.arguments import PathLike
+from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
 from ..calibration.texts import Calibration
-from ..files.atomic import atomic_output, check_target
+from ..files.atomic import NOTHING, Reads, atomic_output, check_target
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.locks import held
-from ..files.naming import refuse_store
-from ..files.stores.path import located
-from ..files.stores.store import is_pinned
+from ..files.stores.path import StorePath, located
+from ..files.stores.store import begin_upload, is_pinned, version_now
 from ..model import Model, stored_file
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
 from ..quantization.outputs import Run
@@ -77,7 +76,9 @@ class Recording:
     def check(self, outputs: Iterable[Path]) -> None:
         """Raise what refuses the manifests, before any work."""
         for output in outputs:
-            refuse_store(output)
+            if isinstance(output, StorePath):
+                check_target(manifest_path(output), self.run.reads, self.run.overwrite)
+                continue
             first = output.name.removesuffix(".gguf") + "-00001-of-*.gguf"
             beside = sorted(output.parent.glob(manifest_path(Path(first)).name))
             for path in (manifest_path(output), *(beside if self.parameters.splitting != Splitting() else ())):
@@ -103,7 +104,7 @@ class Recording:
                 self.parameters, **({"outtype": recipe} if isinstance(recipe, str) else {"recipe": recipe})
             )
             with ExitStack() as stack:
-                for each in output.files:
+                for each in (path for path in output.files if not isinstance(path, StorePath)):
                     stack.enter_context(held(each))  # so that no other run replaces what is described
                 outputs.append(self._write(output, parameters, source, matrix, texts))
         return replace(report, outputs=tuple(outputs))
@@ -124,9 +125,27 @@ class Recording:
             builder(), encoders, converter, source, parameters.as_dict(), files, tensors, matrix, texts
         )
         reads = replace(self.run.reads, states={**self.run.reads.states, **file.states})
-        with atomic_output(path, "w", self.run.overwrite, reads) as text:
-            text.write(manifest.text())
+        write_text(path, manifest.text(), self.run.overwrite, reads)
         return replace(output, manifest=path)
+
+
+def write_text(path: Path, text: str, overwrite: bool = False, reads: Reads = NOTHING) -> None:
+    """Write a small file, or an object in a store, which appears whole or not at all. Raises FileError."""
+    if not isinstance(path, StorePath):
+        with atomic_output(path, "w", overwrite, reads) as file:
+            file.write(text)
+        return
+    check_target(path, reads, overwrite)
+    reads.check_unchanged()
+    data, before = memoryview(text.encode()), version_now(path)
+    upload = begin_upload(path, len(data), "", before and before[1], False)
+    try:
+        for number, start in enumerate(range(0, len(data), upload.part_bytes)):
+            upload.put(number, data[start : start + upload.part_bytes])
+        upload.commit()
+    except BaseException:
+        upload.abandon(keep=False)
+        raise
 
 
 def stored_records(
@@ -169,7 +188,9 @@ def source_record(
         given, commit = str(source), next((made[1] for made in model.origin.recorded if len(made) == 2), "")
         files = tuple(FileRecord(*each) for each in listed_files(given, commit))
         return SourceRecord("hub", name.rstrip("/"), files, commit)
-    refuse_store(located(source))
+    if isinstance(located(source), StorePath):
+        files = tuple(FileRecord(path.name, size_of(path)) for path in model.files)
+        return SourceRecord("remote", name, tuple(sorted(files, key=lambda file: file.name)))
     if model.file is not None:
         paths, kind = [part.path for part in model.file.parts], "gguf"
     else:
@@ -216,3 +237,14 @@ def text_records(calibration: Calibration) -> list[FileRecord]:
     """The texts that weights were encoded by; those of the package too. Raises FileError."""
     paths = [text.path for text in calibration.all_texts]
     return [FileRecord(path.name, size_of(path), file_digest(path)) for path in paths]
+
+
+def opened_file(file: PathLike) -> GgufFile:
+    """The GGUF file that is named, or a set's shards, also in a store. Raises OptionError, FileError."""
+    as_path(file, "the file")
+    return open_gguf(located(file))
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file, or an object in a store. Raises FileError."""
+    return version_now(path) is not None if isinstance(path, StorePath) else path.is_file()

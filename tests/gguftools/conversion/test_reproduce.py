@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import gguftools
 from gguftools import convert, imatrix, quantize, reproduce, set_metadata
 from gguftools.__main__ import build_app
-from gguftools.files.checkpoint import block_cache
 from gguftools.files.gguf.reader import open_gguf
+from gguftools.files.stores import block_cache, store
 from gguftools.provenance import encoders
 from gguftools.provenance.findings import ALTERED, MADE_OTHERWISE, Reproduction, Sample
 from gguftools.provenance.manifest import manifest_path
@@ -89,6 +89,53 @@ def test_from_a_repository(tmp_path, monkeypatch) -> None:
         hub.commit = "2" * 40
         [cause, *_] = reproduce(tmp_path / "h.gguf", "hf://jane/austen-4m").causes
         assert "is at commit 2222" in cause
+
+
+@pytest.fixture
+def memory():
+    """A store in this process."""
+    store.file_system.cache_clear()
+    files = store.file_system("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+    yield files
+    files.store.clear()
+
+
+def test_in_stores(folder, memory) -> None:
+    """Source, output, manifest and statement as URLs; no byte of them on this disk."""
+    for path in (folder / "austen-F16.gguf", *MODEL.iterdir()):
+        if path.is_file():
+            memory.pipe_file(f"/in/{path.name}", path.read_bytes())
+    quantize("memory://in/austen-F16.gguf", "Q4_K_M", "memory://out/q.gguf", manifest=True)
+    assert memory.cat_file("/out/q.gguf") == (folder / "plain.gguf").read_bytes()
+    with pytest.raises(OptionError, match="does not lie beside"):
+        reproduce("memory://out/q.gguf")
+    for source in ("memory://in/austen-F16.gguf", folder / "austen-F16.gguf"):
+        found = reproduce("memory://out/q.gguf", source)
+        assert found.equal, (found.verdict, found.layout, found.causes)
+        assert found.manifest is not None
+    gguftools.attest("memory://out/q.gguf")
+    assert gguftools.verify_attestation("memory://out/q.gguf").passed
+    convert("memory://in", "memory://out/c.gguf", "Q8_0", manifest=True)
+    assert reproduce("memory://out/c.gguf", "memory://in", sample=20).equal
+    content = bytearray(memory.cat_file("/out/q.gguf"))
+    content[-40] ^= 1
+    memory.pipe_file("/out/q.gguf", bytes(content))
+    [wrong] = reproduce("memory://out/q.gguf", "memory://in/austen-F16.gguf").wrong
+    assert (wrong.why, wrong.first.offset) == (ALTERED, len(content) - 40)
+
+
+def test_a_repository_that_was_fetched(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with serving(Hub({"examples/austen-4m": MODEL})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        convert("hf://examples/austen-4m", tmp_path / "h.gguf", "Q8_0", manifest=True)
+    fetched = shutil.copytree(MODEL, tmp_path / "examples" / "austen-4m")
+    assert reproduce(tmp_path / "h.gguf", fetched).causes == ()
+    (fetched / "config.json").write_text((fetched / "config.json").read_text() + " ")
+    [cause] = reproduce(tmp_path / "h.gguf", fetched).causes
+    assert "config.json is not the source's" in cause
 
 
 @pytest.mark.parametrize(

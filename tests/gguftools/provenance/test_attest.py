@@ -208,3 +208,4 @@ def test_the_command(copy) -> None:
     done = run.invoke(build_app(), ["attest", str(copy), "--verify", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["passed"]) == (1, False)
     assert run.invoke(build_app(), ["attest", str(copy), "x.json"]).exit_code == 2
+    assert run.invoke(build_app(), ["attest", str(copy), "--verify", "--source", "x"]).exit_code == 2

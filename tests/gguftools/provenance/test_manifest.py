@@ -122,7 +122,7 @@ def test_a_repository_by_its_commit(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("given", "name"),
-    [("s3://key:secret@bucket/m.gguf?token=x#y", "s3://bucket/m.gguf"), ("/home/me/m.gguf", "m.gguf"),
+    [("https://me:secret@host/m.gguf?token=x#y", "https://host/m.gguf"), ("/home/me/m.gguf", "m.gguf"),
      ("hf://a/b@main", "hf://a/b")],
 )  # fmt: skip
 def test_names_tell_no_secrets(given, name) -> None:
