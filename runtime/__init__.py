@@ -5,5 +5,6 @@
 `altup`, `encoder_decoder` put layers together, between `embedding` and `head`; `model.Model` owns it all. Below the
 parts: `matmul` (products with quantized weights, at the `precision` of a pass), `attention`, `rope`, `ops`, and numba
 in `kernels/`. Keys, values and states of tokens seen so far: `kv_cache`. Above the model: `perplexity`, `divergence`,
-`importance`. Nothing here is global: threads, precision and what observes belong to a `Model`.
+`importance`. Choosing tokens: `sampling`. Nothing here is global: threads, precision and what observes belong to a
+`Model`.
 """

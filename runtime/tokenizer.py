@@ -1,7 +1,7 @@
 """A tokenizer rebuilt from GGUF metadata alone."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 from gguf.constants import Keys, TokenType
@@ -60,11 +60,15 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self._tokens.size
 
-    @property
-    def control_ids(self) -> list[int]:
+    @cached_property
+    def control_ids(self) -> tuple[int, ...]:
         """Tokens that no text is made of."""
-        numbers: list[int] = (self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist()
-        return numbers
+        return tuple((self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist())
+
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        """What each token adds to a text that has begun; see `piece`."""
+        return [self.piece(number) for number in range(self.vocab_size)]
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.

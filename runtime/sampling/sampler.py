@@ -6,6 +6,7 @@ that probabilities are those of the draw, exactly. Order and samplers: llama.cpp
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -169,6 +170,12 @@ class Sampler:
     def ends(self, token: int) -> bool:
         """Whether a text ends with this token."""
         return token in self.sampling.stop_ids or (token in self.end_ids and not self.sampling.ignore_eos)
+
+    def fork(self, seed: int | None = None) -> "Sampler":
+        """Another sampler in the same state, with draws of its own. seed: of these; None: by ours."""
+        other = copy(self)
+        other.random = self.random.spawn(1)[0] if seed is None else np.random.default_rng(seed)
+        return other
 
     def reset(self, seed: int | None = None) -> None:
         """Forget everything. seed: of another text's draws; None for the one of `sampling`."""

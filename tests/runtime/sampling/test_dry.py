@@ -29,7 +29,7 @@ def tokenizers(shared: Path, tmp_path_factory: pytest.TempPathFactory):
         path = folder / f"{name}.gguf"
         path.write_bytes(lzma.decompress((shared / f"vocabs/{name}.gguf.xz").read_bytes()))
         made = tokenizer_from_metadata(open_gguf(path).metadata)
-        return made, [made.piece(number) for number in range(made.vocab_size)]
+        return made, made.pieces
 
     return tokenizer
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import lzma
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gguftools.files.gguf.reader import open_gguf
 from quants.errors import OptionError, VocabularyError
 from runtime.sampling.grammar import (
     Grammar,
@@ -18,6 +22,7 @@ from runtime.sampling.grammar import (
 )
 from runtime.sampling.parameters import Sampling
 from runtime.sampling.sampler import Sampler
+from runtime.tokenizer import tokenizer_from_metadata
 
 WORDS = [b"yes", b"no", b"ye", b'{"', b"<end>", b"<stop>", b"<begin>"]
 PIECES = [bytes([byte]) for byte in range(256)] + WORDS
@@ -219,3 +224,70 @@ def test_nothing_fits_what_the_model_says():
     logits[ord("x")] = 0
     with pytest.raises(OptionError, match="no token can be drawn: biases and grammar left none"):
         sampler_of('root ::= "y"', False).draw(logits)
+
+
+TEXTS = {
+    "json": (
+        r'''
+root ::= object
+object ::= "{" ws (pair ("," ws pair)*)? "}" ws
+pair ::= string ":" ws value
+value ::= object | string | [0-9]+ ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" ["\\nt])* "\"" ws
+ws ::= | " " | "\n" [ \t]{0,20}
+''',
+        r'{"a": "b é\n", "c": {}}',
+    ),
+    "sum": (
+        r'''
+root ::= (expr "=" term "\n")+
+expr ::= term ([-+*/] term)*
+term ::= [0-9]+ | "(" expr ")"
+''',
+        "1+(2*3)=7\n",
+    ),
+    "kana": ("root ::= [ぁ-ゟ]+ ([、。] [ぁ-ゟ]+)*", "あいう、え"),
+}  # fmt: skip
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("vocabulary", ["qwen2", "llama-spm"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_masks_are_those_of_llama(name, vocabulary, shared: Path, tmp_path: Path):
+    """But for bytes that never are in UTF-8 or that no character of a class begins with, and control tokens' names."""
+    llama = pytest.importorskip("llama_cpp").llama_cpp
+    path = tmp_path / "vocabulary.gguf"
+    path.write_bytes(lzma.decompress((shared / f"vocabs/ggml-vocab-{vocabulary}.gguf.xz").read_bytes()))
+    options = llama.llama_model_default_params()
+    options.vocab_only = True
+    model = llama.llama_model_load_from_file(str(path).encode(), options)
+    vocab = llama.llama_model_get_vocab(model)
+    tokenizer = tokenizer_from_metadata(open_gguf(path).metadata)
+    size = tokenizer.vocab_size
+    all_pieces, control = tokenizer.pieces, {*tokenizer.control_ids}
+    ends = tuple(number for number in range(size) if llama.llama_vocab_is_eog(vocab, number))
+    grammar_text, text = TEXTS[name]
+    grammar = grammar_from_gbnf(grammar_text, GrammarVocabulary(all_pieces, ends, tokenizer.control_ids))
+    reference = llama.llama_sampler_init_grammar(vocab, grammar_text.encode(), b"root")
+    kind = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+    single = {piece: number for number, piece in enumerate(all_pieces) if len(piece) == 1}
+    tokens = [single[bytes([byte])] for byte in text.encode()]
+    whole = np.array([number not in control and _is_text(all_pieces[number]) for number in range(size)])
+    for place in range(len(tokens) + 1):
+        data = np.zeros(size, kind)
+        data["id"] = np.arange(size)
+        array = llama.llama_token_data_array(data.ctypes.data_as(llama.llama_token_data_p), size, -1, False)
+        llama.llama_sampler_apply(reference, ctypes.byref(array))
+        allowed = np.isfinite(data["logit"])
+        np.testing.assert_array_equal(grammar.allowed(tokens[:place], size)[whole], allowed[whole])
+        if place < len(tokens):
+            llama.llama_sampler_accept(reference, tokens[place])
+    llama.llama_sampler_free(reference)
+    llama.llama_model_free(model)
+
+
+def _is_text(piece: bytes) -> bool:
+    try:
+        return bool(piece.decode())
+    except UnicodeDecodeError:
+        return False

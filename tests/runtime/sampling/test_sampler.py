@@ -105,6 +105,19 @@ def test_the_same_seed_draws_the_same():
     assert [one.draw(random_logits(seed=step)) for step in range(30)] == drawn[0]
 
 
+def test_forks_go_on_by_themselves():
+    sampler = Sampler(Sampling(seed=7, samplers=()))
+    logits = np.zeros(5000, np.float32)
+    sampler.draw(logits)
+    state = sampler.state
+    forks = [sampler.fork(), sampler.fork(), sampler.fork(3), sampler.fork(3)]
+    assert all(fork.state is state for fork in forks)
+    texts = [tuple(fork.draw(logits) for _ in range(4)) for fork in forks]
+    assert len(set(texts)) == 3
+    assert texts[2] == texts[3]
+    assert sampler.state is state
+
+
 def test_no_seed_draws_anew():
     for seed in (None, 0xFFFFFFFF):
         one, two = (Sampler(Sampling(samplers=(), temperature=1.0, seed=seed)) for _ in "ab")
