@@ -7,7 +7,7 @@ all figures; what is held of logits does not grow with the window.
 A base is a model that runs, or what an earlier run kept of one (`stored_logits`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -83,12 +83,13 @@ class RunningLogits:
     lower_bound = False
 
     def __init__(
-        self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048, output: Output | None = None
-    ) -> None:
+        self, forward: LazyForward, windows: Sequence[Window], at_once: int = 2048, output: Output | None = None,
+        number: int = 0,
+    ) -> None:  # fmt: skip
         """at_once: tokens of windows (of equal length) whose layers run together; one window is run in any case.
-        output: what the model makes logits with.
+        output: what the model makes logits with. number: that the first of these windows has among all.
         """
-        self.forward, self.windows, self.at_once, self._output = forward, windows, at_once, output
+        self.forward, self.windows, self.at_once, self._output, self._number = forward, windows, at_once, output, number
         self._begin = self._first = 0  # window and position that the states begin with
         self._states: LazyLogits | None = None
 
@@ -98,7 +99,7 @@ class RunningLogits:
         if states is None or not 0 <= window - self._begin < len(states.x):
             self._states = states = None  # those of before are not held beside the new ones
             self._states = states = self._run(window)
-        at = self.windows[window].scored[start:stop] - self._first
+        at = self.windows[window - self._number].scored[start:stop] - self._first
         return replace(states, x=np.ascontiguousarray(states.x[window - self._begin, at]))
 
     def logits(self, window: int, start: int, stop: int) -> Floats:
@@ -113,7 +114,8 @@ class RunningLogits:
     @cached_property
     def vocabulary(self) -> int:
         """Number of tokens that it gives logits of."""
-        return self._output.weight.rows if self._output else (self._states or self.states(0, 0, 1)).weight.rows
+        made = self._output or self._states or self.states(self._number, 0, 1)
+        return made.weight.rows
 
     def rows(self, window: int, start: int, stop: int, targets: Ids, threads: int) -> Rows:
         return row_figures(self.logits(window, start, stop), targets, threads)
@@ -122,7 +124,7 @@ class RunningLogits:
         return compare(base, other, threads)
 
     def _run(self, window: int) -> LazyLogits:
-        following = (self.windows[i] for i in range(window, len(self.windows)))
+        following = (self.windows[i] for i in range(window - self._number, len(self.windows)))
         group = next(batched(following, self.at_once))
         self._begin, self._first = window, group[0].first
         return self.forward(np.stack([each.inputs for each in group]), self._first)
@@ -152,17 +154,17 @@ class Predictions:
 
 def divergence(
     windows: Sequence[Window], base: Base, others: Mapping[str, Logits], *, progress: Progress | None = None,
-    save: Save | None = None, kept: Kept | None = None, threads: int = 1,
+    save: Save | None = None, kept: Kept | None = None, measured: Iterator[Doubles] | None = None, threads: int = 1,
 ) -> Predictions:  # fmt: skip
     """Compare models, by name, with a base at every scored position.
 
     save: is given what the base says as it comes. kept: has what was measured before, which is not measured again, and
-    is given each window when it is done. progress: called after each window. Raises OptionError where vocabularies
-    differ, ModelError for logits that are not finite, each with the name.
+    is given each window when it is done. measured: gives `window_figures` of all other windows in their order, made
+    elsewhere. progress: called after each window. Raises OptionError where vocabularies differ, ModelError for logits
+    that are not finite, each with the name.
     """
     count = sum(len(window.scored) for window in windows)
     every = np.empty((count, columns(len(others))))
-    of_base = every[:, :OWN]
     own = {name: every[:, columns(i) : columns(i) + OWN] for i, name in enumerate(others)}
     apart = {name: every[:, columns(i) + OWN : columns(i + 1)] for i, name in enumerate(others)}
     begin = 0
@@ -171,24 +173,10 @@ def divergence(
         earlier = None if kept is None else kept.earlier(number)
         if earlier is not None:
             every[whole] = earlier
-        for start, stop in spans(len(window.scored), _step(base)) if earlier is None else ():
-            targets = window.targets[start:stop]
-            expected = base.rows(number, start, stop, targets, threads)
-            here = slice(begin + start, begin + stop)
-            of_base[here] = expected.values
-            _check("the base", number, expected.values)
-            if save is not None:
-                save(number, start, stop, expected)
-            for name, model in others.items():
-                logits = model.logits(number, start, stop)
-                if logits.shape[1] != base.vocabulary:
-                    sizes = f"{base.vocabulary} tokens, {name} one of {logits.shape[1]}"
-                    raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
-                got = row_figures(logits, targets, threads)
-                _check(name, number, got.values)
-                own[name][here] = got.values
-                apart[name][here] = base.compare(expected, got, threads)
-                _check(name, number, apart[name][here, : 1 if base.lower_bound else None])
+        elif measured is not None:
+            every[whole] = next(measured)
+        else:
+            every[whole] = window_figures(number, window, base, others, save=save, threads=threads)
         if kept is not None and earlier is None:
             kept.note(number, every[whole])
         begin += len(window.scored)
@@ -196,7 +184,36 @@ def divergence(
             first = next(iter(apart.values()), None)
             progress(number + 1, len(windows), 0.0 if first is None else float(first[:begin, KL].mean()))
     where = [(np.full(len(each.scored), i), each.scored) for i, each in enumerate(windows)]
+    of_base = every[:, :OWN]
     return Predictions(of_base, own, apart, *(np.concatenate(each) for each in zip(*where, strict=True)))
+
+
+def window_figures(
+    number: int, window: Window, base: Base, others: Mapping[str, Logits], *, save: Save | None = None,
+    threads: int = 1,
+) -> Doubles:  # fmt: skip
+    """Figures of a window's predictions, float64 (n, `columns`): the base's, and of each model its own and how far they
+    are apart. number: that the window has among all. Raises as `divergence` does.
+    """
+    found = np.empty((len(window.scored), columns(len(others))))
+    for start, stop in spans(len(window.scored), _step(base)):
+        targets, here = window.targets[start:stop], found[start:stop]
+        expected = base.rows(number, start, stop, targets, threads)
+        here[:, :OWN] = expected.values
+        _check("the base", number, expected.values)
+        if save is not None:
+            save(number, start, stop, expected)
+        for i, (name, model) in enumerate(others.items()):
+            logits = model.logits(number, start, stop)
+            if logits.shape[1] != base.vocabulary:
+                sizes = f"{base.vocabulary} tokens, {name} one of {logits.shape[1]}"
+                raise OptionError(f"the base has a vocabulary of {sizes}; they have to be equal")
+            got = row_figures(logits, targets, threads)
+            _check(name, number, got.values)
+            apart = base.compare(expected, got, threads)
+            _check(name, number, apart[:, : 1 if base.lower_bound else None])
+            here[:, columns(i) : columns(i + 1)] = np.concatenate((got.values, apart), axis=1)
+    return found
 
 
 def columns(models: int) -> int:

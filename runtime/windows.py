@@ -58,3 +58,14 @@ def batched(given: Iterable[Window], tokens: int) -> Iterator[list[Window]]:
         group.append(window)
     if group:
         yield group
+
+
+def grouped_alike(windows: Sequence[Window], sizes: Iterable[int]) -> Iterator[Sequence[Window]]:
+    """The windows in parts as small as they can be for `batched` to make the same groups of a part's windows as of
+    these windows among all, whichever of `sizes` it is called with.
+    """
+    ends = [set(np.cumsum([len(group) for group in batched(windows, size)]).tolist()) for size in sizes]
+    begin = 0
+    for end in sorted(set.intersection(*ends)):
+        yield windows[begin:end]
+        begin = end

@@ -1,7 +1,8 @@
 """How far files' predictions on texts are from those of a base, usually the model they were quantized from."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,18 @@ from quants.errors import OptionError
 
 from ..files.atomic import NOTHING, Reads
 from ..model import Model, opened
+from ..writing.executors import leaves_process
 from .base_saving import Both, Writer, adding, base_writer, saving_to
 from .divergence_figures import file_divergence
 from .divergence_report import DivergenceReport
+from .divergence_tasks import figures_elsewhere, told_of
 from .perplexity import Progress, tokens_at_once
-from .reading import Reading, check_tokens, check_vocabulary, texts_read
+from .reading import Reading, check_tokens, check_vocabulary, stored_base, texts_read
 from .record import Record, recorded
 from .texts import Texts, default_texts, texts_named
 
 if TYPE_CHECKING:
+    from runtime.arrays import Doubles
     from runtime.divergence import Base, Predictions, StoredBase
     from runtime.precision import Precision
 
@@ -33,7 +37,7 @@ def divergence(
     threads: int | None = None, round_activations: bool = False, precision: str = "float32",
     save_base: PathLike | None = None, top_k: int | None = None, with_output: bool = False,
     base_model: PathLike | Model | None = None, record: PathLike | None = None, keep_record: bool = False,
-    overwrite: bool = False, progress: Progress | None = None,
+    overwrite: bool = False, executor: Executor | None = None, progress: Progress | None = None,
 ) -> DivergenceReport:  # fmt: skip
     """KL divergence of files' predictions from a base's, in nats, with all that llama-perplexity says of it and more.
 
@@ -47,6 +51,8 @@ def divergence(
     tokens alone; with_output: and the output matrix), else in llama.cpp's form; overwrite: replace a file that is
     there. record: note each window's figures in this file, and go on from it (with the base that is saved, too) where
     an earlier run was killed; it goes in the end, or with keep_record stays, for who has yet to write the report.
+    executor: whose workers, other processes, run the windows instead, with so many threads each, one if not given; the
+    figures are the same to the last bit.
     progress: called after each window with (windows done, windows in all, mean divergence of the first file so far).
     Raises FileError, ModelError, VocabularyError, and OptionError for too short a text, for files whose vocabularies
     differ from the base's and for a stored base of another text or window.
@@ -64,11 +70,14 @@ def divergence(
     files = [opened(each) for each in others]
     stored = None
     if not isinstance(base, Model):
-        stored = _stored(as_path(base, "the base"), base_model, files, chunks, threads)
+        stored = stored_base(as_path(base, "the base"), base_model, files, chunks, threads)
     if not others and (stored is not None or save_base is None):
         raise OptionError("there is nothing to compare with the base", "name one file or more behind it")
     if saving is not None and stored is not None and (saving.own_form or isinstance(stored, SavedBase)):
         raise OptionError(f"{base} is a saved base already", "name the model that it is of to save another")
+    away = executor if leaves_process(executor) else None
+    if away is not None and saving is not None:
+        raise OptionError("a base is saved by the process that runs it, not by workers", "leave the executor out")
     source = None if stored is not None else opened(base)
     model = files[0] if source is None else source
     reading = _reading(model, files, text, chat, n_ctx, chunks, stored)
@@ -91,8 +100,14 @@ def divergence(
         if saving is not None:
             written = base_writer(saving, kept, from_, model, reading, chosen, read, reads, threads)
             writer = stack.enter_context(written)
+        measured: Iterator[Doubles] | None = None
+        if away is not None:
+            numbers = [n for n in range(len(reading.windows)) if kept is None or kept.earlier(n) is None]
+            told = told_of(source or Path(str(base)), base_model, dict(zip(names, files, strict=True)), chunks, threads,
+                           chosen)  # fmt: skip
+            measured = stack.enter_context(closing(figures_elsewhere(away, told, reading.windows, numbers)))
         found = measure(
-            reading.windows, from_, models, progress=progress, threads=thread_count(threads),
+            reading.windows, from_, models, progress=progress, threads=thread_count(threads), measured=measured,
             save=None if writer is None else adding(writer, from_),
             kept=kept if kept is None or writer is None else Both(kept, writer),
         )  # fmt: skip
@@ -131,25 +146,6 @@ def _names(files: Sequence[Model]) -> list[str]:
             name, count = f"{file.path} ({count})", count + 1
         names.append(name)
     return names
-
-
-def _stored(
-    path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
-) -> "StoredBase | SavedBase | None":
-    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text.
-
-    None where the file is none, of which `opened` says what is wrong.
-    """
-    from .base_reading import open_base
-    from .bases import is_base
-    from .llama_cpp_bases import is_llama_cpp_base, open_llama_cpp_base
-
-    if is_base(path):
-        saved = open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
-        return saved.first(chunks)
-    if base_model is not None:
-        raise OptionError(f"{path} is no base of our own: it needs no output matrix", "leave base_model out")
-    return open_llama_cpp_base(path) if is_llama_cpp_base(path) else None
 
 
 def _reading(

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quants.arguments import PathLike, as_count
+from quants.arguments import PathLike, as_count, thread_count
 from quants.errors import OptionError
 from quants.spelling import quote
 
@@ -82,6 +83,25 @@ def check_tokens(model: Model, other: Model, texts: Iterable[PathLike]) -> None:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else list(value)
+
+
+def stored_base(
+    path: Path, base_model: PathLike | Model | None, others: Sequence[Model], chunks: int | None, threads: int | None
+) -> "StoredBase | SavedBase | None":
+    """A base that an earlier run kept, one of our own on its first `chunks` windows of each text.
+
+    None where the file is none, of which `opened` says what is wrong.
+    """
+    from .base_reading import open_base
+    from .bases import is_base
+    from .llama_cpp_bases import is_llama_cpp_base, open_llama_cpp_base
+
+    if is_base(path):
+        saved = open_base(path, base_model=base_model, others=others, threads=thread_count(threads))
+        return saved.first(chunks)
+    if base_model is not None:
+        raise OptionError(f"{path} is no base of our own: it needs no output matrix", "leave base_model out")
+    return open_llama_cpp_base(path) if is_llama_cpp_base(path) else None
 
 
 def texts_read(

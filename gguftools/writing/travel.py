@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -169,6 +169,13 @@ def _job(packed: bytes) -> Job:
 def tensors_of(description: bytes) -> Tensors:
     """The tensors of a Source, opened in this process once. Raises FileError where its files are not what they were."""
     reopen, states = pickle.loads(description)
+    check_states(states)
+    found: Tensors = reopen()
+    return found
+
+
+def check_states(states: Iterable[tuple[str, int, int]]) -> None:
+    """Raise FileError where a file is not what it was for the process that told of it. See `Source.states`."""
     for name, size, changed in states:
         state = state_of(located(name))
         if state == NO_FILE:
@@ -176,8 +183,6 @@ def tensors_of(description: bytes) -> Tensors:
             raise FileError(f"{name} cannot be read by a worker: it is not there", hint)
         if state[2:] != (size, changed):
             raise FileError(f"{name} was changed while it was read, or is another file for a worker", "run it again")
-    found: Tensors = reopen()
-    return found
 
 
 def encoded_pieces(

@@ -1,5 +1,6 @@
 """Importance and divergence measured by workers: the figures of one thread to the last bit, whoever was lost."""
 
+import json
 import os
 import random
 import shutil
@@ -7,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ import pytest
 
 import gguftools
 from gguftools.files.gguf.reader import open_gguf
-from gguftools.measurement import importance
+from gguftools.measurement import divergence_tasks, importance
 from gguftools.writing import executors
 from quants.errors import FileError, GgufToolsError, ModelError, OptionError
 from runtime.importance import Importance, add_sums
+from runtime.windows import Window, batched, grouped_alike
 
 from ...conftest import ROOT
 from ..elsewhere import Elsewhere
@@ -235,3 +238,118 @@ def test_workers_that_compute_otherwise_are_refused(files: dict[str, Path], monk
     importance._opened.cache_clear()
     with pytest.raises(OptionError, match="a worker computes products in float32, this process in 16-bit integers"):
         gguftools.imatrix(files["F16"], TEXT, executor=Elsewhere(), **WINDOWS)
+
+
+READ: dict[str, Any] = {"text": TEXT, "n_ctx": 64, "chunks": 70}
+
+
+def plain(report: Any) -> dict[str, Any]:
+    """Figures as they are, none of which may be NaN."""
+    return dict(report.as_dict())
+
+
+def test_workers_find_the_divergence_of_one_thread(pool: ProcessPoolExecutor, files: dict[str, Path]) -> None:
+    seen: list[tuple[int, int, float]] = []
+    chosen = files["F16"], files["Q4_K_M"], files["Q4_0"]
+    one = gguftools.divergence(*chosen, threads=1, **READ)
+    many = gguftools.divergence(*chosen, executor=pool, progress=lambda *told: seen.append(told), **READ)
+    assert plain(many) == plain(one)
+    assert [done for done, *_ in seen] == list(range(1, 71))
+    assert seen[-1][2] == one.files[0].kl_divergence["mean"]
+
+
+@pytest.mark.parametrize("name", ["base.kld", "base.gguf"])
+def test_workers_measure_from_a_base_that_was_kept(name: str, files: dict[str, Path], tmp_path: Path) -> None:
+    gguftools.divergence(files["F16"], save_base=tmp_path / name, **READ)
+    kept = {} if name == "base.kld" else {"base_model": files["F16"]}
+    options: dict[str, Any] = {"chunks": 40, **kept}
+    one = gguftools.divergence(tmp_path / name, files["Q4_0"], threads=1, **options)
+    many = gguftools.divergence(tmp_path / name, files["Q4_0"], executor=Elsewhere(), **options)
+    assert plain(many) == plain(one)
+
+
+def test_answers_of_conversations_go_to_workers(files: dict[str, Path], tmp_path: Path) -> None:
+    """Windows of any length, whose predictions begin anywhere."""
+    lines = TEXT.read_text().splitlines()[:60]
+    talks = [
+        {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b * (1 + i % 3)}]}
+        for i, (a, b) in enumerate(pairwise([line for line in lines if len(line) > 30]))
+    ]
+    text = tmp_path / "talks.jsonl"
+    text.write_text("\n".join(map(json.dumps, talks)))
+    chosen = files["F16"], files["Q4_0"]
+    options: dict[str, Any] = {"text": text, "chat": True, "n_ctx": 256}
+    models = [gguftools.open(path) for path in chosen]
+    for model in models:
+        model.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    one = gguftools.divergence(*models, threads=1, **options)
+    many = gguftools.divergence(*models, executor=Elsewhere(), **options)
+    assert one.texts[0].windows > 3
+    assert plain(many) == plain(one)
+
+
+def test_tasks_of_a_divergence_are_small(files: dict[str, Path]) -> None:
+    executor = Elsewhere()
+    gguftools.divergence(files["F16"], files["Q4_0"], executor=executor, text=TEXT, n_ctx=512, chunks=8)
+    assert len(executor.sizes) == 2
+    assert max(executor.sizes) < 40_000
+
+
+def test_a_killed_divergence_goes_on(pool: ProcessPoolExecutor, files: dict[str, Path], tmp_path: Path) -> None:
+    """From windows that workers measured, whoever goes on."""
+
+    def killed(done: int, *_: object) -> None:
+        if done == 40:
+            raise Killed
+
+    chosen = files["F16"], files["Q4_0"]
+    whole = gguftools.divergence(*chosen, **READ)
+    for first, second in ((pool, None), (None, pool)):
+        with pytest.raises(Killed):
+            gguftools.divergence(*chosen, record=tmp_path / "record", executor=first, progress=killed, **READ)
+        lines = (tmp_path / "record").read_bytes().count(b"\n")
+        assert lines == 41
+        again = gguftools.divergence(*chosen, record=tmp_path / "record", executor=second, **READ)
+        assert plain(again) == plain(whole)
+        assert not (tmp_path / "record").exists()
+
+
+def test_what_a_worker_finds_wrong_in_predictions_is_the_same_line(
+    pool: ProcessPoolExecutor, files: dict[str, Path], tmp_path: Path
+) -> None:
+    model = damaged(files["F16"], tmp_path / "damaged.gguf", "output.weight")
+    here, there = (
+        refusal(lambda each=each: gguftools.divergence(files["F16"], model, executor=each, **READ))
+        for each in (None, pool)
+    )
+    assert here == there
+    assert "damaged.gguf: logits of window 1 are not finite" in here[1]
+
+
+def test_what_workers_cannot_do(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a base is saved by the process that runs it, not by workers"):
+        gguftools.divergence(files["F16"], files["Q4_0"], save_base=tmp_path / "b.gguf", executor=Elsewhere(), **READ)
+    changed = gguftools.open(files["Q4_0"])
+    changed.tensors["blk.0.attn_q.weight"] = changed.tensors["blk.0.attn_q.weight"].float32() * 2
+    with pytest.raises(OptionError, match="a model that only this process has"):
+        gguftools.divergence(files["F16"], changed, executor=Elsewhere(), **READ)
+    base = tmp_path / "base.kld"
+    gguftools.divergence(files["F16"], save_base=base, **READ)
+    told = divergence_tasks.told_of(base, None, {"b": gguftools.open(files["Q4_0"])}, None, None, "float32")
+    os.utime(base, ns=(1, 1))
+    assert isinstance(told.base, divergence_tasks._Kept)
+    with pytest.raises(FileError, match="was changed while it was read, or is another file for a worker"):
+        told.base.open()
+
+
+def test_windows_are_sent_in_the_groups_that_one_process_makes() -> None:
+    scored = np.arange(8, 15)
+    windows = [Window(np.arange(length), scored, scored + 1) for length in [16] * 7 + [20] * 4]
+    for sizes in ([32], [48], [32, 48], [1]):
+        parts = list(grouped_alike(windows, sizes))
+        assert [len(part) for part in parts] == {
+            (32,): [2, 2, 2, 1, 1, 1, 1, 1], (48,): [3, 3, 1, 2, 2], (32, 48): [6, 1, 2, 2], (1,): [1] * 11
+        }[tuple(sizes)]  # fmt: skip
+        for size in sizes:
+            apart = [len(group) for part in parts for group in batched(part, size)]
+            assert apart == [len(group) for group in batched(windows, size)]

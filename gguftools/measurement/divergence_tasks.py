@@ -1,0 +1,173 @@
+"""Windows of a divergence as tasks for workers, each of which opens the base and all files once.
+
+A task holds token ids of the windows that a model runs together, and says which of all these are. What comes back are
+a few numbers for each prediction.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from pickle import dumps, loads
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.arguments import PathLike
+
+from ..files.locks import state_of
+from ..model import Model, opened
+from ..writing.travel import check_states, tensors_of
+from .perplexity import tokens_at_once
+from .reading import stored_base
+from .workers import Runnable, description, in_turn, runnable
+
+if TYPE_CHECKING:
+    from runtime.divergence import Base, RunningLogits
+    from runtime.model import Model as RunningModel
+    from runtime.precision import Precision
+    from runtime.windows import Window
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A base that an earlier run kept, as workers are told of it. state: its path, bytes and time of change (ns).
+    base_model, others: how tensors are read among which its output matrix may be.
+    """
+
+    state: tuple[str, int, int]
+    base_model: bytes | None
+    others: tuple[bytes, ...]
+    chunks: int | None
+    threads: int
+
+    def open(self) -> "Base":
+        """Raises FileError where the file is another one for this worker, and as `open_base` does."""
+        check_states([self.state])
+        matrix = None if self.base_model is None else Model({}, tensors_of(self.base_model))
+        others = [Model({}, tensors_of(each)) for each in self.others]
+        return stored_base(Path(self.state[0]), matrix, others, self.chunks, self.threads)  # type: ignore[return-value]
+
+
+class _Running(NamedTuple):
+    """A model that is measured. at_once: tokens of windows that run together."""
+
+    model: Runnable
+    at_once: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What all tasks have in common: the base, and by their names the files that are compared with it."""
+
+    base: _Running | _Kept
+    files: Mapping[str, _Running]
+
+    @property
+    def at_once(self) -> set[int]:
+        every = (self.base, *self.files.values())
+        return {each.at_once for each in every if isinstance(each, _Running)}
+
+
+class _Task(NamedTuple):
+    """Windows, of which the first has this number among all. windows: inputs, scored, targets. told: a pickled Told."""
+
+    told: bytes
+    number: int
+    windows: tuple[tuple[Ints, Ints, Ints], ...]
+
+
+def told_of(
+    base: Path | Model, base_model: PathLike | Model | None, files: Mapping[str, Model], chunks: int | None,
+    threads: int | None, precision: "Precision",
+) -> Told:  # fmt: skip
+    """What workers are told. base: a model, or the path of one that an earlier run kept, with base_model.
+
+    Raises OptionError as `runnable` does.
+    """
+
+    def running(model: Model) -> _Running:
+        return _Running(runnable(model, threads, precision), tokens_at_once(model))
+
+    told = {name: running(file) for name, file in files.items()}
+    if isinstance(base, Model):
+        return Told(running(base), told)
+    path = base.absolute()
+    matrix = None if base_model is None else description(opened(base_model))
+    others = tuple(each.model.source for each in told.values())
+    return Told(_Kept((str(path), *state_of(path)[2:]), matrix, others, chunks, threads or 1), told)
+
+
+def figures_elsewhere(
+    executor: Executor, told: Told, windows: Sequence["Window"], numbers: Sequence[int]
+) -> Generator[Doubles, None, None]:
+    """`window_figures` of the windows of these numbers, in their order, as workers find them."""
+    for _, found in in_turn(executor, _figures_of, _tasks(told, windows, numbers)):
+        yield from found
+
+
+def _tasks(told: Told, windows: Sequence["Window"], numbers: Sequence[int]) -> Iterator[_Task]:
+    """Tasks of windows that one process, too, would run together."""
+    from runtime.windows import grouped_alike
+
+    packed = dumps(told)
+    gaps = np.flatnonzero(np.diff(numbers) != 1) + 1
+    for run in np.split(np.asarray(numbers, np.int64), gaps):
+        following = [windows[number] for number in run]
+        number = int(run[0]) if len(run) else 0
+        for part in grouped_alike(following, told.at_once):
+            yield _Task(packed, number, tuple(map(_packed, part)))
+            number += len(part)
+
+
+def _packed(window: "Window") -> tuple[Ints, Ints, Ints]:
+    return window.inputs.astype(np.int32), window.scored.astype(np.int32), window.targets.astype(np.int32)
+
+
+def _figures_of(task: _Task) -> list[Doubles]:
+    """What a worker does."""
+    from runtime.divergence import RunningLogits, window_figures
+    from runtime.head import output_of
+    from runtime.windows import Window
+
+    with _OPENING:
+        told = _opened(task.told)
+    wide = np.int64
+    windows = [Window(ids.astype(wide), scored.astype(wide), right.astype(wide)) for ids, scored, right in task.windows]
+
+    def running(net: "RunningModel", at_once: int) -> "RunningLogits":
+        return RunningLogits(net.lazy_logits, windows, at_once, output_of(net.network), task.number)
+
+    models = {name: running(*model) for name, model in told.models.items()}
+    base = running(*told.base) if isinstance(told.base, tuple) else told.base
+    return [
+        window_figures(task.number + i, window, base, models, threads=told.threads) for i, window in enumerate(windows)
+    ]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a worker has opened: models, and how many tokens of windows run together."""
+
+    base: "Base | tuple[RunningModel, int]"
+    models: dict[str, "tuple[RunningModel, int]"]
+    threads: int
+
+
+_OPENING = Lock()  # tasks may come in threads of one worker
+
+
+@lru_cache(maxsize=1)
+def _opened(packed: bytes) -> _Opened:
+    told: Told = loads(packed)
+    models = {name: (each.model.open(), each.at_once) for name, each in told.files.items()}
+    if isinstance(told.base, _Running):
+        threads = told.base.model.threads
+        return _Opened((told.base.model.open(), told.base.at_once), models, threads)
+    return _Opened(told.base.open(), models, told.base.threads)
