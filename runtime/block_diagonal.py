@@ -57,6 +57,10 @@ class BlockDiagonal:
             found += float(np.einsum("ij,ij->", reached, right[:, here], dtype=np.float64))
         return found
 
+    def times(self, rows: Floats) -> Floats:
+        """rows (n, width) @ M in float32."""
+        return np.concatenate([rows[:, here] @ block for here, block in self.single().columns()], axis=1)
+
     def whole(self) -> Doubles:
         """float64 (width, width)."""
         found = np.zeros((len(self), len(self)))

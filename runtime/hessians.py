@@ -21,10 +21,14 @@ TILE = 128  # columns that one thread sums; the same however many threads there 
 class Products:
     """The sum of x x^T over `count` inputs: of columns that stand together, float32 (columns, columns) each, of which
     the upper right is kept up.
+
+    drifts: the sum of (y - x) x^T, float32 likewise, y what x is in a model that is aimed at, over `compared` of them.
     """
 
     uppers: tuple[Floats, ...]
     count: int = 0
+    drifts: tuple[Floats, ...] = ()
+    compared: int = 0
 
     @classmethod
     def of(cls, width: int, columns: int) -> "Products":
@@ -50,6 +54,25 @@ class Products:
             begin += len(upper)
         self.count += len(x)
 
+    def compare(self, x: Floats, y: Floats, threads: int) -> None:
+        """Add how far inputs x (n, width) are from those that are aimed at."""
+        self.drifts, begin, away = self.drifts or tuple(map(np.zeros_like, self.uppers)), 0, y - x
+        for drift in self.drifts:
+            here = slice(begin, begin + len(drift))
+
+            def add(start: int, stop: int, drift: Floats = drift, here: slice = here) -> None:
+                drift[start:stop] += away[:, here][:, start:stop].T @ x[:, here]
+
+            parallel(add, spans(len(drift), TILE), threads)
+            begin = here.stop
+        self.compared += len(x)
+
+    def drift(self) -> BlockDiagonal | None:
+        """The mean of (y - x) x^T; None where not all inputs were compared."""
+        if not self.drifts or self.compared != self.count:
+            return None
+        return BlockDiagonal(tuple(drift / np.float32(self.count) for drift in self.drifts))
+
     def matrix(self) -> BlockDiagonal:
         """The mean."""
         blocks = []
@@ -61,16 +84,45 @@ class Products:
 
 
 @dataclass
+class Inputs:
+    """The inputs of products in a run that another is compared with, in their order; not those of experts, which see
+    other tokens there. By name of the weight and first row of those that make values, -1 for all of it.
+    """
+
+    of: dict[tuple[str, int], list[Floats]] = field(default_factory=dict)
+    _last: tuple[Floats, Floats] | None = None
+
+    def observe(self, name: str, x: Floats, expert: int = 0, experts: int = 1) -> None:
+        """Keep the inputs x (n, width) of the weight `name`."""
+        if experts > 1:
+            return
+        if self._last is None or self._last[0] is not x:
+            self._last = x, np.array(x, np.float32)
+        self.of.setdefault((name, -1), []).append(self._last[1])
+
+    def observe_values(self, name: str, first_row: int, mixed: Floats) -> None:
+        """Keep inputs (n, width) as attention mixes them."""
+        self.of.setdefault((name, first_row), []).append(mixed.copy())
+
+    def following(self, name: str, first_row: int, like: Floats) -> Floats | None:
+        """What stands where the other run has `like`; None where there is nothing of its shape."""
+        kept = self.of.get((name, first_row))
+        found = kept.pop(0) if kept else None
+        return found if found is not None and found.shape == like.shape else None
+
+
+@dataclass
 class Hessians:
     """Collects while layers run; `observe` and `observe_values` are handed to their passes.
 
     of: by name of the weight and expert. values: by name of the weight and first row of those that make values, which
     count instead of what `of` has for these rows. Weights of one input share what is collected of it. columns: that are
-    seen together at most.
+    seen together at most. aims: inputs of the same tokens in a model that is aimed at.
     """
 
     threads: int = 1
     columns: int = 1 << 30
+    aims: Inputs | None = None
     of: dict[tuple[str, int], Products] = field(default_factory=dict)
     experts: dict[str, int] = field(default_factory=dict)
     values: dict[tuple[str, int], Products] = field(default_factory=dict)
@@ -86,7 +138,7 @@ class Hessians:
                 return
         if mine is None:
             mine = self.of[name, expert] = Products.of(x.shape[1], self.columns)
-        mine.add(np.ascontiguousarray(x, np.float32), self.threads)
+        self._add(mine, np.ascontiguousarray(x, np.float32), name, -1)
         self._last = x, mine
 
     def observe_values(self, name: str, first_row: int, mixed: Floats) -> None:
@@ -94,7 +146,13 @@ class Hessians:
         key = name, first_row
         if key not in self.values:
             self.values[key] = Products.of(mixed.shape[1], self.columns)
-        self.values[key].add(mixed, self.threads)
+        self._add(self.values[key], mixed, name, first_row)
+
+    def _add(self, products: Products, x: Floats, name: str, first_row: int) -> None:
+        products.add(x, self.threads)
+        y = self.aims.following(name, first_row, x) if self.aims is not None else None
+        if y is not None:
+            products.compare(x, y, self.threads)
 
     def pieces(self, name: str, rows: int) -> list[tuple[int, int, Products]]:
         """(first row, end row, what their inputs are like) for all of a weight's rows; empty for one never seen."""

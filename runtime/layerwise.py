@@ -18,7 +18,7 @@ from .kernels.blas import one_thread
 from .layer import Layer, Pass
 
 if TYPE_CHECKING:
-    from .hessians import Hessians
+    from .hessians import Hessians, Inputs
     from .model import Model
 
 
@@ -53,7 +53,21 @@ def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
     advance(map(replace, batches), layer, watched)
 
 
-def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | None" = None) -> None:
+def watch_beside(batches: Iterable[Batch], aims: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
+    """Collect the inputs of a layer's products, and how far they are from those that `aims` has.
+
+    aims: the same windows in another model, which go through the layer.
+    """
+    from .hessians import Inputs
+
+    for batch, aim in zip(batches, aims, strict=True):
+        watched.aims = Inputs()
+        advance([aim], layer, watched.aims)
+        watch([batch], layer, watched)
+    watched.aims = None
+
+
+def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs | None" = None) -> None:
     """Go through a layer. watched: collects the inputs of its products on the way."""
     for batch in batches:
         forward = batch.forward

@@ -12,9 +12,10 @@ from quants import Tensor
 DEFAULT_MEMORY = 8_000_000_000
 LEAST = 256  # columns that always stand together: blocks of all formats fit
 AT_ONCE = 2  # triangles that are found at a time, however many threads there are
-# Bytes for each number of a matrix: sums over inputs and over those held back; while a weight is encoded, their means
-# and a triangle for each damping; of experts the mean of all, too; while triangles are found, each of them.
-SUMS, OWN, EXPERTS, TRIANGLE = 2 * 4, 2 * 8 + 3 * 4, 8, 28
+# Bytes for each number of a matrix: sums over inputs and over those held back, and of both, but for experts, how far
+# they drifted; while a weight is encoded, their means, a triangle for each damping, and a correction; of experts the
+# mean of all instead; while triangles are found, each of them.
+SUMS, DRIFTS, OWN, TRIANGLE = 2 * 4, 2 * 4, 2 * 8 + 2 * 4 + 3 * 4 + 4, 28
 
 
 def columns_within(memory: int, tensors: Iterable[Tensor]) -> int:
@@ -27,9 +28,8 @@ def columns_within(memory: int, tensors: Iterable[Tensor]) -> int:
 
     def needed(columns: int) -> int:
         numbers = [(experts, width * min(columns, width)) for experts, width in inputs]
-        sums = sum(experts * count for experts, count in numbers)
-        work = max(count * (OWN + EXPERTS * (experts > 1)) for experts, count in numbers)
-        return SUMS * sums + work + AT_ONCE * TRIANGLE * columns * columns
+        sums = sum(experts * count * (SUMS + DRIFTS * (experts == 1)) for experts, count in numbers)
+        return sums + OWN * max(count for _, count in numbers) + AT_ONCE * TRIANGLE * columns * columns
 
     for parts in range(1, -(-widest // LEAST)):
         columns = -(-widest // parts)

@@ -27,31 +27,39 @@ Encode = Callable[[Floats], Raw]
 DAMPINGS = (0.03, 0.1, 0.5)  # of the median of the Hessian's diagonal
 TRIED_ROWS = 192  # that are encoded in every way
 SPAN = 64  # rows that a thread encodes at once, the same however many threads there are
+AIM = 0.25  # the share of what inputs lost that rows make up for: each layer does, so that all would do too much
 FEW = 2.0  # inputs for each column, below which an expert's matrix is drawn towards that of all
 
 
 class Piece(NamedTuple):
-    """Rows of a weight that share inputs. found, held: mean of x x^T of the inputs, and of those held back."""
+    """Rows of a weight that share inputs. found, held: mean of x x^T of the inputs, and of those held back.
+
+    drift, held_drift: of both the mean of (y - x) x^T, y the original model's; None where that is not known.
+    """
 
     start: int
     stop: int
     found: "BlockDiagonal"
     held: "BlockDiagonal"
+    drift: "BlockDiagonal | None" = None
+    held_drift: "BlockDiagonal | None" = None
 
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are encoded. damping: of error feedback; None without it."""
+    """How rows are encoded. damping, factors: of error feedback, of blocks of columns; none without it."""
 
     name: str
     encode: Encode
     damping: float | None = None
+    factors: Sequence[Floats] = ()
 
 
 @dataclass(frozen=True)
 class Chosen:
     """What came of a weight. error, error_before: of the output on inputs held back, relative to the output, squared;
-    before: as it would be without texts but for importance weights.
+    before: as it would be without texts but for importance weights. aimed: whether the rows make up for a part of what
+    their inputs lost in earlier layers, which `error` leaves out.
     """
 
     raw: Raw
@@ -59,9 +67,11 @@ class Chosen:
     damping: float | None
     error: float
     error_before: float
+    aimed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return {"method": self.method, "damping": self.damping, "error": self.error, "error_before": self.error_before}
+        errors = {"error": self.error, "error_before": self.error_before}
+        return {"method": self.method, "damping": self.damping, "aimed": self.aimed, **errors}
 
 
 def pieces_of(
@@ -86,7 +96,10 @@ def pieces_of(
             few = FEW * width
             own = weighted_sum([(own, count / (count + few)), (everyone, few / (count + few))])
         other = judged.get((start, stop))
-        yield Piece(start, stop, own, other.matrix() if other is not None and other.count else own)
+        if other is None or not other.count:
+            yield Piece(start, stop, own, own)
+        else:
+            yield Piece(start, stop, own, other.matrix(), products.drift(), other.drift())
 
 
 def loss(difference: Floats, matrix: "BlockDiagonal") -> float:
@@ -115,7 +128,7 @@ def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str,
     parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
         own = [factors[damping, at] for at in range(len(found.blocks))]
-        tried.append(Way("feedback", partial(_encode_by_columns, form, own, weights), damping))
+        tried.append(Way("feedback", partial(_encode_by_columns, form, own, weights), damping, own))
     return tried
 
 
@@ -140,26 +153,65 @@ def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_na
     with one_thread():  # the same bytes however many threads there are
         candidates = ways(form, piece.found, before, before_name, threads)
     held, parts = piece.held.single(), spans(len(some), SPAN)
-    found = np.zeros((len(candidates) + 1, len(parts)))  # the last: all rows lost
 
-    def attempt(start: int, stop: int) -> None:
-        for i in range(start, stop):
-            way, part = divmod(i, len(parts))
-            rows = some[slice(*parts[part])]
-            values = form.decode(candidates[way].encode(rows)) if way < len(candidates) else np.float32(0)
-            found[way, part] = loss(values - rows, held)
+    def errors(encoders: Sequence[Encode | None], pull: Floats | None = None) -> list[float]:
+        """Of the output, for each encoder; None loses all. pull: what rows are drawn towards, (rows, width)."""
+        found = np.zeros((len(encoders), len(parts)))
 
-    parallel(attempt, spans(found.size, 1), threads)
-    *losses, whole = found.sum(axis=1).tolist()
+        def attempt(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                way, part = divmod(i, len(parts))
+                here, encode = slice(*parts[part]), encoders[way]
+                lost = (np.float32(0) if encode is None else form.decode(encode(some[here]))) - some[here]
+                found[way, part] = loss(lost, held)
+                if pull is not None:
+                    found[way, part] -= 2 * float(np.einsum("ij,ij->", pull[here], lost, dtype=np.float64))
+
+        parallel(attempt, spans(found.size, 1), threads)
+        sums: list[float] = found.sum(axis=1).tolist()
+        return sums
+
+    *losses, whole = errors([*(way.encode for way in candidates), None])
     best = candidates[losses.index(min(losses))]
+    encode, aimed = best.encode, False
+    if best.factors and piece.drift is not None and piece.held_drift is not None:
+        towards = partial(_aimed, best.encode, correction(piece.drift, best.factors, threads))
+        with_aim, without = errors([towards, best.encode], AIM * piece.held_drift.times(some))
+        if with_aim < without:
+            encode, aimed = towards, True
     raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
 
-    def encode(start: int, stop: int) -> None:
-        raw[start:stop] = best.encode(np.ascontiguousarray(values[start:stop]))
+    def write(start: int, stop: int) -> None:
+        raw[start:stop] = encode(np.ascontiguousarray(values[start:stop]))
 
-    parallel(encode, spans(len(values), SPAN), threads)
+    parallel(write, spans(len(values), SPAN), threads)
     whole = whole or 1.0
-    return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole)
+    return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole, aimed)
+
+
+def _aimed(encode: Encode, change: "BlockDiagonal", rows: Floats) -> Raw:
+    return encode(rows + change.times(rows))
+
+
+def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) -> "BlockDiagonal":
+    """What rows W change by, W C, so that with inputs x they give a part of what W gives with the original's inputs y.
+
+    Of all rows V those with V = W + W (y - x) x^T (x x^T)^-1 come nearest to W y with V x; of that change the share AIM
+    is taken. factors: of the damped inverse, for blocks of columns (see `quants.feedback.upper_factor`).
+    """
+    from runtime.block_diagonal import BlockDiagonal
+    from runtime.kernels.threads import parallel, spans
+
+    blocks = []
+    for (_, own), factor in zip(drift.columns(), factors, strict=True):
+        block = own.astype(np.float32)
+
+        def solve(start: int, stop: int, factor: Floats = factor, block: Floats = block) -> None:
+            block[start:stop] = np.float32(AIM) * (block[start:stop] @ factor.T @ factor)
+
+        parallel(solve, spans(len(block), SPAN), threads)
+        blocks.append(block)
+    return BlockDiagonal(tuple(blocks))
 
 
 def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
@@ -171,4 +223,5 @@ def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:
     dampings = [chosen.damping for _, chosen in parts if chosen.method == usual]
     raw = np.concatenate([chosen.raw for _, chosen in parts])
     error, before = np.average(errors, axis=0, weights=rows)
-    return Chosen(raw, usual, dampings[0], float(error), float(before))
+    aimed = any(chosen.aimed for _, chosen in parts)
+    return Chosen(raw, usual, dampings[0], float(error), float(before), aimed)

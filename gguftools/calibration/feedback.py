@@ -1,12 +1,14 @@
 """Encode a model's weights with error feedback, one layer after another.
 
 Each layer is run on what the layers before it, already encoded, make of the calibration texts: its weights are fitted
-to the inputs that they will have. Then it is encoded, and the texts go through it.
+to the inputs that they will have, and, in part, to make up for what these have lost already: the texts go through the
+original's layers, too. Then it is encoded, and the texts go through it.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,15 +84,18 @@ class _Work:
         if self._wants(EMBEDDING) and HEAD in self.net.tensors:
             self._encode_embedding(layers[0])
         fitted, held = self._begin(self.windows.fitted), self._begin(self.windows.held)
+        aims = [self._begin(ids, as_it_was=True) for ids in (self.windows.fitted, self.windows.held)]
         for layer in layers:
             self._tell(layer.prefix.rstrip("."))
             names = [tensor.name for tensor in layer.tensors.values() if tensor.name in self.items]
             if any(map(self._wants, names)):
                 found, judged = self._hessians(names), self._hessians(names)
-                layerwise.watch(fitted, layer, found)
-                layerwise.watch(held, layer, judged)
+                layerwise.watch_beside(fitted, aims[0], layer, found)
+                layerwise.watch_beside(held, aims[1], layer, judged)
                 for name in filter(self._wants, names):
                     self._encode(name, found, judged)
+            else:
+                layerwise.advance(chain(*aims), layer)
             changed = [self.kept.tensors[name] for name in names if name in self.kept.tensors]
             encoded = layerwise.with_tensors(layer, changed)
             layerwise.advance(fitted, encoded)
@@ -115,13 +120,13 @@ class _Work:
 
         return Hessians(self.threads, columns_within(self.memory, (self.items[name].tensor for name in names)))
 
-    def _begin(self, ids: NDArray[np.int64]) -> list["Batch"]:
-        """Texts before the first layer, embedded as the output will have it."""
+    def _begin(self, ids: NDArray[np.int64], as_it_was: bool = False) -> list["Batch"]:
+        """Texts before the first layer, embedded as the output will have it, or as the model has it."""
         from runtime import layerwise
         from runtime.model import Model as RunningModel
 
         net = self.net
-        if EMBEDDING in self.kept.tensors:
+        if EMBEDDING in self.kept.tensors and not as_it_was:
             changed = {**net.tensors, EMBEDDING: self.kept.tensors[EMBEDDING]}
             net = RunningModel(net.metadata, changed, threads=self.threads)
         return layerwise.begin(net, split_evenly(ids, self.at_once))

@@ -14,7 +14,7 @@ from ..quantization.planning import Planned, Planner
 from ..writing.items import Item, Ready
 from ..writing.resume import fingerprint
 from ..writing.row_blocks import Progress
-from .choosing import DAMPINGS
+from .choosing import AIM, DAMPINGS
 from .encoded import encoded_beside
 from .feedback import encode_layers, wanted_items
 from .texts import Calibration, calibration_windows
@@ -42,7 +42,7 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
             importances.update(b"" if item.importance is None else item.importance.tobytes())
         head = {
             "gguftools": VERSION, "texts": windows.digest(), "weights": importances.hexdigest(),
-            "dampings": list(DAMPINGS), "memory": calibration.memory,
+            "dampings": list(DAMPINGS), "aim": AIM, "memory": calibration.memory,
             "sources": fingerprint(planner.origin.files, planner.origin.recorded),
         }  # fmt: skip
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:

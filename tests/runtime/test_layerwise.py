@@ -11,8 +11,8 @@ import gguftools
 from quants import Tensor
 from quants.errors import ModelError
 from quants.tensor import from_array
-from runtime import layerwise
-from runtime.hessians import Hessians
+from runtime import decoder, layerwise
+from runtime.hessians import Hessians, Inputs
 from runtime.model import Model
 
 from ..archs import checkpoints
@@ -117,6 +117,58 @@ def test_a_token_that_all_look_at_is_most_of_what_values_are() -> None:
     pieces = found.pieces("blk.0.attn_qkv.weight", 30)
     assert [(start, stop) for start, stop, _ in pieces] == [(0, 20), (20, 30)]
     assert [products.matrix().diagonal()[0] for _, _, products in pieces] == [0.25, 1]
+
+
+def test_how_far_inputs_are_from_those_aimed_at(model: Model, ids: np.ndarray) -> None:
+    """Of products that read alike and of values, in a model whose embeddings are others."""
+    name = "token_embd.weight"
+    noise = np.random.default_rng(0).standard_normal(model.tensors[name].shape).astype(np.float32)
+    values = model.tensors[name].float32()
+    changed = {**model.tensors, name: from_array(name, values + noise * values.std() / 2)}
+    other, layer, found = Model(model.metadata, changed, threads=2), model.network.layers[0], Hessians(2, 256)
+    aims, batches = (layerwise.begin(each, [ids[:2], ids[2:]]) for each in (model, other))
+    before, expected = [batch.x.copy() for batch in batches], layerwise.begin(model, [ids[:2], ids[2:]])
+    layerwise.advance(expected, layer)
+    layerwise.watch_beside(batches, aims, layer, found)
+    assert all(np.array_equal(batch.x, x) for batch, x in zip(batches, before, strict=True))
+    assert all(np.array_equal(one.x, two.x) for one, two in zip(aims, expected, strict=True))
+    seen: list[dict[str, list[np.ndarray]]] = [{}, {}]
+    for each, into in zip((model, other), seen, strict=True):
+        for batch in layerwise.begin(each, [ids]):
+            batch.forward.observe = lambda name, x, *_, into=into: into.setdefault(name, []).append(x.copy())
+            batch.forward.observe_values = lambda name, row, x, into=into: into.setdefault("mixed", []).append(x.copy())
+            decoder.through_layer(batch.forward, layer, batch.x)
+    for name, products in (
+        ("blk.0.attn_k.weight", found.of["blk.0.attn_k.weight", 0]),
+        ("blk.0.ffn_down.weight", found.of["blk.0.ffn_down.weight", 0]),
+        ("mixed", found.values["blk.0.attn_v.weight", 0]),
+    ):
+        y, x = (np.concatenate(each[name]).astype(np.float64) for each in seen)
+        drift = products.drift()
+        assert drift is not None
+        assert len(drift.blocks) == -(-x.shape[1] // 256)
+        truth = (y - x).T @ x / len(x)
+        for here, block in drift.columns():
+            assert np.allclose(block, truth[here, here], rtol=1e-3, atol=1e-4 * np.abs(truth).max())
+
+
+def test_experts_are_not_compared() -> None:
+    inputs, found, x = Inputs(), Hessians(), np.ones((4, 8), np.float32)
+    for expert in (0, 1):
+        inputs.observe("e", x, expert, 2)
+    inputs.observe("w", 2 * x)
+    inputs.observe("other", 2 * x[:3])
+    found.aims = inputs
+    found.observe("e", x.copy(), 0, 2)
+    found.observe("other", x.copy())
+    found.observe("w", x.copy())
+    assert found.of["e", 0].drift() is None
+    assert found.of["other", 0].drift() is None
+    drift = found.of["w", 0].drift()
+    assert drift is not None
+    assert np.array_equal(drift.whole(), np.ones((8, 8)))
+    found.observe("w", x.copy())  # with nothing to compare it with
+    assert found.of["w", 0].drift() is None
 
 
 def test_changed_weights_are_what_runs_on(model: Model, ids: np.ndarray) -> None:

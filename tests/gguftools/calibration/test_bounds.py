@@ -28,7 +28,7 @@ def weight(*shape: int) -> Tensor:
     [
         (DEFAULT_MEMORY, [(2048, 2048)] * 4 + [(2048, 8192)], 8192),
         (DEFAULT_MEMORY, [(576, 1536)], 1536), (1, [(576, 1536)], 256), (1, [(576, 100)], 256),
-        (DEFAULT_MEMORY, [(16384, 53248)], 3550), (DEFAULT_MEMORY, [], 256),
+        (DEFAULT_MEMORY, [(16384, 53248)], 2536), (DEFAULT_MEMORY, [], 256),
         (DEFAULT_MEMORY, [(256, 2048, 7168)] * 2 + [(256, 7168, 2048)], 256),
     ],
 )  # fmt: skip

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gguftools
-from gguftools.calibration.choosing import choose, pieces_of
+from gguftools.calibration.choosing import AIM, choose, correction, pieces_of
 from gguftools.calibration.texts import Calibration, calibration_windows
 from gguftools.conversion.convert import convert
 from gguftools.conversion.quantize import quantize
@@ -77,6 +78,9 @@ def test_what_is_said_of_each_weight(model: Path, tmp_path: Path) -> None:
     assert value.as_dict()["feedback"] == value.feedback
     assert {"token_embd.weight", "output.weight"} <= {name for name, each in tensors.items() if each.feedback}
     assert tensors["output_norm.weight"].feedback is None
+    aimed = {name: each.feedback["aimed"] for name, each in tensors.items() if each.feedback}
+    assert aimed["blk.0.ffn_gate.weight"]
+    assert not aimed["token_embd.weight"]  # nothing is before it
     assert "feedback" not in tensors["output_norm.weight"].as_dict()
 
 
@@ -190,6 +194,57 @@ def test_what_inputs_held_back_speak_against_is_not_done() -> None:
     chosen = choose(rows, piece, form, lambda rows: form.encode(rows), "plain", 2)
     assert (chosen.method, chosen.error) == ("plain", chosen.error_before)
     assert np.array_equal(chosen.raw, form.encode(rows))
+
+
+def drifted(noise: float, agree: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A piece whose inputs drifted from those of the original, as did those held back or not; and new ones of both."""
+    from gguftools.calibration.choosing import Piece
+    from runtime.hessians import Products
+
+    random, found = np.random.default_rng(3), []
+    mixing = random.standard_normal((256, 256)) * np.exp(random.standard_normal(256))
+    for sign in (1, 1 if agree else -1, 1):
+        y = (random.standard_normal((4000, 256)) @ mixing).astype(np.float32)
+        x = y + sign * noise * np.roll(y, 1, axis=1) + random.standard_normal(y.shape).astype(np.float32)
+        products = Products.of(256, 256)
+        products.add(x, 2)
+        products.compare(x, y, 2)
+        found.append((products, x, y))
+    (fitted, _, _), (held, _, _), (_, x, y) = found
+    return Piece(0, 64, fitted.matrix(), held.matrix(), fitted.drift(), held.drift()), x, y
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_make_up_for_a_part_of_what_inputs_lost(threads: int) -> None:
+    piece, x, y = drifted(0.3, agree=True)
+    rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
+    chosen = choose(rows, piece, form, form.encode, "plain", threads)
+    without = choose(rows, piece._replace(drift=None), form, form.encode, "plain", threads)
+    assert chosen.aimed
+    assert not without.aimed
+    assert (chosen.method, chosen.damping, chosen.error) == (without.method, without.damping, without.error)
+    lost, usual = (((x @ form.decode(each.raw).T - y @ rows.T) ** 2).sum() for each in (chosen, without))
+    assert lost < 0.75 * usual
+
+
+def test_a_drift_that_inputs_held_back_do_not_have_is_left() -> None:
+    piece, _, _ = drifted(0.3, agree=False)
+    rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
+    assert not choose(rows, piece, form, form.encode, "plain", 2).aimed
+
+
+def test_the_correction_is_a_part_of_the_least_squares() -> None:
+    from quants.feedback import upper_factor
+    from runtime.block_diagonal import BlockDiagonal
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((500, 96))
+    y = x + 0.1 * random.standard_normal(x.shape)
+    hessian, drift = x.T @ x / 500, (y - x).T @ x / 500
+    found = correction(BlockDiagonal((drift,)), [upper_factor(hessian, 1e-6)], 2).whole()
+    rows = random.standard_normal((5, 96))
+    best = np.linalg.lstsq(x, y @ rows.T, rcond=None)[0].T
+    assert np.allclose(rows @ found, AIM * (best - rows), atol=1e-4)
 
 
 def test_windows_that_are_held_back_are_not_fitted_to(model: Path) -> None:
