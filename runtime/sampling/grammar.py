@@ -1,7 +1,7 @@
 """Grammars: which tokens may come after those that were written, by llguidance (extra `grammar`).
 
-A grammar is GBNF, llama.cpp's notation, or a JSON schema. Of GBNF only tokens by number (`<[7]>`, `<text>`, `!`) are
-not read. A schema is refused where it asks for what cannot be kept. Source: llama.cpp, grammars/README.md.
+A grammar is GBNF, llama.cpp's notation, or a JSON schema, which is refused where it asks for what cannot be kept.
+Source: llama.cpp, grammars/README.md.
 """
 
 import json
@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quants.errors import OptionError, VocabularyError
+from quants.spelling import quote
 
 EXTRA = 'install the extra: pip install "gguftools[grammar]"'
+# A literal, a class and a comment, in which nothing is a token; a token, which `!` excludes.
+TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|(!?)<(?:\[(\d{1,12})\]|([^<>\s]+))>')
 SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair
 LARK = "%llguidance"  # begins a grammar in llguidance's own notation, as in llama.cpp
 
@@ -88,6 +91,7 @@ class Grammar:
             raise OptionError(f"the grammar cannot be followed: {_one_line(self._matcher.get_error())}")
         known = np.unpackbits(bits, bitorder="little")[: min(size, len(self._vocabulary.pieces))]
         mask[: len(known)] = known
+        mask[list(self._vocabulary.end_ids)] = self._matcher.is_accepting()  # not as any other token that may come
         return mask
 
     def is_done(self, tokens: Sequence[int]) -> bool:
@@ -114,8 +118,9 @@ def grammar_from_gbnf(text: str, vocabulary: GrammarVocabulary) -> Grammar:
         return Grammar(_unforced(text), vocabulary)
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
+    text, tokens = _without_tokens(_plain_escapes(text), vocabulary)
     try:
-        lark = gbnf_to_lark(_plain_escapes(text))
+        lark = _with_tokens(gbnf_to_lark(text), tokens)
         lark.encode()
     except Exception as error:  # the library raises Exception itself
         raise OptionError(f"the grammar is not GBNF: {_one_line(str(error))}") from error
@@ -151,6 +156,46 @@ def _unforced(lark: str) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise OptionError(f"the grammar cannot be used: after {LARK} no options in braces follow") from error
     return f"{head}{LARK} {settled}{rest.lstrip()[end:]}"
+
+
+def _without_tokens(text: str, vocabulary: GrammarVocabulary) -> tuple[str, list[str]]:
+    """GBNF with a rule for each token (`<[7]>`, `<text>`, `!<[7]>`), which llguidance's reader does not know.
+
+    The tokens are as llguidance's own notation has them. Raises OptionError for one that is not in the vocabulary.
+    """
+    tokens: list[str] = []
+
+    def name(match: re.Match[str]) -> str:
+        if match[2] is None and match[3] is None:
+            return match[0]
+        number = int(match[2]) if match[2] else _token_of(f"<{match[3]}>".encode(), vocabulary)
+        if not 0 <= number < len(vocabulary.pieces):
+            written = match[0].removeprefix("!")
+            raise OptionError(f"the grammar has {quote(written)}, but the vocabulary has no such token")
+        tokens.append(f"<[{'^' if match[1] else ''}{number}]>")
+        return _rule(len(tokens) - 1)
+
+    text = TOKEN.sub(name, text)
+    # Rules that go on with themselves: others would become part of a lexeme, where tokens cannot be.
+    rules = [f'{_rule(place)} ::= "x" | {_rule(place)} "x"\n' for place in range(len(tokens))]
+    return "\n".join([text, *rules]), tokens
+
+
+def _with_tokens(lark: str, tokens: Sequence[str]) -> str:
+    for place, token in enumerate(tokens):
+        rule = re.escape(_rule(place).replace("-", "_"))
+        lark = re.sub(rf'^({rule}:) "x"\s*\| {rule} "x"$', rf"\1 {token}", lark, flags=re.MULTILINE)
+    return lark
+
+
+def _rule(place: int) -> str:
+    return f"token-in-place-{place}"
+
+
+def _token_of(text: bytes, vocabulary: GrammarVocabulary) -> int:
+    """The token that is written so, a control token first; -1 where there is none."""
+    found = (number for number in vocabulary.control_ids if vocabulary.pieces[number] == text)
+    return next(found, vocabulary.pieces.index(text) if text in vocabulary.pieces else -1)
 
 
 def _plain_escapes(text: str) -> str:

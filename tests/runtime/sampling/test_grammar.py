@@ -79,6 +79,23 @@ def test_escapes():
     assert grammar.is_done(ids(text))
 
 
+def test_tokens_by_number_and_by_text():
+    grammar = grammar_from_gbnf('root ::= <begin> (!<[256]> "-")+ <[256]> # <none>\n', VOCABULARY)
+    assert pieces(grammar, "") == {b"<begin>"}
+    within = pieces(grammar, [BEGIN])
+    assert within == {*PIECES} - {b"yes", b"<end>", b"<stop>"}
+    assert pieces(grammar, [BEGIN, 257]) == {b"-"}
+    assert pieces(grammar, [BEGIN, 257, ord("-")]) == within | {b"yes"}
+    assert grammar.is_done([BEGIN, 257, ord("-"), 256])
+    assert not grammar.is_done([BEGIN, 257, ord("-")])
+
+
+def test_what_looks_like_a_token_in_a_text_is_none():
+    grammar = grammar_from_gbnf('root ::= "<[1]>" [<a>]', VOCABULARY)
+    assert grammar.is_done(ids("<[1]>>"))
+    assert pieces(grammar, "<[1]>") == {b"<", b"a", b">"}
+
+
 def test_a_schema():
     schema = {
         "type": "object",
@@ -106,14 +123,18 @@ def test_lark_as_llama_takes_it():
         ("", "the grammar is not GBNF: No 'root' rule found"),
         ("root ::= a", "the grammar is not GBNF: Rule 'a' not found"),
         ('root ::= "a" {2', "the grammar is not GBNF: Expected ',' or '}' at line 1"),
-        ('root ::= <[1]> "a"', "the grammar is not GBNF: Expected name at line 1"),
+        ('root ::= <[999]> "a"', "the grammar has '<[999]>', but the vocabulary has no such token"),
+        ('root ::= !<think> "a"', "the grammar has '<think>', but the vocabulary has no such token"),
+        (f'root ::= <[{"9" * 5000}]>', "but the vocabulary has no such token"),
+        ('root ::= <[> "a"', "the grammar has '<[>', but the vocabulary has no such token"),
+        ('root ::= < "a"', "the grammar is not GBNF: Expected name at line 1"),
         ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "the grammar is not GBNF: maximum recursion depth exceeded"),
         ('root ::= "\ud800"', "the grammar is not GBNF: 'utf-8' codec can't encode"),
         (r'root ::= "\ud800"', "the grammar cannot be used: "),
         ("%llguidance start", "after %llguidance no options in braces follow"),
         ("%llguidance {}\nstart: x", "the grammar cannot be used: "),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_grammars_that_cannot_be_used(text, message):
     with pytest.raises(OptionError) as caught:
