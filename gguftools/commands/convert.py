@@ -40,13 +40,14 @@ def convert(
     from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
-    from ..files.stores.path import located
+    from ..files.stores.path import is_url, located
     from ..measurement.checking import check_output, require_checkable
 
     if check_logits:
         require_checkable(model, changed=bool(lora or merge_lora or predictor))
     extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
-    left = resumable_note() if resume or is_remote(model) or workers or scheduler else nullcontext()
+    kept = resume or ((is_remote(model) or workers or scheduler) and not is_url(output or "."))
+    left = resumable_note() if kept else nullcontext()
     bar = bytes_progress(f"convert {located(model).name}")
     with shared_work(workers, scheduler) as executor, bar as progress, left:
         report = run(

@@ -1,6 +1,7 @@
 """Write a model in smaller formats: one or more recipes, in one pass over the source."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,6 +69,7 @@ def quantize(
     from ..console.usage import misplaced_recipes
     from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
+    from ..files.stores.path import is_url
     from ..measurement.texts import NamedText, named_texts
 
     if list_recipes:
@@ -110,7 +112,8 @@ def quantize(
         return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
     bar = bytes_progress(f"quantize {source.name}")
-    with ui.shared_work(workers, scheduler) as executor, bar as progress, resumable_note():
+    left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
+    with ui.shared_work(workers, scheduler) as executor, bar as progress, left:
         report = run(
             source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),

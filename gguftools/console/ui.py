@@ -210,7 +210,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
     if report.dry_run:
         enough = "enough" if report.fits else "NOT enough"
-        print_line(f"{size(report.free_bytes)} free on the disk: {enough}")
+        if report.free_bytes < sys.maxsize:  # not in a store
+            print_line(f"{size(report.free_bytes)} free on the disk: {enough}")
         return
     rate = report.source_bytes / max(report.seconds - report.compile_seconds, 1e-9)
     print_line(f"{report.seconds:.1f} s, {size(rate)}/s, {report.compile_seconds:.1f} s of it compiling kernels")

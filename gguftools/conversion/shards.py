@@ -18,6 +18,7 @@ from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, op
 from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
 from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
+from ..files.naming import refuse_store
 from ..files.positioned import CopyProgress, Move, copy_ranges
 from ..model import Model, stored_file
 from ..writing.row_blocks import Progress
@@ -189,6 +190,7 @@ def merge(
     progress(bytes copied, of how many, file). Returns the shards that were merged. Raises FileError, OptionError.
     """
     path = stored_file(source)
+    refuse_store(path)
     target = output_path(path.parent if output is None else output, f"{set_name(path)}.gguf")
     if os.path.lexists(target.with_name(target.name + STATE)):
         if not free:

@@ -105,14 +105,22 @@ def output_paths(source: Path, recipes: Sequence[Recipe], output: PathLike | Non
     """A file for each recipe. Raises OptionError for one file and several recipes, FileError for a missing folder."""
     resolved = source.resolve()
     shard_name = SHARD_NAME.fullmatch(source.name)
-    stem = shard_name["prefix"] if shard_name else resolved.name if source.is_dir() else source.stem
+    is_folder = source.is_dir() or (source.suffix != ".gguf" and not source.exists())  # one in a store isn't there
+    stem = shard_name["prefix"] if shard_name else resolved.name if is_folder else source.stem
     model = MODEL_SUFFIX.sub("", stem) or stem
-    folder = output if output is not None else resolved.parent
+    folder = output if output is not None else _beside(resolved)
     paths = list(dict.fromkeys(output_path(folder, f"{model}-{recipe.name}.gguf") for recipe in recipes))
     if len(paths) < len(recipes):
         problem = f"{len(recipes)} recipes need a folder to be written to; {paths[0]} is none"
         raise OptionError(problem, f"end it with a slash: {paths[0]}/" if is_url(paths[0]) else f"mkdir {output}")
     return paths
+
+
+def _beside(source: Path) -> PathLike:
+    """The folder of a file; the current one, where nothing can be written beside what is read over the network."""
+    if isinstance(source, StorePath):
+        return f"{source.parent}/" if source.is_writable else "."
+    return source.parent if source.parent.is_dir() else "."
 
 
 def check_outputs(planned: Sequence[Planned], reads: Reads, overwrite: bool, resume: bool = False) -> int:

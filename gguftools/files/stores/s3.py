@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from quants.errors import FileError
 
 from .path import StorePath, first_line
-from .trying import LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered, tried
+from .trying import CUT_OFF, LEAST_BYTES, PASSING, SLOW_TRY, Bytes, PassingError, gathered, tried
 
 MARK = "gguftools"  # key of an object's metadata: what is to be in it
 TIMEOUT = 60.0  # seconds in which a part of an answer comes
@@ -194,7 +194,9 @@ class S3Upload:
                 answer["Content"] = await answer["Body"].read(1 << 16)
             return answer
 
-        return tried(f"{self.path} cannot be written", lambda: ask(self._fs, self.path, request), self.stopped)
+        hint = CUT_OFF if self._resume else "check the connection; a run that is begun with --resume can be taken up"
+        what = f"{self.path} cannot be written"
+        return tried(what, lambda: ask(self._fs, self.path, request), self.stopped, hint=hint)
 
     def _earlier(self) -> str | None:
         """The upload that an earlier run of the same began, whose parts are then known."""

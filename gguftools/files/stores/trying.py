@@ -16,6 +16,7 @@ SLOW_TRY = 3  # a connection that trickles takes long, and so counts as many
 LEAST_BYTES = 4096  # within the timeout for a download; what brings less is as good as broken
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between them
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # statuses that may be others a little later
+FIRST_HINT = "check the URL and the connection"
 CUT_OFF = "check the connection; the same command with --resume goes on from what was written"
 
 Bytes = NDArray[np.uint8]
@@ -51,12 +52,14 @@ def gathered(what: str, begin: int, end: int, receive: Receive, is_first: bool =
             break
         if failures >= (FIRST_TRIES if is_first else TRIES):
             problem = f"{what} cannot be read on from byte {begin + len(got)}: {trouble}"
-            raise FileError(problem, hint=CUT_OFF) from PassingError(str(trouble))
+            raise FileError(problem, FIRST_HINT if is_first else CUT_OFF) from PassingError(str(trouble))
         time.sleep(_pause(failures, trouble))
     return np.frombuffer(bytes(got[: end - begin]), np.uint8)
 
 
-def tried(what: str, call: Callable[[], T], stopped: Event | None = None, is_first: bool = False) -> T:
+def tried(
+    what: str, call: Callable[[], T], stopped: Event | None = None, is_first: bool = False, hint: str = CUT_OFF
+) -> T:
     """What a call returns that raises PassingError for what another try may mend. Raises FileError after some.
 
     stopped: no further tries when it is set. is_first: whether nothing was heard of the store before.
@@ -69,7 +72,7 @@ def tried(what: str, call: Callable[[], T], stopped: Event | None = None, is_fir
             trouble = error
         failures += trouble.counts
         if failures >= (FIRST_TRIES if is_first else TRIES) or (stopped is not None and stopped.is_set()):
-            raise FileError(f"{what}: {trouble}", hint=CUT_OFF) from PassingError(str(trouble))
+            raise FileError(f"{what}: {trouble}", FIRST_HINT if is_first else hint) from PassingError(str(trouble))
         if stopped is None:
             time.sleep(_pause(failures, trouble))
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from gguftools import convert, quantize
 from gguftools.files.stores import store
 from gguftools.files.stores.path import located
 from gguftools.metadata.difference import compare_metadata
+from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
 
@@ -69,6 +73,71 @@ def test_an_output_in_a_store_is_the_file(bucket, source, tmp_path):
     assert names(f"{bucket}/out") == ["austen-Q4_K_M.gguf", "austen-Q8_0.gguf"]
     for name in names(f"{bucket}/out"):
         assert get(f"{bucket}/out/{name}") == (tmp_path / name).read_bytes()
+
+
+def test_outputs_are_beside_the_source(bucket, source):
+    url = put(source, f"{bucket}/deep/er/austen-bf16.gguf")
+    quantize(url, "Q8_0")
+    assert names(f"{bucket}/deep") == ["austen-Q8_0.gguf", "austen-bf16.gguf"]
+
+
+def test_several_recipes_need_a_folder(bucket, source):
+    with pytest.raises(OptionError, match="need a folder to be written to") as caught:
+        quantize(source, ["Q8_0", "Q4_0"], f"{bucket}/one.gguf")
+    assert caught.value.hint == f"end it with a slash: {bucket}/one.gguf/"
+
+
+def test_workers_read_and_write_there(s3, source, tmp_path):
+    url = put(source, "s3://models/austen-bf16.gguf")
+    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+        quantize(url, "Q8_0", "s3://models/out.gguf", executor=executor)
+    quantize(source, "Q8_0", tmp_path / "local.gguf")
+    assert get("s3://models/out.gguf") == (tmp_path / "local.gguf").read_bytes()
+
+
+def test_what_is_not_installed_is_named(monkeypatch):
+    store.file_system.cache_clear()
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(FileError, match=r"s3:// needs fsspec, which is not installed") as caught:
+        gguftools.open("s3://models/m.gguf")
+    assert caught.value.hint == 'pip install "gguftools[stores]"'
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(FileError, match=r"gs:// needs a package that is not installed") as caught:
+        gguftools.open("gs://models/m.gguf")
+    assert caught.value.hint == "pip install gcsfs"
+    with pytest.raises(FileError, match=r"nonsense:// cannot be opened"):
+        gguftools.open("nonsense://models/m.gguf")
+
+
+def test_without_credentials(s3, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store.file_system.cache_clear()
+    with pytest.raises(FileError, match=r"s3://models/m\.gguf cannot be reached") as caught:
+        gguftools.open("s3://models/m.gguf")
+    assert "AWS_PROFILE" in caught.value.hint
+
+
+STORED = "memory://models/m.gguf"
+OTHERS = {
+    "set-metadata": lambda _: gguftools.set_metadata(STORED, {"general.name": "x"}),
+    "split": lambda _: gguftools.split(STORED, "x", max_tensors=5),
+    "merge": lambda _: gguftools.merge(STORED),
+    "a search": lambda source: gguftools.quantize(source, target_size=3_000_000, output="memory://models/t.gguf"),
+    "a manifest": lambda source: gguftools.quantize(source, "Q8_0", "memory://models/t.gguf", manifest=True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_needs_a_file_says_so(memory, source, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(source, STORED)
+    with pytest.raises(FileError, match=r"memory://models/[mt]\.gguf is in a store; a file on this disk was expected"):
+        OTHERS[name](source)
+    assert not list(tmp_path.iterdir())
+    assert names("memory://models") == ["m.gguf"]
 
 
 def test_a_checkpoint_in_a_store_is_the_folder(bucket, source):
