@@ -69,8 +69,8 @@ class Grammar:
 
     def __init__(self, lark: str, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
-        self._matcher = _library().LLMatcher(vocabulary.prepared, lark, log_level=0)
-        self._read: list[int] = []
+        self._lark = lark
+        self._start()
         if self._matcher.is_error():
             raise OptionError(f"the grammar cannot be used: {_one_line(self._matcher.get_error())}")
 
@@ -88,7 +88,9 @@ class Grammar:
             return mask
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
-            raise OptionError(f"the grammar cannot be followed: {_one_line(self._matcher.get_error())}")
+            message = _one_line(self._matcher.get_error())
+            self._start()  # an error stays, and other texts may have none
+            raise OptionError(f"the grammar cannot be followed: {message}")
         known = np.unpackbits(bits, bitorder="little")[: min(size, len(self._vocabulary.pieces))]
         mask[: len(known)] = known
         mask[list(self._vocabulary.end_ids)] = self._matcher.is_accepting()  # not as any other token that may come
@@ -97,6 +99,10 @@ class Grammar:
     def is_done(self, tokens: Sequence[int]) -> bool:
         """Whether a text may end here."""
         return bool(self.allowed(tokens, len(self._vocabulary.pieces))[list(self._vocabulary.end_ids)].any())
+
+    def _start(self) -> None:
+        self._matcher = _library().LLMatcher(self._vocabulary.prepared, self._lark, log_level=0)
+        self._read: list[int] = []
 
     def _go_to(self, tokens: Sequence[int]) -> None:
         pairs = enumerate(zip(self._read, tokens, strict=False))

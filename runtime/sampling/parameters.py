@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,7 @@ class Sampling:
     adaptive_target: float = -1.0
     adaptive_decay: float = 0.9
     samplers: tuple[str, ...] = DEFAULT_CHAIN
-    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()

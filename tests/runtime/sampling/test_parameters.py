@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,14 @@ def test_the_page_has_every_parameter_with_its_default():
 def test_samplers_by_name_or_letter(text, names):
     assert parse_samplers(text) == tuple(names)
     assert Sampling(samplers=text).samplers == tuple(names)
+
+
+def test_parameters_can_be_copied_and_sent():
+    own = Sampling(logit_bias={3: 1.0}, samplers="kt")
+    for sampling in (own, Sampling()):
+        assert pickle.loads(pickle.dumps(sampling)) == sampling
+        assert Sampling(**asdict(sampling)) == sampling
+        assert replace(sampling, top_k=3).top_k == 3
 
 
 def test_letters_are_distinct():
