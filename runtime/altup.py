@@ -17,18 +17,30 @@ LEAST_SQUARE = np.float32(1e-5)  # of a copy that is scaled
 
 def decode(forward: Pass, x: Floats) -> Floats:
     """Through all layers: float32 (tokens, width)."""
-    others, ends = forward.global_tensors.need("altup_proj.weight").shape[0], forward.global_tensors
-    begun = [forward.project_expert(ends, "altup_proj", x, i) for i in range(others)]
-    copies = np.stack([x, *(_as_long(x, copy) for copy in begun)])
-    active = int(forward.keys.get("altup.active_idx", 0))
+    copies = begin(forward, x)
     for layer in forward.network.layers:
-        copies = forward.finite(layer.prefix, _through(forward, layer, copies, active))
-    first = copies[0]
-    back = [forward.project_expert(ends, "altup_unembd_proj", copies[i + 1], i) for i in range(others)]
+        copies = forward.finite(layer.prefix, through_layer(forward, layer, copies))
+    return end(forward, copies)
+
+
+def begin(forward: Pass, x: Floats) -> Floats:
+    """The copies of embedded tokens x (tokens, width) before the first layer."""
+    ends = forward.global_tensors
+    others = ends.need("altup_proj.weight").shape[0]
+    begun = [forward.project_expert(ends, "altup_proj", x, i) for i in range(others)]
+    return np.stack([x, *(_as_long(x, copy) for copy in begun)])
+
+
+def end(forward: Pass, copies: Floats) -> Floats:
+    """What the copies give together after the last layer: float32 (tokens, width)."""
+    first, ends = copies[0], forward.global_tensors
+    back = [forward.project_expert(ends, "altup_unembd_proj", copy, i) for i, copy in enumerate(copies[1:])]
     return np.asarray(np.mean([first, *(_as_long(first, copy) for copy in back)], axis=0, dtype=np.float32), np.float32)
 
 
-def _through(forward: Pass, layer: Layer, copies: Floats, active: int) -> Floats:
+def through_layer(forward: Pass, layer: Layer, copies: Floats) -> Floats:
+    """The copies through one layer; they stay as they are."""
+    active = int(forward.keys.get("altup.active_idx", 0))
     raw = forward.project(layer, "altup_predict_coef", _modalities(forward, layer, copies[active]))
     count = len(copies)
     predicted = copies + np.einsum("tba,atw->btw", raw.reshape(-1, count, count), copies)

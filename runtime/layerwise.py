@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quants import Tensor
 from quants.errors import ModelError
 
+from . import altup
 from .arrays import Floats, Ids
 from .decoder import through_layer
 from .embedding import embed
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """Windows of equal length between two layers: their hidden states x (tokens, width)."""
+    """Windows of equal length between two layers: their hidden states x (tokens, width), or several copies of them
+    (copies, tokens, width) in models that have such.
+    """
 
     forward: Pass
     x: Floats
@@ -32,7 +35,7 @@ class Batch:
 
 def check_layerwise(model: "Model") -> None:
     """Raise ModelError for a model whose layers are more than one row that each changes the hidden states in turn."""
-    if model.encoder_decoder is not None or "altup_proj.weight" in model.tensors:
+    if model.encoder_decoder is not None:
         problem = f"{model.architecture.name} models cannot be run one layer after another"
         raise ModelError(problem, hint="an importance matrix serves them: `gguftools imatrix`")
 
@@ -44,8 +47,18 @@ def begin(model: "Model", inputs: Iterable[Ids]) -> list[Batch]:
     for ids in inputs:
         forward = model.new_pass(*ids.shape)
         with one_thread():
-            found.append(Batch(forward, forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))))
+            x = forward.finite("token_embd.weight", embed(forward, ids.reshape(-1)))
+            found.append(Batch(forward, altup.begin(forward, x) if _copies(forward) else x))
     return found
+
+
+def _copies(forward: Pass) -> bool:
+    return "altup_proj.weight" in forward.global_tensors
+
+
+def behind_layers(batch: Batch) -> Floats:
+    """What the head reads of a batch that went through all layers: float32 (tokens, width)."""
+    return altup.end(batch.forward, batch.x) if _copies(batch.forward) else batch.x.copy()
 
 
 def watch(batches: Iterable[Batch], layer: Layer, watched: "Hessians") -> None:
@@ -75,7 +88,8 @@ def advance(batches: Iterable[Batch], layer: Layer, watched: "Hessians | Inputs 
             forward.observe, forward.observe_values = watched.observe, watched.observe_values
         try:
             with one_thread():
-                batch.x = forward.finite(layer.prefix, through_layer(forward, layer, batch.x))
+                through = altup.through_layer if _copies(forward) else through_layer
+                batch.x = forward.finite(layer.prefix, through(forward, layer, batch.x))
         finally:
             forward.observe = forward.observe_values = None
 
@@ -84,7 +98,7 @@ def watch_head(batches: Iterable[Batch], name: str, watched: "Hessians") -> None
     """Collect what the weight `name` of the head is multiplied with, after the last layer."""
     for batch in batches:
         with one_thread():
-            logits = head(batch.forward, batch.x)
+            logits = head(batch.forward, behind_layers(batch))
         if isinstance(logits, LazyLogits):
             watched.observe(name, logits.x)
 

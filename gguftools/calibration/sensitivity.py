@@ -167,12 +167,13 @@ class Judge:
         )
 
     def _logits(self, batches: Iterable["Batch"]) -> Iterator[Floats]:
+        from runtime import layerwise
         from runtime.head import LazyLogits, head
         from runtime.kernels.blas import one_thread
 
         for batch in batches:
             with one_thread():
-                logits = head(batch.forward, batch.x.copy())
+                logits = head(batch.forward, layerwise.behind_layers(batch))
                 if not isinstance(logits, LazyLogits):
                     raise ModelError("a model that predicts no tokens has no divergence to search by")
                 x = logits.x.reshape(batch.forward.texts, batch.forward.length, -1)
@@ -307,7 +308,8 @@ class _Walk:
     def _moved(self, layer: "Layer", before: Sequence["Batch"], after: Sequence[Floats]) -> float:
         """How far the layer's output moves from `after`, in units of each token's own size, squared."""
         found = []
-        for x, truth in zip(self._through(layer, before), after, strict=True):
+        for made, wanted in zip(self._through(layer, before), after, strict=True):
+            x, truth = (each.reshape(-1, each.shape[-1]) for each in (made, wanted))
             size = np.einsum("ij,ij->i", truth, truth)
             found.append(np.einsum("ij,ij->i", x - truth, x - truth) / np.maximum(size, 1e-30))
         return float(np.concatenate(found).mean())

@@ -52,6 +52,19 @@ def test_it_ends_where_a_run_at_once_does(model: Model, ids: np.ndarray) -> None
     assert np.allclose(products.matrix().whole(), truth, rtol=1e-4, atol=1e-5)
 
 
+def test_copies_of_hidden_states_end_where_a_run_at_once_does(tmp_path: Path) -> None:
+    checkpoints.build("gemma3n", tmp_path / "gemma3n")
+    model, found = gguftools.load(tmp_path / "gemma3n"), Hessians()
+    ids = np.random.default_rng(3).integers(0, model.vocabulary_size, (3, 20))
+    batches = _through(model, ids, Hessians(2))
+    expected = model.lazy_logits(ids).x.reshape(3 * 20, -1)
+    ends = np.concatenate([layerwise.behind_layers(batch) for batch in batches])
+    layerwise.watch_head(batches, "output.weight", found)
+    assert found.of["output.weight", 0].count == 60
+    assert np.allclose(found.of["output.weight", 0].matrix().whole(), expected.T @ expected / 60, rtol=1e-4, atol=1e-5)
+    assert ends.shape == expected.shape
+
+
 def test_inputs_are_those_that_products_have(model: Model, ids: np.ndarray) -> None:
     seen: dict[str, list[np.ndarray]] = {}
     watched = gguftools.load(ROOT / "examples" / "austen-4m")

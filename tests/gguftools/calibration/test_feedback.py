@@ -283,11 +283,32 @@ def test_a_text_is_no_output(model: Path, tmp_path: Path) -> None:
     assert text.read_bytes() == TEXT.read_bytes()
 
 
-def test_models_that_cannot_be_run_so(tmp_path: Path) -> None:
+def test_several_copies_of_hidden_states(tmp_path: Path) -> None:
     checkpoints.build("gemma3n", tmp_path / "gemma3n")
     source = convert(tmp_path / "gemma3n", tmp_path / "m.gguf", "f32").outputs[0].file
+    text = Calibration((NamedText("novel", TEXT),), own_texts=False, n_ctx=64, chunks=32)
+    report = quantize(source, "Q4_0", tmp_path / "fed.gguf", gptq=text)
+    quantize(source, "Q4_0", tmp_path / "plain.gguf")
+    tensors = {tensor.name: tensor.feedback for tensor in report.outputs[0].tensors}
+    assert {"blk.0.attn_q.weight", "blk.1.ffn_down.weight", "blk.2.inp_gate.weight"} <= {
+        name for name, feedback in tensors.items() if feedback and feedback["method"] == "feedback"
+    }
+    assert tensors["token_embd.weight"] is None
+    found = divergence(source, tmp_path / "plain.gguf", tmp_path / "fed.gguf", text=[TEXT], n_ctx=64, chunks=8)
+    before, after = (file["kl_divergence"]["mean"] for file in found.as_dict()["files"])
+    assert after < before
+
+
+def test_models_that_cannot_be_run_so(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime import layerwise
+    from runtime.model import Model
+
+    both = property(lambda self: "both sides", lambda self, value: None)
+    monkeypatch.setattr(Model, "encoder_decoder", both, raising=False)
     with pytest.raises(ModelError, match="cannot be run one layer after another"):
-        quantize(source, "Q8_0", tmp_path / "x.gguf", gptq=SMALL)
+        layerwise.check_layerwise(gguftools.load(model))
+    with pytest.raises(ModelError, match="cannot be run one layer after another"):
+        quantize(model, "Q8_0", tmp_path / "x.gguf", gptq=SMALL)
     assert not list(tmp_path.glob("x.gguf*"))
 
 
