@@ -8,7 +8,7 @@ from typer import Argument, Exit
 EXAMPLES = (
     "gguftools attest model-Q4_K_M.gguf",
     "gguftools attest model-Q4_K_M.gguf --sign",
-    "gguftools attest strange.gguf --source model-f16.gguf --recipe Q4_K_M -o strange.intoto.json",
+    "gguftools attest strange.gguf --source model-f16.gguf --recipe Q4_K_M",
     "gguftools attest model-Q4_K_M.gguf --verify",
 )
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "gguftools reproduce model-Q4_K_M.gguf",
     "gguftools reproduce model-Q4_K_M.gguf --source model-f16.gguf --sample 200",
-    "gguftools reproduce model-F16.gguf --source hf://org/model@COMMIT --tensors 'blk\\.0\\.'",
-    "gguftools reproduce strange-IQ3_M.gguf --source model-f16.gguf --imatrix imatrix.gguf",
+    "gguftools reproduce model-F16.gguf --source hf://org/model --tensors attn_q",
+    "gguftools reproduce strange.gguf --source model-f16.gguf --imatrix im.gguf",
 )
 SHOWN = 20
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import gguftools
@@ -356,6 +358,51 @@ def test_a_manifest_whose_digests_lie(folder, tmp_path) -> None:
     content["source"]["files"][0]["sha256"] = "0" * 64
     (tmp_path / "m.json").write_text(json.dumps(content))
     assert "is not the source" in reproduce(folder / "plain.gguf", manifest=tmp_path / "m.json").causes[0]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """A file of two tensors, with its source and manifest beside it."""
+    made = tmp_path_factory.mktemp("small")
+    values = np.linspace(-1, 1, 4 * 64, dtype=np.float32).reshape(4, 64)
+    metadata = metadata_of({"general.architecture": "llama", "general.name": "it", "llama.block_count": 1})
+    write_model(made / "s.gguf", metadata, {"blk.0.ffn_up.weight": values, "norm.weight": values[0, :5]})
+    quantize(made / "s.gguf", "Q8_0", made / "q.gguf", rules={"ffn": "Q4_0"}, reserve=64, manifest=True)
+    return made
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 1 << 70) | st.floats() | st.text(max_size=9)
+    | st.sampled_from(["Q4_0", "IQ2_XXS", "gguf", "checkpoint", "hub", "0" * 64, "../s.gguf", "s.gguf", "quantize"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=5,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_whatever_a_manifest_says_is_tried_or_refused_in_one_line(small, data) -> None:
+    found = json.loads(manifest_path(small / "q.gguf").read_text())
+    found["parameters"] |= data.draw(st.dictionaries(st.sampled_from(
+        ["pure", "rules", "prune_layers", "reserve", "override", "outtype", "recipe", "pre", "gptq", "max_tensors",
+         "include_weights", "keep_split", "output_tensor_type"]), PLAIN, max_size=2))  # fmt: skip
+    at = found
+    for _ in range(data.draw(st.integers(0, 4))):
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        key = data.draw(st.sampled_from(keys)) if keys else None
+        if key is None:
+            break
+        if not isinstance(at[key], (dict, list)) or data.draw(st.booleans()):
+            at[key] = data.draw(PLAIN)
+            break
+        at = at[key]
+    path = small / "fuzz.json"
+    path.write_text(json.dumps(found))
+    said = ""
+    try:
+        reproduce(small / "q.gguf", manifest=path, threads=1)
+    except GgufToolsError as error:
+        said = str(error)
+    assert "\n" not in said
 
 
 def test_the_command(folder, tmp_path) -> None:
