@@ -208,6 +208,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
             print_line(_feedback_line(output.tensors))
         verb = "would be" if report.dry_run else "is"
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
+        if output.manifest is not None:
+            print_line(f"{output.manifest} says how it was made")
     if report.dry_run:
         enough = "enough" if report.fits else "NOT enough"
         if report.free_bytes < sys.maxsize:  # not in a store

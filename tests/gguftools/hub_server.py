@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import threading
@@ -106,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             kind = "directory" if path.is_dir() else "file"
             size = 0 if path.is_dir() else path.stat().st_size
             entries.append({"type": kind, "oid": "0" * 40, "size": size, "path": path.relative_to(root).as_posix()})
+            if path.suffix == ".safetensors":
+                entries[-1]["lfs"] = {"oid": hashlib.sha256(path.read_bytes()).hexdigest(), "size": size}
         self.answer(json.dumps(entries))
 
     def resolve(self, repository: str, revision: str, name: str) -> None:

@@ -116,7 +116,8 @@ def test_a_repository_by_its_commit(tmp_path, monkeypatch) -> None:
         convert("hf://jane/austen-4m@main", tmp_path / "h.gguf", "Q8_0", manifest=True)
         source = read_manifest(manifest_path(tmp_path / "h.gguf")).source
         assert (source.kind, source.name, source.commit) == ("hub", "hf://jane/austen-4m", COMMIT)
-        assert "model.safetensors" in {file.name for file in source.files}
+        [weights] = [file for file in source.files if file.name == "model.safetensors"]
+        assert weights.sha256 == sha256((MODEL / "model.safetensors").read_bytes())  # as the hub says
         assert "127.0.0.1" not in manifest_path(tmp_path / "h.gguf").read_text()
 
 
