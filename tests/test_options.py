@@ -42,6 +42,7 @@ COUNTS = ("0", "-3", "x", "1.5", "")
 # Values that an option must not take: for all commands, or for one.
 WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--threads": COUNTS, "--workers": COUNTS, "--scheduler": ("", "x:y", "nonsense://a"),
+    "--rate": SIZES, "--prices": ("", "absent.json", "TEXT"),
     "--memory": SIZES, "--reserve": SIZES, "--chunks": COUNTS, "--ctx": ("0", "1", "-5", "x", ""),
     "--split-max-size": SIZES, "--split-max-tensors": COUNTS, "--stride": ("-1", "512", "x", ""),
     "--gptq": ("", "absent.txt", ".", "=TEXT"), "--gptq-chunks": ("0", "1", "-5", "x", ""), "--gptq-memory": SIZES,
@@ -84,7 +85,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
 NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
                  "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
-                 "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
+                 "--rate": ["--plan"], "--prices": ["--plan"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
     "--quiet", "--verbose", "--debug", "--json", "--header", "--vocab", "--new", "--force", "--overwrite", "--free",
@@ -94,7 +95,7 @@ FLAGS = {
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
-    "--show-statistics", "--chat", "--with-output", "--merge-experts",
+    "--show-statistics", "--plan", "--chat", "--with-output", "--merge-experts",
 }  # fmt: skip
 
 
@@ -176,7 +177,8 @@ def with_value(command: str, name: str) -> list[str]:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks",
               "seed")  # fmt: skip
-    return [flag(name), "3" if name in counts else "2M" if name in ("split_max_size", "target_size", "gptq_memory") else
+    sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
+    return [flag(name), "3" if name in counts else "2M" if name in sizes else
             "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
 
 

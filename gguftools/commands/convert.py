@@ -34,9 +34,11 @@ def convert(
     imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
     manifest: bool = False, threads: int | None = None, memory: Any = "512M",
     workers: int | None = None, scheduler: str | None = None,
+    plan: bool = False, rate: Any = None, prices: Path | None = None,
     check_logits: Annotated[int, Option(min=0, help="Then compare logits of N random prompts with transformers.")] = 0,
     json: bool = False,
 ) -> None:  # fmt: skip
+    from ..console.arguments import planned_terms
     from ..console.ui import bytes_progress, note_slow_products, print_report, resumable_note, shared_work
     from ..conversion.convert import convert as run
     from ..files.naming import is_remote
@@ -48,12 +50,13 @@ def convert(
     extra: dict[str, Any] = {} if imatrix is None else {"imatrix": imatrix}
     kept = resume or ((is_remote(model) or workers or scheduler) and not is_url(output or "."))
     left = resumable_note() if kept else nullcontext()
+    terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"convert {located(model).name}")
-    with shared_work(workers, scheduler) as executor, bar as progress, left:
+    with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
             predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,
-            threads=threads, memory=memory, progress=progress, executor=executor, overwrite=overwrite,
+            threads=threads, memory=memory, progress=progress, executor=executor, terms=terms, overwrite=overwrite,
             manifest=manifest, **extra,
         )  # fmt: skip
     if check_logits:

@@ -57,6 +57,7 @@ def quantize(
     manifest: bool = False,
     threads: int | None = None, memory: Any = "512M",
     workers: int | None = None, scheduler: str | None = None,
+    plan: bool = False, rate: Any = None, prices: Path | None = None,
     list_recipes: Annotated[bool, "List the recipes and leave."] = False,
     json: bool = False,
 ) -> None:  # fmt: skip
@@ -64,7 +65,7 @@ def quantize(
 
     from ..calibration.texts import Calibration
     from ..console import ui
-    from ..console.arguments import once, read_rules
+    from ..console.arguments import once, planned_terms, read_rules
     from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, usage
     from ..console.usage import misplaced_recipes
     from ..conversion.frontier import frontier as search_sizes
@@ -111,9 +112,10 @@ def quantize(
             return None
         return Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks, memory=gptq_memory)
 
+    terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"quantize {source.name}")
     left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
-    with ui.shared_work(workers, scheduler) as executor, bar as progress, left:
+    with ui.shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
             source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),
@@ -122,7 +124,7 @@ def quantize(
             max_size=split_max_size, max_tensors=split_max_tensors, reserve=reserve or 0,
             allow_requantize=allow_requantize, no_fallback=no_fallback, check_tensors=check_tensors, dry_run=dry_run,
             resume=resume, threads=threads, memory=memory, statistics=json if statistics is None else statistics,
-            progress=progress, executor=executor, overwrite=overwrite, reads=reads, manifest=manifest,
+            progress=progress, executor=executor, terms=terms, overwrite=overwrite, reads=reads, manifest=manifest,
         )  # fmt: skip
     print_report(report, json, resume)
     if report.search is not None and not json:

@@ -16,6 +16,7 @@ from quants.spelling import quote
 from ..inspection.audits.finding import SEVERITIES, Severity
 from ..metadata.text import ArgumentText
 from ..quantization.recipes import RECIPES
+from ..writing.work_plan import DEFAULT_RATE, Prices, Terms, read_prices
 from .usage import GATHERED
 
 FILE_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
@@ -109,6 +110,12 @@ def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
     """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
     stripped = (line.strip() for line in read_text_file(path).splitlines())
     return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
+
+
+def planned_terms(workers: int | None, rate: int | None, prices: Path | None) -> Terms:
+    """On what a run is planned. Raises OptionError for what is no price table."""
+    given = read_prices(prices) if prices else Prices()
+    return Terms(workers or 1, rate or DEFAULT_RATE, prices=given)
 
 
 def parse_override(text: str) -> tuple[str, Value]:

@@ -18,6 +18,9 @@ SHARED: Mapping[str, Any] = {
     "threads": Option("--threads", "-j", min=1, help="Threads; all processors if not given."),
     "workers": Option("--workers", min=1, help="Processes of this machine that share the work."),
     "scheduler": "Dask scheduler whose workers share the work, as tcp://host:8786.",
+    "plan": "Say what the work would take: bytes, requests, memory, hours, cost; write nothing.",
+    "rate": "With --plan: bytes a second that a worker reads or writes, as 200M.",
+    "prices": "With --plan: a price table, JSON.",
     "memory": "What running work may hold, such as 512M.",
     "reserve": "Slack in the header for later edits, as 64K.",
     "resume": "Go on where an interrupted run stopped.",
@@ -56,7 +59,7 @@ BY_NAME = {
 
     "manifest_file": "FILE",
     "recipe": "RECIPE", "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
-    "scheduler": "ADDRESS",
+    "prices": "FILE", "rate": "SIZE", "scheduler": "ADDRESS",
     "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
     "target_size": "BYTES", "tensors": "REGEX",
     "token_embedding_type": "FORMAT", "type": "KEY=TYPE", "vram": "SIZE",

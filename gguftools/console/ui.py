@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..quantization.imatrix import ImportanceMatrix
     from ..quantization.imatrix_doctor import Finding
     from ..writing.report import QuantizeReport, TensorReport
+    from ..writing.work_plan import WorkPlan
 
 BytesProgress = Callable[[int, int, str], None]
 StepProgress = Callable[[int, int, float], None]
@@ -210,6 +211,8 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         print_line(f"{output.file} {verb} {size(output.nbytes)}, {output.bits_per_weight:.2f} bits per weight")
         if output.manifest is not None:
             print_line(f"{output.manifest} says how it was made")
+    if report.work is not None:
+        _print_work(report.work)
     if report.dry_run:
         enough = "enough" if report.fits else "NOT enough"
         if report.free_bytes < sys.maxsize:  # not in a store
@@ -222,6 +225,18 @@ def print_report(report: "QuantizeReport", as_json: bool, resume: bool = False) 
         verdict = expected if check.exact else "weights were rounded, so it is no error"
         prompts = f"{check.prompts} random prompt{'s' if check.prompts > 1 else ''}"
         print_line(f"logits are within {check.difference:.2g} std of transformers' on {prompts}: {verdict}")
+
+
+def _print_work(work: "WorkPlan") -> None:
+    rows = [
+        ("read", size(work.bytes_read)), ("written", size(work.bytes_written)), ("tasks", f"{work.tasks:,}"),
+        ("requests", f"{work.requests:,}"), ("memory of a worker", size(work.memory)),
+        ("encoding", f"{work.encode_seconds:,.1f} s of all workers, as measured here"),
+        ("reading and writing", f"{work.transfer_seconds:,.1f} s of all workers"),
+        (f"{work.workers} worker{'s' if work.workers > 1 else ''}", f"{work.hours:.3f} h, {work.busy:.0%} busy"),
+        ("cost", f"{work.cost:,.2f}"),
+    ]  # fmt: skip
+    print_table(None, ("what it takes", ""), rows, "ll")
 
 
 def _feedback_line(tensors: "Sequence[TensorReport]") -> str:

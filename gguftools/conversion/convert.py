@@ -28,6 +28,7 @@ from ..writing.pipeline import DEFAULT_MEMORY, Resumable
 from ..writing.report import QuantizeReport
 from ..writing.resume import fingerprint, idle_resume, left_behind
 from ..writing.row_blocks import Progress
+from ..writing.work_plan import Terms
 from .adapters import merge_change, plan_adapter
 from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, quantize
@@ -40,8 +41,8 @@ def convert(
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None, fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None, executor: Executor | None = None, overwrite: bool = False,
-    reads: Iterable[PathLike] = (), manifest: bool = False, **quantizing: Any,
+    progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
+    overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, **quantizing: Any,
 ) -> QuantizeReport:  # fmt: skip
     """Convert a Hugging Face checkpoint to GGUF.
 
@@ -57,9 +58,9 @@ def convert(
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
-    many, tensor): called now and then. executor: runs the tasks, see `quantize`. overwrite: replace an output that
-    exists. reads: more files that must not be the output. manifest: also write OUTPUT.manifest.json, which says what
-    decided the bytes, with their digests.
+    many, tensor): called now and then. executor: runs the tasks, and terms: plans them, see `quantize`. overwrite:
+    replace an output that exists. reads: more files that must not be the output. manifest: also write
+    OUTPUT.manifest.json, which says what decided the bytes, with their digests.
     quantizing: more arguments of `quantize`, where outtype is a recipe that it knows and a conversion does not.
     Raises FileError, ModelError, VocabularyError, FormatError, OptionError.
     """
@@ -76,7 +77,9 @@ def convert(
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
     read = Reads().also([source, lora, *adapters, predictor, *reads])
-    run = Run(threads, memory, progress, executor, resume=resume, overwrite=overwrite, reads=read)
+    if terms is not None and (wanted == EXACT or lora is not None):
+        raise OptionError("what an adapter or exact blocks take is not planned", "leave out the plan")
+    run = Run(threads, memory, progress, executor, resume=resume, overwrite=overwrite, reads=read, terms=terms)
     if lora is not None:
         if merge_lora or predictor or quantizing:
             raise OptionError("an adapter's own file is written as it is: merge it or write it, not both")
@@ -101,7 +104,8 @@ def convert(
     if (wanted not in FILE_TYPES and wanted != EXACT) or quantizing:
         return quantize(
             model, wanted, path, reserve=reserve, resume=resume, threads=threads, memory=memory, progress=progress,
-            executor=executor, overwrite=overwrite, reads=read.paths, manifest=described or False, **quantizing,
+            executor=executor, terms=terms, overwrite=overwrite, reads=read.paths,
+            manifest=described or False, **quantizing,
         )  # fmt: skip
     kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None

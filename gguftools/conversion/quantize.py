@@ -28,6 +28,7 @@ from ..writing.pipeline import DEFAULT_MEMORY
 from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, SEARCHED, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
+from ..writing.work_plan import Terms
 
 REMOTE_THREADS = 8  # most of the time they wait for the network
 
@@ -45,7 +46,8 @@ def quantize(
     allow_requantize: bool = False, no_fallback: bool = False, check_tensors: bool = False,
     dry_run: bool = False, resume: bool = False, statistics: bool = False,
     threads: int | None = None, memory: int = DEFAULT_MEMORY, progress: Progress | None = None,
-    executor: Executor | None = None, overwrite: bool = False, reads: Iterable[PathLike] = (),
+    executor: Executor | None = None, terms: Terms | None = None, overwrite: bool = False,
+    reads: Iterable[PathLike] = (),
     manifest: bool | Described = False,
 ) -> QuantizeReport:  # fmt: skip
     """Write `source` once for each recipe, reading it once.
@@ -68,12 +70,14 @@ def quantize(
     FormatError where a tensor cannot have its recipe's format. check_tensors: first look for NaN everywhere. dry_run:
     say what would be written. resume: go on from what an interrupted run left. statistics: measure errors. threads:
     default all processors. memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and
-    then. executor: runs the tasks instead of own threads, such as processes or a Dask cluster. overwrite: replace
+    then. executor: runs the tasks instead of own threads, such as processes or a Dask cluster. terms: say what the work
+    would take on these (`writing.work_plan`), and write nothing. overwrite: replace
     outputs that exist. reads: files that options come from, which must not be an output. manifest: write
     OUTPUT.manifest.json, too: what decided its bytes, and their digests (`provenance.manifest`).
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
     names = as_texts(recipes, "recipes")
+    dry_run = dry_run or terms is not None
     counts = (memory, "memory", 1), (reserve, "reserve", 0), (max_size, "max_size", 1), (max_tensors, "max_tensors", 1)
     for given, what, least in counts:
         as_count(least if given is None else given, what, least)
@@ -101,7 +105,8 @@ def quantize(
     feedback = None if gptq is None else as_calibration(gptq)
     searched_on = None if calibrate is None else as_calibration(calibrate)
     reads = (*reads, *(text.path for each in (feedback, searched_on) if each for text in each.texts))
-    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, model.origin.reads.also(reads))
+    reading = model.origin.reads.also(reads)
+    run = Run(threads, memory, progress, executor, statistics, resume, overwrite, reading, terms=terms)
     write = partial(
         write_quantized, model, new=new, options=options, overrides=as_mapping(override, "override"),
         splitting=Splitting(keep_split, max_size, max_tensors), reserve=reserve, allow_requantize=allow_requantize,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quants.arguments import PathLike
@@ -19,6 +19,7 @@ from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
 from ..writing.travel import Source
+from ..writing.work_plan import Terms, plan_work
 from .planning import Planned, Planner
 from .recipes import RECIPES, Choice, Recipe
 
@@ -30,7 +31,9 @@ EncodeAhead = Callable[[Planner, Planned, "Run"], AbstractContextManager[Planned
 
 @dataclass(frozen=True)
 class Run:
-    """How outputs are written, whatever they are; see `write_files`. resume: go on from an interrupted run."""
+    """How outputs are written, whatever they are; see `write_files`. resume: go on from an interrupted run. terms: say
+    what that would take on these terms, and write nothing.
+    """
 
     threads: int | None = None
     memory: int = DEFAULT_MEMORY
@@ -41,6 +44,7 @@ class Run:
     overwrite: bool = False
     reads: Reads = NOTHING
     source: Source | None = None
+    terms: Terms | None = None
 
 
 def write_recipes(
@@ -59,8 +63,8 @@ def write_recipes(
     warnings += idle_resume(targets, run.resume)
     warnings += left_behind(targets, run.resume, (ENCODED,) if encode else ())
     free = check_outputs(planned, run.reads, run.overwrite or planner.dry_run, run.resume)
-    if planner.dry_run:
-        return _report(planned, None, free, warnings)
+    if planner.dry_run or run.terms is not None:
+        return _planned(planned, run, free, warnings)
     begun = sum(stored_bytes(path.with_name(path.name + kind)) for path in targets for kind in (PARTIAL, ENCODED))
     needed = sum(p.nbytes for p in planned) * (2 if encode else 1)  # what is encoded ahead stays until it is written
     if needed > free + begun:
@@ -84,9 +88,19 @@ def write_file(
 
     choices: why tensors have the formats that they have, for the report.
     """
+    if run.terms is not None:
+        return _planned([Planned(name, (file,), choices)], run, free_bytes(file.path), list(warnings))
     if resumable is None:
         check_space(file.path, file.layout.total)
     return _write([Planned(name, (file,), choices)], run, resumable, free_bytes(file.path), list(warnings))
+
+
+def _planned(planned: Sequence[Planned], run: Run, free: int, warnings: list[str]) -> QuantizeReport:
+    """What would be written, and what that would take."""
+    report = _report(planned, None, free, warnings)
+    if run.terms is None:
+        return report
+    return replace(report, work=plan_work([file for p in planned for file in p.files], run.terms, run.memory))
 
 
 def _write(

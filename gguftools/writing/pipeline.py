@@ -120,17 +120,9 @@ def write_files(
     """
     started = time.perf_counter()
     threads = thread_count(threads)
-    made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # of each source, in the order of the files
-    for number, file in enumerate(files):
-        for index, item in enumerate(file.items):
-            made.setdefault(id(item.tensor), (item.tensor, []))[1].append((number, index, item))
-    sources = list(made.values())
-    tasks = [
-        Task(tensor, start, stop, wanted)
-        for tensor, wanted in sources
-        for start, stop in row_ranges(tensor, _block_rows(tensor, wanted, threads, memory, statistics))
-    ]
-    total = sum(tensor.nbytes for tensor, _ in sources)
+    tasks = tasks_of(files, threads, memory, statistics)
+    sources = {id(task.tensor): task.tensor for task in tasks}
+    total = sum(tensor.nbytes for tensor in sources.values())
     report = progress or (lambda *_: None)
     compiling = compile_codecs(_codecs(files, statistics), threads, lambda name: report(0, total, f"compiling {name}"))
     log.info("kernels are there after %.3f s; %d blocks of rows for %d threads", compiling, len(tasks), threads)
@@ -156,6 +148,19 @@ def write_files(
         for number, file in enumerate(files)
     ]
     return WriteResult(stats, time.perf_counter() - started, compiling, total, resumed)
+
+
+def tasks_of(files: Sequence[FilePlan], threads: int, memory: int, statistics: bool) -> list[Task]:
+    """The tasks that write these files, in the order of the sources: each row in one of them. See `write_files`."""
+    made: dict[int, tuple[Tensor, list[tuple[int, int, Item]]]] = {}  # of each source, in the order of the files
+    for number, file in enumerate(files):
+        for index, item in enumerate(file.items):
+            made.setdefault(id(item.tensor), (item.tensor, []))[1].append((number, index, item))
+    return [
+        Task(tensor, start, stop, wanted)
+        for tensor, wanted in made.values()
+        for start, stop in row_ranges(tensor, _block_rows(tensor, wanted, threads, memory, statistics))
+    ]
 
 
 @contextmanager

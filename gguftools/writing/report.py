@@ -4,7 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from .work_plan import WorkPlan
 
 TOLERANCE = 1e-3  # of the truth's standard deviation; a correct float32 implementation is at 1e-5
 
@@ -160,7 +163,7 @@ class QuantizeReport:
     without_importance: encoded tensors that the importance matrix lacks. free_bytes: on the disk of the first output,
     before the run. seconds: in all; compile_seconds: of them, making the kernels ready. check: the comparison with the
     original, where one was asked for. transcoding: what exact transcoding made of each weight. search: of the
-    recipe for a target, its predicted and measured KL divergence and its text.
+    recipe for a target, its predicted and measured KL divergence and its text. work: what a planned run will take.
     """
 
     outputs: tuple[OutputReport, ...]
@@ -175,6 +178,7 @@ class QuantizeReport:
     check: LogitReport | None = None
     transcoding: tuple[TranscodingReport, ...] = ()
     search: Mapping[str, Any] | None = None
+    work: "WorkPlan | None" = None
 
     @property
     def fits(self) -> bool:
@@ -189,6 +193,7 @@ class QuantizeReport:
             "resumed_bytes": self.resumed_bytes, "seconds": self.seconds, "compile_seconds": self.compile_seconds,
             "without_importance": list(self.without_importance), "warnings": self.warnings,
             **({"check": self.check.as_dict()} if self.check else {}),
+            **({"work": self.work.as_dict()} if self.work else {}),
             **({"search": dict(self.search)} if self.search else {}),
             **({"transcoding": [each.as_dict() for each in self.transcoding]} if self.transcoding else {}),
         }  # fmt: skip

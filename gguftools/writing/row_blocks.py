@@ -27,6 +27,10 @@ class RowBlock:
     def nbytes(self) -> int:
         return (self.stop - self.start) * self.tensor.row_bytes
 
+    @property
+    def values(self) -> int:
+        return (self.stop - self.start) * self.tensor.width
+
 
 R = TypeVar("R", bound=RowBlock)
 T = TypeVar("T")
