@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Raw = NDArray[np.uint8]
 Encode = Callable[[Floats], Raw]
+EncodeAll = Callable[["Way", "BlockDiagonal | None", Floats], Raw | None]  # way, what rows are changed by, rows
 
 DAMPINGS = (0.03, 0.1, 0.5)  # of the median of the Hessian's diagonal
 TRIED_ROWS = 192  # that are encoded in every way
@@ -47,12 +48,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are encoded. damping, factors: of error feedback, of blocks of columns; none without it."""
+    """How rows are encoded. damping, factors, weights: of error feedback, factors of blocks of columns; none without
+    it (see `encode_by_columns`).
+    """
 
     name: str
     encode: Encode
     damping: float | None = None
     factors: Sequence[Floats] = ()
+    weights: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,11 @@ def ways(form: Format, found: "BlockDiagonal", before: Encode, before_name: str,
     parallel(factor, spans(len(wanted), 1), min(threads, AT_ONCE))
     for damping in DAMPINGS:
         own = [factors[damping, at] for at in range(len(found.blocks))]
-        tried.append(Way("feedback", partial(_encode_by_columns, form, own, weights), damping, own))
+        tried.append(Way("feedback", partial(encode_by_columns, form, own, weights), damping, own, weights))
     return tried
 
 
-def _encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, rows: Floats) -> Raw:
+def encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats, rows: Floats) -> Raw:
     """Encode rows with feedback within the columns that each factor is of."""
     from quants.feedback import encode_with_feedback
 
@@ -144,8 +148,14 @@ def _encode_by_columns(form: Format, factors: Sequence[Floats], weights: Floats,
     return np.concatenate(raw, axis=1)
 
 
-def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int) -> Chosen:
-    """Encode values (rows, width) of a piece in the way that is best for inputs held back."""
+def choose(
+    values: Floats, piece: Piece, form: Format, before: Encode, before_name: str, threads: int,
+    elsewhere: EncodeAll | None = None,
+) -> Chosen:  # fmt: skip
+    """Encode values (rows, width) of a piece in the way that is best for inputs held back.
+
+    elsewhere: encodes all of them once a way is chosen, or gives None where that is not worth it.
+    """
     from runtime.kernels.blas import one_thread
     from runtime.kernels.threads import parallel, spans
 
@@ -173,23 +183,22 @@ def choose(values: Floats, piece: Piece, form: Format, before: Encode, before_na
 
     *losses, whole = errors([*(way.encode for way in candidates), None])
     best = candidates[losses.index(min(losses))]
-    encode, aimed = best.encode, False
+    encode, change = best.encode, None
     if best.factors and piece.drift is not None and piece.held_drift is not None:
-        towards = partial(_aimed, best.encode, correction(piece.drift, best.factors, threads))
+        wanted = correction(piece.drift, best.factors, threads)
+        towards = partial(encode_aimed, best.encode, wanted)
         with_aim, without = errors([towards, best.encode], AIM * piece.held_drift.times(some))
         if with_aim < without:
-            encode, aimed = towards, True
-    raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
-
-    def write(start: int, stop: int) -> None:
-        raw[start:stop] = encode(np.ascontiguousarray(values[start:stop]))
-
-    parallel(write, spans(len(values), SPAN), threads)
+            encode, change = towards, wanted
+    raw = None if elsewhere is None else elsewhere(best, change, values)
+    if raw is None:
+        raw = encode_spans(encode, values, form, threads)
     whole = whole or 1.0
-    return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole, aimed)
+    return Chosen(raw, best.name, best.damping, min(losses) / whole, losses[0] / whole, change is not None)
 
 
-def _aimed(encode: Encode, change: "BlockDiagonal", rows: Floats) -> Raw:
+def encode_aimed(encode: Encode, change: "BlockDiagonal", rows: Floats) -> Raw:
+    """Encode rows that are changed first, see `correction`."""
     return encode(rows + change.times(rows))
 
 
@@ -212,6 +221,19 @@ def correction(drift: "BlockDiagonal", factors: Sequence[Floats], threads: int) 
         parallel(solve, spans(len(block), SPAN), threads)
         blocks.append(block)
     return BlockDiagonal(tuple(blocks))
+
+
+def encode_spans(encode: Encode, values: Floats, form: Format, threads: int) -> Raw:
+    """Encode rows (n, width), SPAN at a time from the first: their bytes may depend on who is encoded together."""
+    from runtime.kernels.threads import parallel, spans
+
+    raw = np.empty((len(values), form.row_bytes(values.shape[1])), np.uint8)
+
+    def one(start: int, stop: int) -> None:
+        raw[start:stop] = encode(np.ascontiguousarray(values[start:stop]))
+
+    parallel(one, spans(len(values), SPAN), threads)
+    return raw
 
 
 def together(parts: Sequence[tuple[int, Chosen]]) -> Chosen:

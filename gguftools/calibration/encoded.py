@@ -9,6 +9,7 @@ compared with their sum before they are believed.
 """
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from quants.errors import FileError, GgufToolsError
 from ..files.atomic import Unfinished, explained, unfinished, write_at
 from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
+ALIGNED = 4096  # bytes
 ANEW = "run it without --resume to start anew"
 
 
@@ -33,6 +35,28 @@ class Place(NamedTuple):
 
     at: int
     size: int
+
+
+class Lent(NamedTuple):
+    """Float32 arrays of these shapes, one behind the other in a file. crc: crc32 of their bytes."""
+
+    path: Path
+    at: int
+    shapes: tuple[tuple[int, ...], ...]
+    crc: int
+
+    def arrays(self) -> list[NDArray[np.float32]] | None:
+        """Those arrays, mapped; None where this process does not see the file, or sees another."""
+        counts = [math.prod(shape) for shape in self.shapes]
+        try:
+            mapped = np.memmap(self.path, np.float32, "c", self.at, (sum(counts),)).view(np.ndarray)
+        except (OSError, ValueError):  # none there, or a shorter one
+            return None
+        if zlib.crc32(mapped.data) != self.crc:
+            return None
+        ends = np.cumsum(counts).tolist()
+        places = zip(self.shapes, ends, counts, strict=True)
+        return [mapped[end - count : end].reshape(shape) for shape, end, count in places]
 
 
 class Encoded:
@@ -56,6 +80,22 @@ class Encoded:
             write_at(self.file.fd, data, place.at)
             self.file.note([like.name, form.name, *place, zlib.crc32(data), dict(remark)])
         return self._add(like, form, place, dict(remark))
+
+    def lend(self, arrays: Sequence[NDArray[np.float32]]) -> Lent:
+        """Put numbers where workers can map them, until a tensor is kept or others are lent. Raises FileError."""
+        plain = [np.ascontiguousarray(array, np.float32).reshape(-1) for array in arrays]
+        size, crc = sum(array.nbytes for array in plain), 0
+        first = at = -(-self._place_for(size + ALIGNED).at // ALIGNED) * ALIGNED
+        with explained(self.file.target, size):
+            fd = os.open(self.file.path, os.O_WRONLY)
+            try:
+                for array in plain:
+                    data = array.view(np.uint8).data
+                    write_at(fd, data, at)
+                    at, crc = at + len(data), zlib.crc32(data, crc)
+            finally:
+                os.close(fd)  # on a network mount, what others see from here on
+        return Lent(self.file.path.absolute(), first, tuple(array.shape for array in arrays), crc)
 
     def note(self, figure: str, value: Any) -> None:
         """Keep what was measured: plain data. Raises FileError."""

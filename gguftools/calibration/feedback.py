@@ -24,6 +24,7 @@ from ..writing.row_blocks import Progress
 from .bounds import columns_within
 from .choosing import Chosen, Piece, choose, pieces_of, together
 from .encoded import Encoded
+from .row_tasks import Workers
 from .texts import Windows, split_evenly
 
 if TYPE_CHECKING:
@@ -48,20 +49,21 @@ def wanted_items(planned: Planned) -> dict[str, Item]:
 
 def encode_layers(
     model: Model, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], items: Mapping[str, Item],
-    windows: Windows, kept: Encoded, *, memory: int, threads: int, progress: Progress | None = None,
+    windows: Windows, kept: Encoded, *, memory: int, threads: int, workers: Workers | None = None,
+    progress: Progress | None = None,
 ) -> None:  # fmt: skip
     """Encode the weights of `items` that products of the model have, into `kept`.
 
     metadata, tensors: of the model as it is written, by the output's names. memory: bytes that matrices of the inputs
-    of a layer may hold (see `columns_within`). progress(bytes of weights done, of how
-    many, layer).
+    of a layer may hold (see `columns_within`). workers: encode rows instead of this process.
+    progress(bytes of weights done, of how many, layer).
     Raises ModelError for a model that cannot be run so, FileError.
     """
     from runtime.model import Model as RunningModel
 
     net = RunningModel(metadata, tensors, threads=threads)
     at_once = max(1, tokens_at_once(model) // windows.fitted.shape[1])
-    _Work(net, items, kept, windows, at_once, memory, threads, progress or (lambda *_: None)).run()
+    _Work(net, items, kept, windows, at_once, memory, threads, progress or (lambda *_: None), workers).run()
 
 
 @dataclass
@@ -76,6 +78,7 @@ class _Work:
     memory: int
     threads: int
     progress: Progress
+    workers: Workers | None
 
     def run(self) -> None:
         from runtime import layerwise
@@ -149,7 +152,8 @@ class _Work:
             share = item.tensor.rows // len(item.importance)
             importance, name = item.importance[piece.start // share], "importance matrix"
         before = partial(_encode_plainly, item.format, importance)
-        return choose(values, piece, item.format, before, name, self.threads)
+        elsewhere = None if self.workers is None else partial(self.workers.encode, item, piece.start)
+        return choose(values, piece, item.format, before, name, self.threads, elsewhere)
 
     def _encode_embedding(self, first: "Layer") -> None:
         """Encode the rows that tokens are embedded as by what the first products make of an error in them.

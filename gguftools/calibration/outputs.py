@@ -11,12 +11,14 @@ from quants.arguments import thread_count
 from ..model import Model
 from ..quantization.outputs import EncodeAhead, Run
 from ..quantization.planning import Planned, Planner
+from ..writing.executors import leaves_process
 from ..writing.items import Item, Ready
 from ..writing.resume import fingerprint
 from ..writing.row_blocks import Progress
 from .choosing import AIM, DAMPINGS
 from .encoded import encoded_beside
 from .feedback import encode_layers, wanted_items
+from .row_tasks import Workers
 from .texts import Calibration, calibration_windows
 
 VERSION = 3  # of how weights are encoded: an earlier run of another one is not gone on with
@@ -47,10 +49,12 @@ def with_feedback(model: Model, calibration: Calibration, progress: Progress | N
         }  # fmt: skip
         with encoded_beside(planned.files[0].path, head, run.resume) as kept:
             kept.restore({name: (item.tensor, [item.format]) for name, item in items.items()})
-            layers = planner.layers
+            layers, threads = planner.layers, thread_count(run.threads)
+            away = run.executor if leaves_process(run.executor) else None
             encode_layers(
                 model, layers.metadata, layers.tensors, items, windows, kept,
-                memory=calibration.memory, threads=thread_count(run.threads), progress=progress,
+                memory=calibration.memory, threads=threads, progress=progress,
+                workers=None if away is None else Workers(away, run.source, kept, threads),
             )  # fmt: skip
             made_by = json.dumps(head, sort_keys=True)
 
