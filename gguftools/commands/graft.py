@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "gguftools graft model.gguf -o with-mtp.gguf --from donor.gguf mtp",
-    "gguftools graft model.gguf -o mended.gguf --from donor.gguf tokenizer 'key:general\\.sampling'",
+    "gguftools graft model.gguf -o mended.gguf --from donor.gguf tokenizer",
     "gguftools graft model.gguf -o fewer.gguf --drop-experts 25% -f calibration.txt",
-    "gguftools graft model.gguf -o short.gguf --drop-layers 20-23 --drop mtp --measure held.txt",
+    "gguftools graft model.gguf -o short.gguf --drop-layers 20-23 --measure t.txt",
 )
 
 

@@ -58,6 +58,9 @@ def _print_version(context: typer.Context, wanted: bool) -> None:
 class Command(OwnHelp, TyperCommand):
     """A command, which does not run with options that contradict each other."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, gathered(str(self.name), args))
+
     def invoke(self, ctx: Any) -> Any:
         typed = {name for name in ctx.params if ctx.get_parameter_source(name).name == "COMMANDLINE"}
         if wrong := contradiction(str(self.name), {name for name in typed if ctx.params[name]}):
@@ -94,7 +97,6 @@ class Commands(OwnHelp, TyperGroup):
                 raise USAGE_ERROR(f"{word or before or 'an argument'} is given without a value")
         split = [word.partition("=") for word in rest]
         words = [ALIASES.get(str(name), {}).get(flag, flag) + sign + value for flag, sign, value in split]
-        words = gathered(str(name), words)
         if twice := given_twice(command, words, ctx):
             raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
         return name, command, words

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gguftools.console.arguments import parse_merge, parse_rule, parse_size, read_rules
+from gguftools.console.arguments import (
+    parse_donor,
+    parse_layers,
+    parse_merge,
+    parse_rule,
+    parse_size,
+    read_rules,
+)
 from quants.errors import FileError, GgufToolsError, OptionError
 
 
@@ -37,3 +44,18 @@ def test_scales_on_the_command_line(tmp_path: Path) -> None:
     assert parse_merge(f"{tmp_path / 'r=8'}=2") == (tmp_path / "r=8", 2.0)
     with pytest.raises(GgufToolsError, match="'much'"):
         parse_merge("adapter=much")
+
+
+def test_layers() -> None:
+    assert parse_layers("3") == (3,)
+    assert parse_layers("3, 5-7,6") == (3, 5, 6, 7)
+    for wrong in ("", "x", "-1", "3-", "7-5", "1,,2", "1.5", "9999999"):
+        with pytest.raises(OptionError, match="are not layer numbers"):
+            parse_layers(wrong)
+
+
+def test_donors() -> None:
+    assert parse_donor("d.gguf\0mtp\0key:rope") == (Path("d.gguf"), ("mtp", "key:rope"))
+    for wrong in ("", "d.gguf", "\0mtp"):
+        with pytest.raises(OptionError, match="nothing is named"):
+            parse_donor(wrong)

@@ -6,7 +6,16 @@ import pytest
 import typer.main
 
 from gguftools.__main__ import build_app
-from gguftools.console.usage import ALIASES, ELSEWHERE, OTHERWISE, PROGRAMS, USAGE_ERROR, misplaced_recipes, options_of
+from gguftools.console.usage import (
+    ALIASES,
+    ELSEWHERE,
+    OTHERWISE,
+    PROGRAMS,
+    USAGE_ERROR,
+    gathered,
+    misplaced_recipes,
+    options_of,
+)
 
 COMMANDS = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
 ALL_OPTIONS = set().union(*(options_of(command) for command in COMMANDS.values()))
@@ -60,3 +69,14 @@ def test_an_option_of_one_value_is_given_once(call, twice):
         return
     with pytest.raises(USAGE_ERROR, match=f"{twice} is given twice"):
         group.resolve_command(None, call.split())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("words", "made"), [
+    ("t --from d a b -o x", ["t", "--from", "d\0a\0b", "-o", "x"]),
+    ("t --from=d a --from e c", ["t", "--from", "d\0a", "--from", "e\0c"]),
+    ("--from d a", ["--from", "d\0a"]), ("t --from", ["t", "--from"]),
+    ("t --from -o x y", ["t", "--from", "-o", "x", "y"]),
+])  # fmt: skip
+def test_words_behind_an_option_that_takes_several(words, made):
+    assert gathered("graft", words.split()) == made
+    assert gathered("split", words.split()) == words.split()
