@@ -19,6 +19,7 @@ from ..writing.report import OutputReport, QuantizeReport, TensorReport
 from ..writing.resume import ENCODED, PARTIAL, fingerprint, idle_resume, left_behind, stored_bytes
 from ..writing.row_blocks import Progress
 from ..writing.travel import Source
+from ..writing.whole_files import are_written_elsewhere, write_files_elsewhere
 from ..writing.work_plan import Terms, plan_work
 from .planning import Planned, Planner
 from .recipes import RECIPES, Choice, Recipe
@@ -107,8 +108,15 @@ def _write(
     planned: Sequence[Planned], run: Run, resumable: Resumable | None, free: int, warnings: list[str], before: float = 0
 ) -> QuantizeReport:
     """before: seconds that were spent already."""
+    files = [file for p in planned for file in p.files]
+    if run.executor is not None and run.source is not None and are_written_elsewhere(files, run.executor, run.source):
+        outcome = write_files_elsewhere(
+            files, run.executor, run.source, memory=run.memory, statistics=run.statistics, progress=run.progress,
+            resumable=resumable, overwrite=run.overwrite, reads=run.reads,
+        )  # fmt: skip
+        return _report(planned, outcome._replace(seconds=outcome.seconds + before), free, warnings)
     outcome = write_files(
-        [file for p in planned for file in p.files], threads=run.threads, memory=run.memory,
+        files, threads=run.threads, memory=run.memory,
         statistics=run.statistics, progress=run.progress, executor=run.executor, resumable=resumable,
         overwrite=run.overwrite, reads=run.reads, source=run.source,
     )  # fmt: skip

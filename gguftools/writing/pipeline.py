@@ -131,10 +131,10 @@ def write_files(
         writer = _Writer(files, sinks, statistics, finite)
         known = (task for task in tasks if None not in writer.known(task))
         resumed = sum(task.nbytes for task in known)
+        in_order = any(isinstance(file.path, StorePath) for file in files)  # what is early is kept until its turn
         if executor is not None and leaves_process(executor):
-            run = _run_elsewhere(tasks, _sender(writer, source), executor, total, threads, report)
+            run = _run_elsewhere(tasks, _sender(writer, source), executor, total, threads, report, in_order)
         else:
-            in_order = any(isinstance(file.path, StorePath) for file in files)  # what is early is kept until its turn
             run = run_blocks(
                 tasks, writer.perform, total, threads=threads, executor=executor, progress=report, in_order=in_order
             )
@@ -311,8 +311,9 @@ class _Sender:
 
 
 def _run_elsewhere(
-    tasks: Sequence[Task], sender: _Sender, executor: Executor, total: int, threads: int, progress: Progress
-) -> Generator[tuple[Task, list[Figures]], None, None]:
+    tasks: Sequence[Task], sender: _Sender, executor: Executor, total: int, threads: int, progress: Progress,
+    in_order: bool,
+) -> Generator[tuple[Task, list[Figures]], None, None]:  # fmt: skip
     """As `run_blocks`, on an executor whose workers are other processes; what must be done here is done first."""
     away = [task for task in tasks if sender.leaves(task)]
     gone = set(map(id, away))
@@ -327,7 +328,7 @@ def _run_elsewhere(
             under_way[id(sent)] = batch
             yield sent
 
-    for sent, results in done_elsewhere(executor, perform_batch, batches()):
+    for sent, results in done_elsewhere(executor, perform_batch, batches(), in_order=in_order):
         for task, each, wrote in zip(under_way.pop(id(sent)), sent.tasks, results, strict=True):
             yield task, sender.taken(task, each, wrote)
             done += task.nbytes

@@ -14,9 +14,11 @@ from gguftools import convert, quantize
 from gguftools.files.stores import store
 from gguftools.files.stores.path import located
 from gguftools.metadata.difference import compare_metadata
+from gguftools.writing import whole_files
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
+from ...elsewhere import Elsewhere
 
 MODEL = ROOT / "examples" / "austen-4m"
 
@@ -155,3 +157,28 @@ def test_split_sets(bucket, source, tmp_path):
         assert get(f"{bucket}/{name}") == (tmp_path / name).read_bytes()
     with gguftools.open(f"{bucket}/{names(bucket)[1]}") as model, gguftools.open(source) as local:
         assert sorted(model.tensors) == sorted(local.tensors)
+
+
+def test_workers_write_whole_files_of_a_set(s3, source: Path, tmp_path: Path, monkeypatch) -> None:
+    """Each its own, from a source in a store, and the first when the others are there."""
+    order: list[str] = []
+    write = whole_files.write_files
+
+    def written(files, **how):
+        order.extend(file.path.name for file in files)
+        return write(files, **how)
+
+    monkeypatch.setattr(whole_files, "write_files", written)
+    put(source, f"s3://models/{source.name}")
+    executor = Elsewhere()
+    options = {"max_size": 1 << 20, "rules": {"ffn_up": "Q6_K"}}
+    quantize(source, "Q4_K_M", tmp_path / "x.gguf", threads=1, **options)
+    report = quantize(f"s3://models/{source.name}", "Q4_K_M", "s3://models/x.gguf", executor=executor, **options)
+    names = sorted(path.name for path in tmp_path.glob("x-*"))
+    assert len(names) > 2
+    assert order == [*names[1:], names[0]]
+    assert max(executor.sizes) < 2_000_000  # the vocabulary, no tensor
+    assert [get(f"s3://models/{name}") == (tmp_path / name).read_bytes() for name in names] == [True] * len(names)
+    assert [file.name for file in report.outputs[0].files] == names
+    with pytest.raises(FileError, match="already exists"):
+        quantize(f"s3://models/{source.name}", "Q4_K_M", "s3://models/x.gguf", executor=executor, **options)

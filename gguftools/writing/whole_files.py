@@ -1,0 +1,118 @@
+"""Files of a set that workers write whole, each its own: to stores, where several cannot write into one object."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from archs.metadata import Metadata
+from quants import format_named
+
+from ..files.atomic import NOTHING, Reads, check_target
+from ..files.stores.path import StorePath
+from .executors import done_elsewhere, leaves_process
+from .items import Floats, Item
+from .pipeline import FilePlan, Resumable, TensorStats, WriteResult, write_files
+from .row_blocks import Progress
+from .travel import Source, can_travel, tensors_of
+
+
+class NamedItem(NamedTuple):
+    """An Item whose tensor is named. source: in what it is read from; name, shape: in the file. format: None for the
+    one that it has.
+    """
+
+    source: str
+    name: str
+    shape: tuple[int, ...]
+    format: str | None
+    importance: Floats | None
+
+
+class FileTask(NamedTuple):
+    """A file for a worker to write. source: the description of a `Source`."""
+
+    source: bytes
+    path: Path
+    metadata: Metadata
+    items: tuple[NamedItem, ...]
+    alignment: int
+    reserve: int
+    magic: bytes
+    memory: int
+    statistics: bool
+    overwrite: bool
+    resumable: Resumable | None
+
+
+def are_written_elsewhere(files: Sequence[FilePlan], executor: Executor | None, source: Source | None) -> bool:
+    """Whether each of several files goes to a store from a worker that can read all that it is made of."""
+    return (
+        len(files) > 1
+        and leaves_process(executor)
+        and source is not None
+        and all(isinstance(file.path, StorePath) and file.path.scheme != "memory" for file in files)
+        and all(_is_named(item, source) for file in files for item in file.items)
+    )
+
+
+def _is_named(item: Item, source: Source) -> bool:
+    is_there = item.ready is None and source.name_of(item.tensor) is not None
+    return is_there and (item.is_copy or can_travel(item.format))
+
+
+def write_files_elsewhere(
+    files: Sequence[FilePlan], executor: Executor, source: Source, *, memory: int, statistics: bool = False,
+    progress: Progress | None = None, resumable: Resumable | None = None, overwrite: bool = False,
+    reads: Reads = NOTHING,
+) -> WriteResult:  # fmt: skip
+    """As `write_files`, a file a worker; the first is written when all others are there, for who takes them for a set.
+
+    memory: bytes that a worker may hold. Raises the same.
+    """
+    started = time.perf_counter()
+    for file in files:
+        if resumable is None or not resumable.resume:
+            check_target(file.path, reads, overwrite)
+    sizes = [sum(item.tensor.nbytes for item in file.items) for file in files]
+    tasks = [_task(file, source, memory, statistics, overwrite, resumable) for file in files]
+    found: dict[int, list[TensorStats]] = {}
+    number = {id(task): n for n, task in enumerate(tasks)}
+    for some in (tasks[1:], tasks[:1]):
+        for task, stats in done_elsewhere(executor, write_whole, some):
+            found[number[id(task)]] = stats
+            if progress is not None:
+                progress(sum(sizes[n] for n in found), sum(sizes), task.path.name)
+    reads.check_unchanged()
+    return WriteResult([found[n] for n in range(len(files))], time.perf_counter() - started, 0.0, sum(sizes))
+
+
+def _task(
+    file: FilePlan, source: Source, memory: int, statistics: bool, overwrite: bool, resumable: Resumable | None
+) -> FileTask:
+    items = tuple(
+        NamedItem(
+            source.name_of(item.tensor) or "", item.tensor.name, item.tensor.shape,
+            None if item.is_copy else item.format.name, item.importance,
+        )
+        for item in file.items
+    )  # fmt: skip
+    more = (file.alignment, file.reserve, file.magic, memory, statistics, overwrite, resumable)
+    return FileTask(source.description, file.path, file.metadata, items, *more)
+
+
+def write_whole(task: FileTask) -> list[TensorStats]:
+    """Write a file where this is called, by one thread. Raises what `write_files` does."""
+    tensors = tensors_of(task.source)
+    items = []
+    for each in task.items:
+        tensor = replace(tensors[each.source], name=each.name, shape=each.shape)
+        items.append(Item(tensor, format_named(each.format) if each.format else tensor.format, each.importance))
+    file = FilePlan(task.path, task.metadata, tuple(items), task.alignment, task.reserve, task.magic)
+    outcome = write_files(
+        [file], threads=1, memory=task.memory, statistics=task.statistics, resumable=task.resumable,
+        overwrite=task.overwrite,
+    )  # fmt: skip
+    return outcome.files[0]
