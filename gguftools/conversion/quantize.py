@@ -204,6 +204,7 @@ class _Sought:
         with measured(self.model, sizes, self.calibration, run, None if self.dry_run else path) as search:
             found = recipe_for(search, sizes, self.target, self._plan)
             search.kept.drop_tensors()
+            del search  # and the predictions that it compared with
             yield found, [*warnings, *([found.warning] if found.warning else [])]
 
     def _plan(self, recipe: Recipe, matrix: ImportanceMatrix | None) -> OutputReport:
