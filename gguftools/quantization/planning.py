@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from archs.metadata import Metadata, Value, ValueType
+from archs.schema import find
 from archs.values import INTEGERS, value_of
 from quants import Tensor
 from quants.arguments import wrong
@@ -287,7 +288,9 @@ def _fewer_layers(metadata: Metadata, layers: int, kept: Sequence[int]) -> Metad
         if not key.startswith(prefix):
             continue
         value = metadata.value(key)
-        if value.type is ValueType.ARRAY and len(value.data) in (layers, trunk):
+        known = find(key, prefix[:-1])
+        listed = value.type is ValueType.ARRAY and (known is None or known.per_layer)
+        if listed and len(value.data) in (layers, trunk):
             new[key] = Value([value.data[i] for i in kept if i < len(value.data)], value.type, value.element)
         elif key == f"{prefix}nextn_predict_layers":
             new[key] = Value(sum(layer >= trunk for layer in kept), value.type)

@@ -175,6 +175,22 @@ def test_a_dropped_further_layer_is_not_counted(made: Path, tmp_path: Path) -> N
     gguftools.load(tmp_path / "out.gguf").logits([1, 2, 3])
 
 
+@pytest.mark.parametrize("entry", ["qwen3-5-moe", "exaone-moe"])
+def test_lists_lose_the_items_of_layers_that_go(made: Path, tmp_path: Path, entry: str) -> None:
+    """Those with an item for each layer, also where they leave out what is behind the trunk; no others."""
+    gguftools.graft(model_of(made, entry), tmp_path / "out.gguf", drop_layers=[1])
+    old, new = (gguftools.open(path) for path in (model_of(made, entry), tmp_path / "out.gguf"))
+    per_layer = {"recurrent_layers": 4, "sliding_window_pattern": 3, "sections": 4}
+    found = {key: len(new.metadata[key]) for key in new.metadata if key.endswith(tuple(per_layer))}
+    assert found
+    for key, count in found.items():
+        end = next(end for end in per_layer if key.endswith(end))
+        assert count == per_layer[end]
+        kept = list(old.metadata[key]) if end == "sections" else [*old.metadata[key][:1], *old.metadata[key][2:]]
+        assert list(new.metadata[key]) == kept
+    gguftools.load(tmp_path / "out.gguf").logits([1, 2, 3])
+
+
 # What is refused
 
 
