@@ -53,5 +53,5 @@ def grown(path: StorePath, found: "StoredObject", parse: Callable[[NDArray[np.ui
         except MoreNeededError as needed:
             if needed.least > MAX_HEADER:
                 raise FileError(f"{path} has a header of more than {MAX_HEADER >> 20} MB; no model needs it") from None
-            wanted = min(max(needed.least, len(buffer) * GROWTH), found.size, MAX_HEADER)
+            wanted = min(max(needed.least, int(len(buffer) * GROWTH)), found.size, MAX_HEADER)
         buffer = np.concatenate([buffer, found.fetch(len(buffer), wanted)])

@@ -11,6 +11,7 @@ import pytest
 
 import gguftools
 from gguftools import convert, quantize
+from gguftools.files.gguf import stored
 from gguftools.files.stores import store
 from gguftools.files.stores.path import located
 from gguftools.metadata.difference import compare_metadata
@@ -67,6 +68,25 @@ def test_a_file_in_a_store_is_the_file(bucket, source, tmp_path):
     quantize(url, "Q4_K_M", tmp_path / "stored.gguf")
     quantize(source, "Q4_K_M", tmp_path / "local.gguf")
     assert (tmp_path / "stored.gguf").read_bytes() == (tmp_path / "local.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("first", [4, 24, 1000, 100_000])
+def test_headers_are_read_until_they_end(bucket, source, monkeypatch, first):
+    monkeypatch.setattr(stored, "FIRST_READ", first)
+    monkeypatch.setattr(stored, "GROWTH", 1.1)
+    with gguftools.open(put(source, f"{bucket}/m.gguf")) as model, gguftools.open(source) as local:
+        assert not list(compare_metadata(model.metadata, local.metadata))
+        assert list(model.tensors) == list(local.tensors)
+
+
+@pytest.mark.parametrize("size", [0, 3, 20, 100, 5000, 200_000, 2_000_000])
+def test_an_object_that_is_cut_short_is_refused_as_the_file_is(memory, source, tmp_path, size):
+    (tmp_path / "m.gguf").write_bytes(source.read_bytes()[:size])
+    with pytest.raises(FileError) as local:
+        gguftools.open(tmp_path / "m.gguf")
+    with pytest.raises(FileError) as remote:
+        gguftools.open(put(tmp_path / "m.gguf", "memory://models/m.gguf"))
+    assert str(remote.value).replace("memory://models", str(tmp_path)) == str(local.value)
 
 
 def test_an_output_in_a_store_is_the_file(bucket, source, tmp_path):

@@ -16,6 +16,7 @@ import gguftools
 from gguftools import convert, quantize
 from gguftools.files.stores import block_cache, s3, store, trying
 from gguftools.files.stores.path import located
+from gguftools.writing.report import QuantizeReport
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
@@ -134,14 +135,14 @@ def test_resume_sends_what_is_not_there(s3, small_parts, large, tmp_path, split)
             time.sleep(0.5)
             raise KeyboardInterrupt
 
-    def run(**more) -> None:
-        quantize(large, "COPY", "s3://models/copy.gguf", resume=True, max_size=split, threads=1, **more)
+    def run(**more) -> QuantizeReport:
+        return quantize(large, "COPY", "s3://models/copy.gguf", resume=True, max_size=split, threads=1, **more)
 
     with pytest.raises(KeyboardInterrupt):
         run(progress=progress)
     assert not [name for name in names("s3://models") if name.endswith(".gguf")]
     before = len(s3.log)
-    run()
+    assert run().resumed_bytes > PART
     sent = [path for method, path, *_ in s3.log[before:] if method == "PUT" and "partNumber" in path]
     quantize(large, "COPY", tmp_path / "copy.gguf", max_size=split)
     parts = sum(-(-path.stat().st_size // PART) for path in tmp_path.iterdir())
