@@ -23,6 +23,7 @@ from quants.spelling import did_you_mean
 
 from ..files.atomic import NOTHING, atomic_output
 from ..files.gguf.reader import GgufFile, open_gguf
+from ..files.stores.path import StorePath, located
 from ..writing.items import Item
 from ..writing.pipeline import FilePlan, write_files
 from .imatrix_entry import Entry as Entry
@@ -86,7 +87,10 @@ class ImportanceMatrix:
 
 def read_imatrix(path: PathLike) -> ImportanceMatrix:
     """Read an importance matrix in either stored form. Raises FileError for anything else."""
-    path = as_path(path, "the importance matrix")
+    as_path(path, "the importance matrix")
+    path = located(path)
+    if isinstance(path, StorePath):
+        return _from_gguf(open_gguf(path))
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise FileError(f"{path} is not a regular file")
     try:

@@ -19,6 +19,10 @@ PART = 16 << 20
 STEP = 8 << 20  # bytes that are asked for at a time
 DIRECT = ("gs", "az", "abfs", "abfss")  # an object has its name there when its file is closed, and not before
 
+NOT_PASSING = (
+    FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError, TypeError, ValueError,
+)  # fmt: skip
+
 T = TypeVar("T")
 
 
@@ -32,8 +36,10 @@ def ask(path: StorePath, call: Callable[[], T], absent: T | None = None) -> T:
         told: Exception = FileError(f"there is no object {path}")
     except PermissionError as error:
         told = FileError(f"{path}: the store refuses: {first_line(error)}", hint="check the credentials and rights")
-    except (FileError, PassingError, FileExistsError):
+    except (FileError, PassingError):
         raise
+    except NOT_PASSING as error:
+        told = FileError(f"{path}: the store does not do that: {first_line(error)}")
     except Exception as error:  # of any library
         response = getattr(error, "response", None)
         status = next((s for s in (getattr(error, "code", 0), getattr(error, "status", 0),
@@ -114,7 +120,8 @@ class FileUpload:
         self.part_bytes, self.stopped = max(PART, -(-total // 9_000)), Event()
         is_direct = path.scheme in DIRECT
         self._named = path if is_direct else path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.partial")
-        self._file = ask(path, lambda: fs.open(self._named.url, "wb", block_size=self.part_bytes))
+        what = f"{path} cannot be written"
+        self._file = tried(what, lambda: ask(path, lambda: fs.open(self._named.url, "wb", block_size=self.part_bytes)))
 
     def put(self, number: int, data: memoryview) -> None:
         """Write part `number`, the one behind the last. Raises FileError."""

@@ -7,7 +7,6 @@ parts of an upload are there already.
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -177,14 +176,22 @@ class S3Upload:
         self._tags: dict[int, str] = {}
         self._id = self._earlier() if resume else None
         if self._id is None:
-            begun = self._call(
-                "create_multipart_upload", ContentType="application/octet-stream", Metadata={MARK: mark}
-            )
-            self._id = str(begun["UploadId"])
+            self._id = self._begun()
             if resume:
                 note = {MARK: 1, "mark": mark, "bytes": total, "part": self.part_bytes, "upload": self._id}
                 self._call("put_object", Key=self._journal, Body=json.dumps(note).encode())
         self.have = frozenset(self._tags)
+
+    def _begun(self) -> str:
+        try:
+            begun = self._call(
+                "create_multipart_upload", ContentType="application/octet-stream", Metadata={MARK: self._mark}
+            )
+        except Absent:
+            raise FileError(f"there is no bucket {self._bucket}, where {self.path} would be") from None
+        except NotImplementedError as error:
+            raise FileError(f"{self.path}: the store does not take uploads in parts: {error}") from None
+        return str(begun["UploadId"])
 
     def _call(self, method: str, **arguments: Any) -> Any:
         async def request() -> Any:
@@ -238,10 +245,6 @@ class S3Upload:
         except Absent:
             problem = f"{self.path}: the upload is gone: another run ended it"
             raise FileError(problem, hint="run it again") from None
-        wanted, found = hashlib.md5(data, usedforsecurity=False).hexdigest(), answer["ETag"].strip('"')
-        is_digest = len(found) == 32 and "ServerSideEncryption" not in answer and "SSECustomerAlgorithm" not in answer
-        if is_digest and found != wanted:
-            raise FileError(f"{self.path}: part {number + 1} was stored with other bytes than were sent")
         self._tags[number] = answer["ETag"]
 
     def commit(self) -> None:

@@ -1,6 +1,7 @@
 """Which client reads and writes what a URL names."""
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Callable
@@ -55,9 +56,14 @@ class Upload(Protocol):
     def withdraw(self) -> None: ...
 
 
-@lru_cache
 def file_system(scheme: str) -> Any:
     """fsspec's file system for URLs of a scheme. Raises FileError where it, or what it needs, is not installed."""
+    return made_file_system(scheme, os.getpid())  # threads of it do not go along into a process that is forked
+
+
+@lru_cache
+def made_file_system(scheme: str, process: int) -> Any:
+    """The same, made once in a process."""
     try:
         fsspec = import_module("fsspec")
     except ImportError:

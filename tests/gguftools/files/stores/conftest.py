@@ -27,7 +27,7 @@ def s3(s3_server, monkeypatch, tmp_path) -> Iterator[Server]:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
     s3_server.faults()
     fs = store.file_system("s3")
     if fs.exists("models"):
@@ -35,13 +35,13 @@ def s3(s3_server, monkeypatch, tmp_path) -> Iterator[Server]:
     fs.mkdir("models")
     yield s3_server
     s3_server.faults()
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
 
 
 @pytest.fixture
 def memory(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(trying, "FIRST_WAIT", 0.01)
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
     fs = store.file_system("memory")
     fs.store.clear()
     fs.pseudo_dirs[:] = [""]

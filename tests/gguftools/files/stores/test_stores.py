@@ -109,16 +109,17 @@ def test_several_recipes_need_a_folder(bucket, source):
     assert caught.value.hint == f"end it with a slash: {bucket}/one.gguf/"
 
 
-def test_workers_read_and_write_there(s3, source, tmp_path):
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_read_and_write_there(s3, source, tmp_path, method):
     url = put(source, "s3://models/austen-bf16.gguf")
-    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+    with ProcessPoolExecutor(2, get_context(method)) as executor:
         quantize(url, "Q8_0", "s3://models/out.gguf", executor=executor)
     quantize(source, "Q8_0", tmp_path / "local.gguf")
     assert get("s3://models/out.gguf") == (tmp_path / "local.gguf").read_bytes()
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(FileError, match=r"s3:// needs fsspec, which is not installed") as caught:
         gguftools.open("s3://models/m.gguf")
@@ -132,11 +133,24 @@ def test_what_is_not_installed_is_named(monkeypatch):
         gguftools.open("nonsense://models/m.gguf")
 
 
+def test_buckets_and_rights(s3, source):
+    with pytest.raises(FileError, match=r"there is no bucket nowhere, where s3://nowhere/m\.gguf would be"):
+        quantize(source, "Q8_0", "s3://nowhere/m.gguf")
+    with pytest.raises(FileError, match=r"there is no bucket nowhere, where s3://nowhere/model would be"):
+        gguftools.open("s3://nowhere/model")
+    s3.faults(POST=[{"status": 403}])
+    with pytest.raises(FileError, match=r"s3://models/m\.gguf: the store refuses with status 403"):
+        quantize(source, "Q8_0", "s3://models/m.gguf")
+    s3.faults(HEAD=[{"status": 403}])
+    with pytest.raises(FileError, match=r"s3://models/m\.gguf: the store refuses with status 403"):
+        gguftools.open("s3://models/m.gguf")
+
+
 def test_without_credentials(s3, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
     with pytest.raises(FileError, match=r"s3://models/m\.gguf cannot be reached") as caught:
         gguftools.open("s3://models/m.gguf")
     assert "AWS_PROFILE" in caught.value.hint
@@ -148,7 +162,6 @@ OTHERS = {
     "split": lambda _: gguftools.split(STORED, "x", max_tensors=5),
     "merge": lambda _: gguftools.merge(STORED),
     "a search": lambda source: gguftools.quantize(source, target_size=3_000_000, output="memory://models/t.gguf"),
-    "a manifest": lambda source: gguftools.quantize(source, "Q8_0", "memory://models/t.gguf", manifest=True),
 }
 
 
