@@ -57,7 +57,8 @@ from .replaying import calibration_of, guessed_parameters, opened_again, planned
 
 SAMPLED_VALUES = 1 << 16  # of a range that is drawn
 SMALL_FILE = 64 << 20  # bytes of a source's file whose digest is always compared
-MATRIX_NAME = "quantize.imatrix.file"
+OF_MATRIX = "quantize.imatrix."
+MATRIX_NAME = f"{OF_MATRIX}file"
 GAP = 1 << 22  # bytes of padding read at a time
 
 
@@ -101,6 +102,8 @@ def reproduce(
             raise OptionError("texts alone do not tell how weights were encoded by them", "name the manifest, too")
         parameters = guessed_parameters(model, of_file(opened), weights, threads, progress)
     matrix = None if weights is None else read_imatrix(weights)
+    if matrix is None and known is not None and known.imatrix is not None:
+        matrix = ImportanceMatrix(Path("nowhere"), {})  # a search measured it, and kept it nowhere
     work = _Work(opened, model, given, known, parameters, matrix, threads, progress, tensors is None and drawn is None)
     formats = {name: tensor.format.name for name, tensor in opened.tensors.items()}
     with tempfile.TemporaryDirectory(prefix="gguftools-") as folder:
@@ -227,6 +230,11 @@ class _Work:
         metadata, stored = plan.metadata.copy(), self.file.metadata
         if MATRIX_NAME in metadata and MATRIX_NAME in stored:
             metadata[MATRIX_NAME] = stored.value(MATRIX_NAME)
+        if self.lacks_matrix:
+            for key in [key for key in metadata if key.startswith(OF_MATRIX)]:
+                del metadata[key]
+            for key in (key for key in stored if key.startswith(OF_MATRIX)):
+                metadata[key] = stored.value(key)
         return metadata
 
     def as_planned(self, name: str, item: Item | None, fed: bool) -> TensorCheck:
@@ -242,16 +250,17 @@ class _Work:
         record = self.records.get(name)
         if record is not None and record.feedback and not fed:
             return replace(check, found=BY_DIGEST)
-        if item.format.uses_importance and not item.is_copy and self.measured_matrix():
+        if item.format.uses_importance and not item.is_copy and self.lacks_matrix:
             return replace(check, found=BY_DIGEST)
         if item.format.needs_importance and item.importance is None and item.ready is None and not item.is_copy:
             why = f"{item.format.name} needs an importance matrix, which --imatrix names"
             return replace(check, found=OTHER, why=why)
         return check
 
-    def measured_matrix(self) -> bool:
-        """Whether the matrix was measured on the way, and is not there any more."""
-        return bool(self.manifest and self.manifest.imatrix and self.manifest.imatrix.file is None)
+    @property
+    def lacks_matrix(self) -> bool:
+        """Whether there was a matrix that is not there any more."""
+        return self.matrix is not None and not self.matrix.entries
 
     def sampled(self, items: Sequence[Item], count: int, seed: int) -> tuple[Sample, list[_Block]]:
         """Ranges of rows drawn from all, each as likely as any other."""

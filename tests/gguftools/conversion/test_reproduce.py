@@ -248,6 +248,19 @@ def test_a_wrong_matrix_is_named(folder, tmp_path) -> None:
         reproduce(alone, folder / "austen-F16.gguf")
 
 
+@pytest.mark.parametrize("recipe", ["Q2_K", "IQ2_XS"])
+def test_a_matrix_that_is_kept_nowhere(folder, tmp_path, recipe) -> None:
+    """As a search measures one: what it weighed is told by digests, or made again if somebody has it after all."""
+    matrix = gguftools.quantization.imatrix.read_imatrix(folder / "im.gguf")
+    quantize(folder / "austen-F16.gguf", recipe, tmp_path / "q.gguf", imatrix=matrix, manifest=True)
+    found = reproduce(tmp_path / "q.gguf", folder / "austen-F16.gguf")
+    assert found.equal, (found.verdict, found.keys, found.layout, found.causes)
+    assert {tensor.found for tensor in found.tensors} == {"equal", "as its digest says"}
+    again = reproduce(tmp_path / "q.gguf", folder / "austen-F16.gguf", imatrix=folder / "im.gguf")
+    assert again.equal
+    assert {tensor.found for tensor in again.tensors} == {"equal"}
+
+
 def test_another_encoder_is_named(folder, tmp_path, monkeypatch) -> None:
     text = manifest_path(folder / "plain.gguf").read_text()
     path = tmp_path / "m.json"
