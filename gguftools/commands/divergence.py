@@ -24,6 +24,7 @@ def divergence(
     texts: list[str] | None = None,
     chat: Annotated[bool, "Texts are conversations, JSONL: score the answers alone."] = False,
     ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
+    workers: int | None = None, scheduler: str | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
     precision: Annotated[
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
@@ -48,7 +49,7 @@ def divergence(
 ) -> None:  # fmt: skip
     from quants.errors import GgufToolsError
 
-    from ..console.ui import note, note_slow_products, print_error, print_line, said, window_progress
+    from ..console.ui import note, note_slow_products, print_error, print_line, said, shared_work, window_progress
     from ..measurement.divergence import divergence as measure
     from ..measurement.divergence_report import exceeded, parse_limits
     from ..measurement.perplexity import context_warning
@@ -65,12 +66,13 @@ def divergence(
             note(f"warning: {warning}")
             break
     note_slow_products(threads)
-    with window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL") as progress:
+    bar = window_progress(f"measure {len(others or ())} beside {base.name}", "mean KL")
+    with shared_work(workers, scheduler) as executor, bar as progress:
         report = measure(
             base, *(others or ()), text=named, chat=chat, n_ctx=ctx, chunks=chunks, threads=threads,
             round_activations=round_activations, precision=precision, save_base=save_base, top_k=top_k,
             with_output=with_output, base_model=base_model, record=record, keep_record=True,
-            overwrite=overwrite, progress=progress,
+            overwrite=overwrite, executor=executor, progress=progress,
         )  # fmt: skip
     if html is not None:
         _write_html(report, html, overwrite, reads, threads)

@@ -24,9 +24,10 @@ def imatrix(
         str, "How exactly: float32, exact (slower), or reference (rounded as llama.cpp does)."
     ] = "float32",
     save_every: Annotated[int, Option(min=0, help="Windows after which --resume can go on; 0: none.")] = 10,
-    resume: bool = False, overwrite: bool = False, threads: int | None = None, json: bool = False,
+    resume: bool = False, overwrite: bool = False, threads: int | None = None,
+    workers: int | None = None, scheduler: str | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from ..console.ui import note, note_slow_products, print_json, print_matrix, window_progress
+    from ..console.ui import note, note_slow_products, print_json, print_matrix, shared_work, window_progress
     from ..measurement.importance import imatrix
     from ..measurement.perplexity import context_warning
     from ..model import opened_gguf
@@ -38,10 +39,10 @@ def imatrix(
     for warning in left_behind([Path(output)], resume):
         note(f"warning: {warning}")
     note_slow_products(threads)
-    with window_progress(f"read with {model.name}") as progress:
+    with shared_work(workers, scheduler) as executor, window_progress(f"read with {model.name}") as progress:
         matrix = imatrix(
             source, file, output, n_ctx=ctx, chunks=chunks, skip_chunks=skip_chunks, parse_special=parse_special,
             with_output=process_output, nextn=nextn, precision=precision, save_every=save_every, resume=resume,
-            threads=threads, overwrite=overwrite, progress=progress,
+            threads=threads, executor=executor, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     print_json(matrix) if json else print_matrix(matrix)

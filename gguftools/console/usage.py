@@ -148,9 +148,12 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("json", "markdown", ONE_FORM),
         ("round_activations", "precision", "the first is the second's `reference`"),
         ("worst", "json", "the JSON has them"),
+        ("workers", "scheduler", "the work is done here or there"),
+        ("save_base", "workers scheduler", "a base is saved by the process that runs it"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
+    "imatrix": [("workers", "scheduler", "the work is done here or there")],
     "graft": [
         ("file", "imatrix", "experts are scored by one or the other"),
         ("dry_run", "measure", "there is no output to measure"),
