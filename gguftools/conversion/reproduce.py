@@ -44,7 +44,7 @@ from ..provenance.findings import (
     source_differences,
 )
 from ..provenance.hashing import range_digests, reading
-from ..provenance.manifest import Manifest, TensorRecord, manifest_path, public_name, read_manifest
+from ..provenance.manifest import Manifest, TensorRecord, is_plain, manifest_path, public_name, read_manifest
 from ..provenance.parameters import Parameters, parameters_of
 from ..provenance.recording import exists, matrix_record, opened_file, source_record, tensor_range, text_records
 from ..quantization.imatrix import ImportanceMatrix, read_imatrix
@@ -138,7 +138,7 @@ def _beside(file: GgufFile, name: str | None, what: str, option: str) -> Path:
     """A file or folder that a manifest names, if it lies beside the file. Raises OptionError."""
     if name is None:
         raise OptionError(f"{file.path} does not say what it was made of", f"name {what} with {option}")
-    path = file.parts[0].path.with_name(name) if "/" not in name else None
+    path = file.parts[0].path.with_name(name) if is_plain(name) else None
     if path is None or path.is_symlink() or not path.exists():  # a link may lead anywhere
         raise OptionError(f"{what}, {quote(name)}, does not lie beside {file.path}", f"name it with {option}")
     return path

@@ -187,6 +187,11 @@ def _parsed(path: Path, data: bytes, kind: str) -> dict[str, Any]:
     return found
 
 
+def is_plain(name: str) -> bool:
+    """Whether a name is one of a file in a folder, and leads nowhere else."""
+    return bool(PLAIN_NAME.fullmatch(name)) and name not in (".", "..")
+
+
 class _Reader:
     """Values out of a JSON object, each of the type that it must have. what: the file, for messages."""
 
@@ -307,7 +312,7 @@ class _Reader:
         return found
 
     def plain(self, name: str, where: str) -> str:
-        if not PLAIN_NAME.fullmatch(name) or name in (".", ".."):
+        if not is_plain(name):
             raise self.error(where, name, "the plain name of a file")
         return name
 

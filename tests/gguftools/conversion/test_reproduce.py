@@ -360,6 +360,16 @@ def test_manifests_of_other_files_and_paths_that_lead_away(folder, tmp_path) -> 
         reproduce(path)
 
 
+@pytest.mark.parametrize("name", ["..", ".", "x/../austen-F16.gguf", "a\0b", "hf://a/b", "/etc", "file:///etc"])
+@pytest.mark.parametrize("kind", ["hub", "remote"])
+def test_names_that_lead_away(folder, tmp_path, kind, name) -> None:
+    content = json.loads(manifest_path(folder / "plain.gguf").read_text())
+    content["source"] |= {"kind": kind, "name": name}
+    (tmp_path / "m.json").write_text(json.dumps(content))
+    with pytest.raises(OptionError, match="does not lie beside"):
+        reproduce(folder / "plain.gguf", manifest=tmp_path / "m.json")
+
+
 def test_a_manifest_whose_digests_lie(folder, tmp_path) -> None:
     content = json.loads(manifest_path(folder / "plain.gguf").read_text())
     content["tensors"][3]["sha256"] = "0" * 64
