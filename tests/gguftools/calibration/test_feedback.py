@@ -196,16 +196,16 @@ def test_what_inputs_held_back_speak_against_is_not_done() -> None:
     assert np.array_equal(chosen.raw, form.encode(rows))
 
 
-def drifted(noise: float, agree: bool) -> tuple[Any, np.ndarray, np.ndarray]:
-    """A piece whose inputs drifted from those of the original, as did those held back or not; and new ones of both."""
+def drifted(noise: float) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A piece whose inputs drifted from those of the original, as did those held back; and new ones of both."""
     from gguftools.calibration.choosing import Piece
     from runtime.hessians import Products
 
     random, found = np.random.default_rng(3), []
     mixing = random.standard_normal((256, 256)) * np.exp(random.standard_normal(256))
-    for sign in (1, 1 if agree else -1, 1):
+    for _ in range(3):
         y = (random.standard_normal((4000, 256)) @ mixing).astype(np.float32)
-        x = y + sign * noise * np.roll(y, 1, axis=1) + random.standard_normal(y.shape).astype(np.float32)
+        x = y + noise * np.roll(y, 1, axis=1) + random.standard_normal(y.shape).astype(np.float32)
         products = Products.of(256, 256)
         products.add(x, 2)
         products.compare(x, y, 2)
@@ -216,7 +216,7 @@ def drifted(noise: float, agree: bool) -> tuple[Any, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_make_up_for_a_part_of_what_inputs_lost(threads: int) -> None:
-    piece, x, y = drifted(0.3, agree=True)
+    piece, x, y = drifted(0.3)
     rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
     chosen = choose(rows, piece, form, form.encode, "plain", threads)
     without = choose(rows, piece._replace(drift=None), form, form.encode, "plain", threads)
@@ -228,9 +228,11 @@ def test_rows_make_up_for_a_part_of_what_inputs_lost(threads: int) -> None:
 
 
 def test_a_drift_that_inputs_held_back_do_not_have_is_left() -> None:
-    piece, _, _ = drifted(0.3, agree=False)
+    piece, _, _ = drifted(0.3)
     rows, form = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32), format_named("Q5_0")
-    assert not choose(rows, piece, form, form.encode, "plain", 2).aimed
+    assert choose(rows, piece, form, form.encode, "plain", 2).aimed
+    other = choose(rows, piece._replace(held_drift=piece.held_drift * -1.0), form, form.encode, "plain", 2)
+    assert (other.method, other.aimed) == ("feedback", False)
 
 
 def test_the_correction_is_a_part_of_the_least_squares() -> None:
