@@ -29,6 +29,7 @@ from .files.naming import is_remote, is_stored_gguf
 from .files.positioned import PositionedInput, row_reader
 from .files.stores.path import StorePath, located
 from .files.stores.store import is_pinned
+from .metadata.chat_templates import CHAT_TEMPLATE, rendered
 from .metadata.checks import check_types
 from .metadata.difference import compare_metadata
 from .writing.executors import leaves_process
@@ -37,7 +38,10 @@ from .writing.travel import Source
 
 if TYPE_CHECKING:
     from archs.plan import Change, Plan
+    from runtime.generation import Generation
     from runtime.model import Model as RunningModel
+    from runtime.sampling.grammar import Grammar, GrammarVocabulary
+    from runtime.sampling.parameters import Sampling
     from runtime.tokenizer import Tokenizer
 
     from .files.checkpoint.folder import Checkpoint
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
     from .writing.row_blocks import Progress
 
 KEPT_OPEN = 16  # shards; of a set of more, each is opened for each read
-CHAT_TEMPLATE = "tokenizer.chat_template"
 NO_MODELS = {  # by general.type: what such a file is, and what to do with it
     "imatrix": ("an importance matrix", "it is used by `gguftools quantize MODEL RECIPE --imatrix MATRIX`"),
     "mmproj": ("a tower for pictures or sounds", "such files are used in F16 or BF16, beside a quantized model"),
@@ -99,6 +102,8 @@ class Model:
         self._closed = False
         self._opened = None if origin is None else dict(self.tensors)
         self._tokenizer: tuple[list[Value], Tokenizer] | None = None
+        self._vocabulary: tuple[Tokenizer, GrammarVocabulary] | None = None
+        self._running: tuple[list[Any], RunningModel] | None = None
 
     @property
     def metadata(self) -> Metadata:
@@ -173,6 +178,71 @@ class Model:
             self._tokenizer = values, tokenizer_from_metadata(self.metadata)
         return self._tokenizer[1]
 
+    def running(self, threads: int | None = None) -> RunningModel:
+        """What computes logits, kept until something of the model changes. Raises ModelError, OptionError."""
+        from runtime.model import Model as RunningModel
+
+        values = [threads, *map(self.metadata.value, self.metadata), *self.tensors.data.values()]
+        if self._running is None or list(map(id, self._running[0])) != list(map(id, values)):
+            self._running = values, RunningModel(self.metadata, self.tensors, threads=threads)
+        return self._running[1]
+
+    def generate(
+        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
+        n: int | None = None, stop: Sequence[str] = (), grammar: str | None = None,
+        json_schema: str | Mapping[str, Any] | None = None, context: int | None = None, special: bool = False,
+        threads: int | None = None,
+    ) -> Generation:  # fmt: skip
+        """Let the model go on with a prompt: iterate for (token, text) as they come.
+
+        prompt: a text; token ids; or messages, such as {"role": "user", "content": "Hello"}, which the file's chat
+        template renders. sampling: None for llama.cpp's defaults with what the file advises. n: tokens to generate at
+        most. stop: texts that end it, and are left out. grammar: GBNF that the text must follow; or json_schema (extra
+        `grammar`). context: tokens of prompt and text together; None for the model's own. special: write control
+        tokens, too. threads: default all processors.
+
+        What is returned also has `tokens`, `text`, `stop_reason`, `prompt_tokens`, `prefill_seconds`,
+        `decode_seconds`, and `stop()`. Raises ModelError, VocabularyError, OptionError for a prompt without room.
+        """
+        from runtime.generation import Generation, prompt_ids, sampler_of
+        from runtime.sampling.parameters import Sampling, advised
+
+        if context is not None:
+            as_count(context, "context")
+        if grammar is not None and json_schema is not None:
+            raise OptionError("grammar and json_schema are both given", "a text follows one of them")
+        tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
+        messages = [] if isinstance(prompt, str) else [dict(each) for each in prompt if isinstance(each, Mapping)]
+        if isinstance(prompt, str):
+            ids = prompt_ids(tokenizer, prompt)
+        elif messages:
+            ids = prompt_ids(tokenizer, rendered(self.metadata, messages), rendered=True)
+        else:
+            ids = [int(token) for token in prompt if not isinstance(token, Mapping)]
+        follow = None if grammar is None and json_schema is None else self._grammar(grammar, json_schema)
+        model = self.running(threads)
+        sampler = sampler_of(tokenizer, self.metadata, chosen, follow)
+        context = context or self.context_length
+        return Generation(model, tokenizer, ids, sampler, n=n, stop=stop, context=context, special=special)
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that the model was made for, if the file says it."""
+        length = self.metadata.get(f"{self.architecture}.context_length")
+        return int(length) if isinstance(length, (int, np.integer)) and length > 0 else None
+
+    def _grammar(self, gbnf: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
+        from runtime.generation import grammar_vocabulary
+        from runtime.sampling.grammar import grammar_from_gbnf, grammar_from_json_schema
+
+        tokenizer = self.tokenizer
+        if self._vocabulary is None or self._vocabulary[0] is not tokenizer:
+            self._vocabulary = tokenizer, grammar_vocabulary(tokenizer)
+        vocabulary = self._vocabulary[1]
+        if schema is not None:
+            return grammar_from_json_schema(schema, vocabulary)
+        return None if gbnf is None else grammar_from_gbnf(gbnf, vocabulary)
+
     def streamed(self) -> dict[str, Tensor]:
         """The tensors for reading them all: those of a GGUF file by system calls, which read ahead, not by its map."""
         if self.file is None:
@@ -236,6 +306,7 @@ class Model:
     def close(self) -> None:
         """Let go of the files; the tensors are gone then, the metadata stays."""
         self.tensors.clear()
+        self._running = None
         self.file = None
         self._closed = True
 

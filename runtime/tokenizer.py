@@ -11,6 +11,7 @@ from archs.vocab.listed import TokenList
 from quants.errors import VocabularyError
 
 from .tokenizers.bpe import BytePairs
+from .tokenizers.ends import end_ids
 from .tokenizers.pieces import Pieces
 from .tokenizers.special import Splitter
 from .tokenizers.wordpiece import WordPieces
@@ -64,6 +65,11 @@ class Tokenizer:
     def control_ids(self) -> tuple[int, ...]:
         """Tokens that no text is made of."""
         return tuple((self._tokens.types == TokenType.CONTROL).nonzero()[0].tolist())
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a generated text."""
+        return end_ids(self._tokens)
 
     @cached_property
     def pieces(self) -> list[bytes]:

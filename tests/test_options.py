@@ -27,15 +27,16 @@ OPTIONS = {
 CALLS = {
     "architectures": "", "attest": "MODEL",
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
-    "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
+    "chat-template": "CHAT", "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
-    "formats": "", "gpu-split": "activations --vram 1G",
+    "formats": "", "generate": "MODEL -p word -n 1", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
     "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "patch": "make MODEL MODEL -o out.gguf",
     "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
-    "reproduce": "MODEL --source CK", "show": "MODEL", "split": "MODEL -o out", "validate": "MODEL",
+    "reproduce": "MODEL --source CK", "show": "MODEL", "split": "MODEL -o out",
+    "tokenize": "MODEL -p word", "validate": "MODEL",
 }  # fmt: skip
 SIZES = ("0", "-1", "x", "1.5G", "")
 COUNTS = ("0", "-3", "x", "1.5", "")
@@ -80,9 +81,18 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--calibrate": ("", "absent.txt", "."), "--frontier": ("", "x", "3,", "0", "4,nan", "1.0", "31"),
     "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
     "--recipe": ("", "Q9_K", "absent.txt"),
+    "--prompt": ("\udcff",), "--prompts": ("", "absent.txt", "MODEL", "."), "--predict": ("-1", "x", "1.5", ""),
+    "--temp": ("-1", "x", "nan", "inf", ""), "--top-p": ("-0.1", "1.1", "x", "nan", ""),
+    "--min-p": ("-0.1", "1.1", "x", "nan", ""), "--samplers": ("tempereture", "kz"),
+    "--repeat-last-n": ("-1", "x", ""), "--repeat-penalty": ("0", "-1", "nan", "x", ""),
+    "--presence-penalty": ("nan", "inf", "x", ""), "--frequency-penalty": ("nan", "inf", "x", ""),
+    "--stop": ("",), "--grammar": ("", "absent", "MODEL", "TEXT"), "--json-schema": ("", "absent", "MODEL", "TEXT"),
+    "--system": ("\udcff",), "--messages": ("", "absent", "MODEL", "TEXT"),
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
-NEEDED_BESIDE = {"--include-weights": ["--imatrix", "MATRIX"], "--exclude-weights": ["--imatrix", "MATRIX"],
+OF_ONE = {("generate", "--top-k"): ("x", "1.5", "")}  # where 0 and less mean all of them
+NEEDED_BESIDE = {"--system": ["--chat"], "--include-weights": ["--imatrix", "MATRIX"],
+                 "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
                  "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
                  "--rate": ["--plan"], "--prices": ["--plan"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
@@ -95,7 +105,7 @@ FLAGS = {
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
-    "--show-statistics", "--plan", "--chat", "--with-output", "--merge-experts",
+    "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
 }  # fmt: skip
 
 
@@ -107,12 +117,16 @@ def files(tmp_path_factory) -> dict[str, Path]:
     assert run("split", model, "-o", folder / "set", "--split-max-size", "4M", cwd=folder).returncode == 0
     done = run("imatrix", model, "-f", TEXT, "-o", matrix, "--chunks", 1, "-c", 64, cwd=folder)
     assert done.returncode == 0, done.stderr
+    chat = folder / "chat.gguf"
+    template = "{% for each in messages %}{{ each.content }} {% endfor %}"
+    done = run("set-metadata", model, "--chat-template", template, "-o", chat, cwd=folder)
+    assert done.returncode == 0, done.stderr
     shard = next(folder.glob("set-00001-*"))
     tasks = folder / "tasks.txt"
     tasks.write_text("Talking: They went\n2\nout.\nin.\naway.\nhome.\n")
     (folder / "results.json").write_text(json.dumps(results(1, passages=1)))
     return {"RESULTS": folder / "results.json", "TASKS": tasks, "MODEL": model, "MATRIX": matrix, "CK": EXAMPLE,
-            "TEXT": TEXT, "SHARD": shard}  # fmt: skip
+            "CHAT": chat, "TEXT": TEXT, "SHARD": shard}  # fmt: skip
 
 
 def refuses(words: list[str], files: dict[str, Path], folder: Path, monkeypatch) -> str:
@@ -138,7 +152,7 @@ def test_every_command_and_option_is_tried():
 
 @pytest.mark.parametrize(("command", "name"), [key for key in OPTIONS if key[1] in WRONG_VALUES])
 def test_values_that_mean_nothing_are_refused(command, name, files, tmp_path, monkeypatch):
-    for value in WRONG_VALUES[name]:
+    for value in OF_ONE.get((command, name), WRONG_VALUES[name]):
         words = [command, *CALLS[command].split()]
         if name in words:
             words[words.index(name) + 1] = value

@@ -14,7 +14,9 @@ EXAMPLES = (
 
 def audit(
     files: list[Path],
-    against: Annotated[Path | None, "Hugging Face folder or GGUF file that they were made from."] = None,
+    against: Annotated[
+        Path | None, "Hugging Face folder or GGUF file to compare with: what they were made from."
+    ] = None,
     tensor_values: Annotated[bool, "Also look for tensors out of line; reads all data."] = False,
     fail_on: Annotated[Any, "Exit code 1 from this severity on: info, low, medium or high."] = "medium",
     threads: int | None = None, json: bool = False,

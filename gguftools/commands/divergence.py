@@ -22,7 +22,7 @@ def divergence(
     base: Annotated[Path, Argument(help="What to compare with: a GGUF file, a checkpoint's folder or a saved base.")],
     others: Annotated[list[Path] | None, Argument(help="GGUF files to measure (of a split set, any shard).")] = None,
     texts: list[str] | None = None,
-    chat: Annotated[bool, "Texts are conversations, JSONL: score the answers alone."] = False,
+    chat: Annotated[bool, "By the file's chat template: score the answers of conversations, JSONL."] = False,
     ctx: int | None = None, chunks: int | None = None, threads: int | None = None,
     workers: int | None = None, scheduler: str | None = None,
     round_activations: Annotated[bool, "Round activations as llama.cpp does, to compare with its figures."] = False,
@@ -33,7 +33,7 @@ def divergence(
         str | None, Option(metavar="PATH", help="Keep the base: small if the name ends in .gguf, else as llama.cpp.")
     ] = None,
     top_k: Annotated[
-        int | None, Option(min=1, metavar="K", help="Of a .gguf base, keep the K likeliest tokens alone.")
+        int | None, Option(min=1, metavar="K", help="The K likeliest tokens: of a .gguf base, these alone are kept.")
     ] = None,
     with_output: Annotated[bool, "Put the output matrix into a .gguf base."] = False,
     base_model: Annotated[

@@ -49,6 +49,13 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--tasks": "--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks",
         "--multiple-choice": "-bf --binary-file",
     }),
+    "generate": _by_old({
+        "--stop": "--reverse-prompt -r", "--system": "--system-prompt -sys", "--chat": "-cnv --conversation --jinja",
+        "--temp": "--temperature", "--predict": "--n-predict", "--samplers": "--sampling-seq --sampler-seq",
+        "--grammar": "--grammar-file", "--json-schema": "--json-schema-file -jf", "--special": "-sp", "--seed": "-s",
+        "--prompts": "-f --file", DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
+    }),
+    "tokenize": _by_old({"--special": "--parse-special", DROPPED: "--ids --stdin"}),
     "perplexity": {"--ppl-output-type": DROPPED_WITH_VALUE},
     "split": {"--split": DROPPED},
     "merge": {"--merge": DROPPED, "--delete-splits": "--free"},
@@ -106,6 +113,7 @@ PROGRAMS: Mapping[str, str] = _by_old({
     "hash": "llama-gguf-hash gguf-hash checksum", "show": "gguf-dump dump info inspect cat ls",
     "set-metadata": "gguf-set-metadata gguf-new-metadata set edit", "convert-endian": "gguf-convert-endian",
     "convert": "convert-hf-to-gguf convert-lora-to-gguf llama-export-lora export-lora", "diff": "compare",
+    "generate": "llama-cli llama-completion llama-run run chat", "tokenize": "llama-tokenize",
     "validate": "check verify", "architectures": "models", "formats": "types", "split": "llama-gguf-split gguf-split",
 })  # fmt: skip
 # Spellings that are accepted without being shown.
@@ -119,7 +127,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 # Options whose value is all words up to the next option; put together by what no word has in it.
 SEVERAL_WORDS: Mapping[str, tuple[str, ...]] = {"graft": ("--from",)}
 GATHERED = "\0"
-NOT_HERE = ("llama-cli", "llama-server", "llama-run", "run", "chat", "serve", "generate", "download", "upload")
+NOT_HERE = ("llama-server", "serve", "download", "upload")
 # Options that do not go together, or mean nothing without another: nothing is ignored.
 ARGUMENTS = ("source", "recipes")
 ONE_FORM = "the result has one form"
@@ -154,6 +162,10 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "imatrix": [("workers", "scheduler", "the work is done here or there")],
+    "generate": [
+        ("prompt", "prompts", "texts come from here or there"),
+        ("grammar", "json_schema", "a text follows one of them"),
+    ],
     "graft": [
         ("file", "imatrix", "experts are scored by one or the other"),
         ("dry_run", "measure", "there is no output to measure"),
@@ -194,6 +206,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
+    "generate": {"system": "chat"},
     "graft": {
         "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",
         "allow_requantize": "merge_experts",
@@ -293,7 +306,7 @@ def _wrong_command(error: Any, words: Sequence[str], commands: Mapping[str, Any]
     if name in commands or known:
         return f"there is no command {found[1]!r}", f"here that is `gguftools {known or name}`"
     if name in NOT_HERE:
-        return f"there is no command {found[1]!r}", "models are converted, quantized, edited and measured here, not run"
+        return f"there is no command {found[1]!r}", "models are made, measured and tried here, not served"
     return f"there is no command {found[1]!r}", did_you_mean(name, commands) or "`gguftools --help` lists the commands"
 
 

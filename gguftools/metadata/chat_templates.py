@@ -11,6 +11,7 @@ from quants.errors import VocabularyError
 
 from .child import ask
 
+CHAT_TEMPLATE = "tokenizer.chat_template"
 SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
 LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")
 
@@ -75,6 +76,24 @@ def special_texts(metadata: Metadata) -> dict[str, str]:
         if isinstance(number, int) and 0 <= number < len(tokens):
             found[f"{role}_token"] = tokens[number] if isinstance(tokens[number], str) else ""
     return found
+
+
+def rendered(
+    metadata: Metadata, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None,
+    ask_for_answer: bool = True, now: str | None = None,
+) -> str:  # fmt: skip
+    """A conversation by the file's own template. ask_for_answer: up to where the answer begins.
+
+    Raises VocabularyError for a template that is missing, fails, or refuses the conversation; as `render` does.
+    """
+    template = metadata.get(CHAT_TEMPLATE)
+    if not isinstance(template, str):
+        raise VocabularyError("the file has no chat template", "set one with `gguftools set-metadata`")
+    variables = {"tools": tools, "documents": None, "add_generation_prompt": ask_for_answer, "messages": messages}
+    answer = render(template, [variables | special_texts(metadata)], now=now)[0]
+    if answer.text is None:
+        raise VocabularyError(f"the chat template {answer.error}")
+    return answer.text
 
 
 def try_template(template: str, metadata: Metadata) -> list[Answer]:

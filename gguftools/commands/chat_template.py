@@ -1,0 +1,53 @@
+"""Render a conversation by a file's own chat template, in its sandbox; compare with another file's."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+EXAMPLES = (
+    "gguftools chat-template model.gguf",
+    "gguftools chat-template model.gguf --messages conversation.jsonl",
+    "gguftools chat-template model.gguf --against original.gguf",
+)
+
+
+def chat_template(
+    model: Annotated[Path, Argument(help="GGUF file whose template it is (of a split set, any shard).")],
+    messages: Annotated[
+        Path | None, Option(metavar="FILE", help="Conversations, JSON or JSONL; a few usual ones if not given.")
+    ] = None,
+    against: Annotated[
+        Path | None, "Hugging Face folder or GGUF file to compare with: exit code 1 if its template writes other texts."
+    ] = None,
+    json: bool = False,
+) -> None:
+    from ..console.ui import print_json, print_line
+    from ..inspection.templates import compare_templates, rendered_texts
+    from ..model import open as open_model
+    from ..model import opened_gguf
+
+    source = opened_gguf(model)
+    if against is None:
+        texts = rendered_texts(source, messages)
+        if json:
+            print_json({"file": str(model), "texts": [each.as_dict() for each in texts]})
+            return
+        for each in texts:
+            print_line(f"# {each.name}" + (f": refused: the chat template {each.error}" if each.error else ""))
+            if each.text is not None:
+                print_line(each.text, keep="\n\t")
+        sys.stdout.flush()
+        return
+    found = compare_templates(source, open_model(against), messages)
+    if json:
+        print_json({"file": str(model), "other": str(against), "same": not found, "differences": found})
+    elif not found:
+        print_line("all texts are the same")
+    for name, lines in () if json else found.items():
+        print_line(f"# {name}")
+        for line in lines:
+            print_line(line, keep="\t")
+    if found:
+        raise Exit(1)

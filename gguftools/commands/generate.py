@@ -1,0 +1,80 @@
+"""Let a model go on with a prompt: text as it comes on standard output, speeds on standard error."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+EXAMPLES = (
+    'gguftools generate model.gguf -p "It is a truth" -n 64',
+    'gguftools generate model.gguf --chat -p "Why is the sky blue?" --temp 0',
+    "gguftools generate model.gguf --prompts prompts.txt -n 32 --seed 1 --json",
+)
+
+
+def generate(
+    model: Annotated[Path, Argument(help="GGUF file that speaks (of a split set, any shard).")],
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="The text to go on with: stdin if it is -.")] = None,
+    prompts: Annotated[
+        Path | None, Option(metavar="FILE", help="Several: one a line, or of .jsonl a text or its messages.")
+    ] = None,
+    n: Annotated[
+        int | None, Option("--predict", "-n", min=0, help="Tokens to generate at most; to the end if not given.")
+    ] = None,
+    ctx: Annotated[
+        int | None,
+        Option("--ctx", "-c", min=4, help="Tokens of a window: prompt and text; the model's own if not given."),
+    ] = None,
+    chat: Annotated[bool, "By the file's chat template: prompts are what a user says."] = False,
+    system: Annotated[str | None, "With --chat: the message that comes first."] = None,
+    temp: Annotated[
+        float | None, Option(help="Temperature, 0 for the likeliest token; the file's advice, or 0.8.")
+    ] = None,
+    top_k: Annotated[
+        int | None, Option(metavar="K", help="The K likeliest tokens: choose among these (0: all); 40 if not given.")
+    ] = None,
+    top_p: Annotated[float | None, Option(help="Choose among the likeliest that sum to this; 0.95.")] = None,
+    min_p: Annotated[float | None, Option(help="Choose among those this times as likely as the first; 0.05.")] = None,
+    samplers: Annotated[str | None, "Samplers in their order, as top_k;temperature or kt."] = None,
+    repeat_last_n: Annotated[int | None, Option(min=0, help="How many of the latest tokens penalties see; 64.")] = None,
+    repeat_penalty: Annotated[float | None, "Weaken tokens that came; 1 is off."] = None,
+    presence_penalty: Annotated[float | None, "Taken from logits of tokens that came; 0."] = None,
+    frequency_penalty: Annotated[float | None, "The same, as often as they came; 0."] = None,
+    seed: Annotated[
+        int | None, Option(min=0, max=2**32 - 1, help="Of the draw: another each time if not given.")
+    ] = None,
+    stop: Annotated[list[str] | None, "Text that ends the answer, and is left out."] = None,
+    ignore_eos: Annotated[bool, "Bar tokens that end a text."] = False,
+    grammar: Annotated[Path | None, Option(metavar="FILE", help="GBNF that the text must follow.")] = None,
+    json_schema: Annotated[Path | None, Option(metavar="FILE", help="Schema of the JSON that must come.")] = None,
+    special: Annotated[bool, "Control tokens, too: written as they are called."] = False,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:  # fmt: skip
+    from runtime.sampling.parameters import Sampling, advised
+
+    from ..console.arguments import read_text_file
+    from ..console.streaming import stream
+    from ..console.ui import note_slow_products
+    from ..console.ui import usage as wrong_call
+    from ..metadata.prompts import prompts_of
+    from ..model import opened_gguf
+    if (prompt is None) == (prompts is None):
+        wrong_call("give one of --prompt and --prompts", "the text to go on with, or a file of several")
+    source = opened_gguf(model)
+    given = {
+        "temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p, "samplers": samplers, "seed": seed,
+        "repeat_last_n": repeat_last_n, "repeat_penalty": repeat_penalty, "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+    }  # fmt: skip
+    chosen = {name: value for name, value in given.items() if value is not None}
+    sampling = Sampling(**advised(source.metadata) | chosen, ignore_eos=ignore_eos)
+    rules = None if grammar is None else read_text_file(grammar)
+    schema = None if json_schema is None else read_text_file(json_schema)
+    texts = prompts_of(prompt, prompts, chat, system)
+    note_slow_products(threads)
+    stream(
+        (source.generate(each, sampling, n=n, stop=stop or (), grammar=rules, json_schema=schema, context=ctx,
+                         special=special, threads=threads) for each in texts),
+        model, len(texts), json,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Show the tokens of a text by a file's own tokenizer: an id and a piece a line."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+EXAMPLES = (
+    'gguftools tokenize model.gguf -p "It is a truth"',
+    "gguftools tokenize model.gguf --count < text.txt",
+    'gguftools tokenize model.gguf -p "<|im_start|>user" --special --json',
+)
+
+
+def tokenize(
+    model: Annotated[Path, Argument(help="GGUF file whose tokenizer it is (of a split set, any shard).")],
+    prompt: Annotated[
+        str | None, Option("--prompt", "-p", help="The text to go on with: here to cut; stdin if not given.")
+    ] = None,
+    special: Annotated[bool, "Control tokens, too: those written in the text, and those that go around it."] = False,
+    count: Annotated[bool, "Print how many they are, and nothing else."] = False,
+    json: bool = False,
+) -> None:
+    from ..console.ui import print_json, print_line
+    from ..metadata.prompts import check_unicode, read_stdin
+    from ..model import opened_gguf
+
+    source = opened_gguf(model)
+    tokenizer = source.tokenizer
+    text = read_stdin() if prompt in (None, "-") else prompt or ""
+    check_unicode(text)
+    ids = tokenizer.encode(text, add_special=special, parse_special=special)
+    if json:
+        found = {"file": str(model), "count": len(ids)}
+        pieces = [tokenizer.piece(number).decode("utf-8", "replace") for number in ids]
+        print_json(found if count else found | {"ids": ids, "pieces": pieces})
+    elif count:
+        print_line(str(len(ids)))
+    else:
+        wide = len(str(max(ids, default=0)))
+        for number in ids:
+            sys.stdout.write(f"{number:{wide}}  {_shown(tokenizer.piece(number))}\n")
+
+
+def _shown(piece: bytes) -> str:
+    """A piece so that its borders and half characters are seen."""
+    try:
+        text = piece.decode()
+    except UnicodeDecodeError:
+        return str(piece)
+    return repr(text)

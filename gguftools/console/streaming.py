@@ -1,0 +1,68 @@
+"""Text as it is generated: shown at once, kept whatever happens."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..metadata.visible import visible
+from .ui import note, print_json
+
+if TYPE_CHECKING:
+    from runtime.generation import Generation
+
+KEPT = "\n\t\u200c\u200d"  # of what nobody sees: what text is laid out and emoji are joined with
+
+
+def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json: bool) -> None:
+    """Let each come to its end. as_json: print all of them then, and otherwise text as it comes and speeds after it.
+
+    Where one breaks off, by Ctrl-C or an error, what came until then is printed before that goes on.
+    """
+    done: list[dict[str, Any]] = []
+    try:
+        for generation in generations:
+            try:
+                for piece in generation:
+                    if not as_json:
+                        _write(piece.text)
+            finally:
+                broken = generation.stop_reason is None
+                rest = generation.finish()
+                done.append(_described(generation, model, broken))
+                if not as_json:
+                    _write(rest + "\n")
+            if not as_json:
+                note(_speeds(generation))
+    finally:
+        if as_json and done:
+            print_json(done[0] if count == 1 else done)
+            sys.stdout.flush()
+
+
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(visible(text, KEPT) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+
+
+def _described(generation: "Generation", model: Path, broken: bool) -> dict[str, Any]:
+    return {
+        "file": str(model), "prompt_tokens": generation.prompt_tokens, "tokens": generation.tokens,
+        "text": generation.text, "stop_reason": "interrupted" if broken else generation.stop_reason,
+        "stopped_by": generation.stopped_by,
+        "prefill_seconds": generation.prefill_seconds, "decode_seconds": generation.decode_seconds,
+        "prefill_tokens_per_second": generation.prefill_speed, "decode_tokens_per_second": generation.decode_speed,
+    }  # fmt: skip
+
+
+def _speeds(generation: "Generation") -> str:
+    read = f"prompt {generation.prompt_tokens} tokens, {generation.prefill_speed:.1f}/s"
+    written = f"text {len(generation.tokens)} tokens, {generation.decode_speed:.1f}/s"
+    return f"{read}; {written}; ended by {ENDINGS[generation.stop_reason or 'stopped']}"
+
+
+ENDINGS = {
+    "end": "the model", "stop": "a stop string", "length": "-n", "context": "the end of the context",
+    "stopped": "an interruption",
+}  # fmt: skip

@@ -1,0 +1,111 @@
+"""What prompts a user gives: a text, stdin, or a file of several."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quants.errors import FileError, OptionError, VocabularyError
+
+from ..files.naming import hint_for_absent
+
+FORM = 'a line is "a text", {"prompt": "a text"} or {"messages": [{"role": "user", "content": "…"}]}'
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[Message]
+
+
+def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: str | None = None) -> list[Prompt]:
+    """One text ("-": what stdin has), or a file's; chat: texts are what a user says, after `system`.
+
+    Raises FileError, OptionError for a file without prompts, and a text that is not Unicode.
+    """
+    found: list[Prompt] = [read_stdin() if text == "-" else text or ""] if path is None else _of_file(path)
+    for each in found:
+        if isinstance(each, str):
+            check_unicode(each)
+    return [messages(each, system) if chat and isinstance(each, str) else each for each in found]
+
+
+def messages(text: str, system: str | None = None) -> list[Message]:
+    """A conversation in which a user says a text."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]
+
+
+def read_stdin() -> str:
+    """What stdin has. Raises FileError for what is not UTF-8."""
+    read = sys.stdin.buffer.read()
+    try:
+        return read.decode()
+    except UnicodeDecodeError as error:
+        raise FileError(f"stdin is not UTF-8 text: byte {error.start} is {read[error.start]:#04x}") from error
+
+
+def check_unicode(text: str) -> None:
+    """Raises VocabularyError for halves of characters, as which bytes of a call that are not UTF-8 come."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise VocabularyError(f"the prompt is not UTF-8 text at character {error.start}") from error
+
+
+def conversations(path: Path) -> list[Sequence[Message]]:
+    """Of a file of JSON or JSON lines, each with messages. Raises FileError, OptionError."""
+    text = _read(path)
+    try:
+        whole = json.loads(text)
+        found = [_prompt(str(path), whole)]
+    except (ValueError, RecursionError):
+        found = _of_lines(path, text)
+    if any(isinstance(each, str) for each in found):
+        raise OptionError(f"{path} has a text without messages", FORM)
+    return [each for each in found if not isinstance(each, str)]
+
+
+def _of_file(path: Path) -> list[Prompt]:
+    text = _read(path)
+    found: list[Prompt]
+    if path.suffix.lower() in (".jsonl", ".json", ".ndjson"):
+        found = _of_lines(path, text)
+    else:
+        found = [line for line in text.splitlines() if line.strip()]
+    if not found:
+        raise OptionError(f"{path} has no prompts", "one a line is expected")
+    return found
+
+
+def _of_lines(path: Path, text: str) -> list[Prompt]:
+    lines = [(f"line {number} of {path}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    found = []
+    for place, line in lines:
+        try:
+            found.append(_prompt(place, json.loads(line.removeprefix("\ufeff"))))
+        except (ValueError, RecursionError) as error:
+            raise FileError(f"{place} is no JSON", FORM) from error
+    return found
+
+
+def _prompt(place: str, read: Any) -> Prompt:
+    if isinstance(read, dict) and isinstance(read.get("prompt"), str):
+        read = read["prompt"]
+    if isinstance(read, str):
+        return read
+    found = read.get("messages") if isinstance(read, dict) else read
+    if not isinstance(found, list) or not found or not all(_is_message(each) for each in found):
+        raise OptionError(f"{place} is no prompt", FORM)
+    return found
+
+
+def _is_message(read: Any) -> bool:
+    return isinstance(read, dict) and isinstance(read.get("role"), str)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is wrong") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error

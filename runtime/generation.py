@@ -1,0 +1,220 @@
+"""A text that a model goes on with: one pass over the prompt, then token by token through the KV cache.
+
+Bytes of tokens become text as soon as characters are whole. What could be the beginning of a stop string is held back
+until it is sure that it is none.
+"""
+
+import codecs
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from quants.errors import ModelError, OptionError
+from quants.spelling import quote
+
+from .arrays import Floats
+from .kv_cache import KVCache
+from .model import Model
+from .sampling.dry import breakers_of
+from .sampling.grammar import Grammar, GrammarVocabulary
+from .sampling.parameters import Sampling
+from .sampling.sampler import Sampler
+from .tokenizer import Tokenizer
+
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"
+StopReason = Literal["end", "stop", "length", "context", "stopped"]
+
+
+class Piece(NamedTuple):
+    """A token, None for what was held back to the end; text: what became sure with it, perhaps nothing."""
+
+    token: int | None
+    text: str
+
+
+class Pieces:
+    """Bytes in, text out: characters that are whole and cannot be part of a stop string.
+
+    stop: texts that end the text, and are not part of it. `stopped`: the one that came.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped: str | None = None
+
+    def add(self, piece: bytes, last: bool = False) -> str:
+        """The text that is sure now. last: no more will come; half a character becomes U+FFFD."""
+        if self.stopped is not None:
+            return ""
+        self._held += self._decoder.decode(piece, last)
+        found = [(place, each) for each in self._stop if (place := self._held.find(each)) >= 0]
+        if found:
+            place, self.stopped = min(found, key=lambda each: (each[0], -len(each[1])))
+            sure, self._held = self._held[:place], ""
+            return sure
+        kept = 0 if last else max((_begun(self._held, each) for each in self._stop), default=0)
+        sure = self._held[: len(self._held) - kept]
+        self._held = self._held[len(sure) :]
+        return sure
+
+
+def _begun(text: str, stop: str) -> int:
+    """How many of the last characters could be the beginning of a stop string."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+class Generation:
+    """A text being written; iterate over its pieces, once.
+
+    tokens: ids that were generated, the one that ended the text among them. text: of them all. prompt_tokens: how many
+    were read first. stop_reason: "end" (a token that ends texts), "stop" (a stop string, `stopped_by`), "length" (n
+    tokens), "context" (no room left), "stopped" (from outside); None while it goes on. prefill_seconds and
+    decode_seconds: for the prompt, and for what came after the first token, which the prompt gave.
+    """
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, prompt: Sequence[int], sampler: Sampler, *,
+        n: int | None = None, stop: Sequence[str] = (), context: int | None = None,
+        special: bool = False,
+    ) -> None:  # fmt: skip
+        """prompt: token ids. n: tokens to generate at most; None for no limit but the context's, that many tokens for
+        prompt and text together. special: write control tokens, too.
+
+        Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, and where
+        nothing would end the text.
+        """
+        if not len(prompt):
+            raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
+        if any(not isinstance(each, str) or not each for each in stop):
+            raise OptionError("a stop string is empty")
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 0):
+            raise OptionError(f"n is {quote(n)}: a whole number, 0 or more, is needed")
+        self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
+        self.prompt = [int(token) for token in prompt]
+        self.tokens: list[int] = []
+        self.text = ""
+        self.stop_reason: StopReason | None = None
+        self.prefill_seconds = self.decode_seconds = 0.0
+        self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
+        if self._room is not None and self._room < 1:
+            raise OptionError(
+                f"the prompt has {len(self.prompt)} tokens; the context of {context} has no room for more",
+                hint="shorten the prompt, or take a larger context",
+            )
+        if n is None and self._room is None:
+            raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
+        self._n, self._pieces, self._special = n, Pieces(stop), special
+        self._control = frozenset(tokenizer.control_ids)
+        self._cache: KVCache | None = None
+        sampler.prime(self.prompt)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that came."""
+        return self._pieces.stopped
+
+    @property
+    def prefill_speed(self) -> float:
+        """Tokens of the prompt a second."""
+        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_speed(self) -> float:
+        """Generated tokens a second, without the first, which the prompt's pass gave."""
+        return (len(self.tokens) - 1) / self.decode_seconds if self.decode_seconds and len(self.tokens) > 1 else 0.0
+
+    def stop(self) -> None:
+        """Let it end: the next piece is the last."""
+        self.stop_reason = self.stop_reason or "stopped"
+
+    def finish(self) -> str:
+        """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended."""
+        self.stop()
+        rest = self._pieces.add(b"", last=True)
+        self.text += rest
+        return rest
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Pieces as they come. Raises ModelError as `Model.forward` does; what is sure till then was given before."""
+        while self.stop_reason is None and (token := self._next()) is not None:
+            self.tokens.append(token)
+            ended = self.sampler.ends(token)
+            text = "" if ended else self._pieces.add(self._piece(token))
+            self.text += text
+            if ended:
+                self.stop_reason = "end"
+            elif self.stopped_by is not None:
+                self.stop_reason = "stop"
+            yield Piece(token, text)
+        if rest := self.finish():
+            yield Piece(None, rest)
+
+    def _next(self) -> int | None:
+        """The next token; None where there is to be none."""
+        if self._n is not None and len(self.tokens) >= self._n:
+            self.stop_reason = "length"
+            return None
+        if self._room is not None and len(self.tokens) >= self._room:
+            self.stop_reason = "context"
+            return None
+        start = time.perf_counter()
+        logits = self._prefilled() if self._cache is None else self.model.forward(self.tokens[-1:], self._cache)
+        size = min(self.tokenizer.vocab_size, logits.shape[-1])  # a matrix may have rows that are no tokens
+        token = self.sampler.draw(logits[-1, :size])
+        seconds = time.perf_counter() - start
+        if self.tokens:
+            self.decode_seconds += seconds
+        else:
+            self.prefill_seconds = seconds
+        return token
+
+    def _prefilled(self) -> Floats:
+        if self.model.encoder_decoder is not None:
+            self._cache = self.model.encode(self.prompt)
+            return self.model.forward([self._decoder_start()], self._cache)
+        self._cache = self.model.new_cache()
+        return self.model.forward(self.prompt, self._cache, len(self.prompt) - 1)
+
+    def _decoder_start(self) -> int:
+        metadata = self.model.metadata
+        start = metadata.get(f"{metadata['general.architecture']}.decoder_start_token_id", self.tokenizer.bos)
+        if start is None:
+            raise ModelError("the file does not say with which token the decoder begins")
+        return int(start)
+
+    def _piece(self, token: int) -> bytes:
+        return b"" if token in self._control and not self._special else self.tokenizer.piece(token)
+
+
+def sampler_of(
+    tokenizer: Tokenizer, metadata: Mapping[str, Any], sampling: Sampling, grammar: Grammar | None = None
+) -> Sampler:
+    """A sampler that knows which tokens end a text, which the file suppresses, and which break repetitions."""
+    breakers = None
+    if sampling.dry_multiplier > 0 and "dry" in sampling.samplers:
+        plain = partial(tokenizer.encode, add_special=False)
+        breakers = breakers_of(sampling.dry_sequence_breakers, tokenizer.pieces, plain)
+    suppressed = [int(token) for token in metadata.get(SUPPRESSED, ()) if 0 <= token < tokenizer.vocab_size]
+    return Sampler(sampling, end_ids=tokenizer.end_ids, suppressed=suppressed, breakers=breakers, grammar=grammar)
+
+
+def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:
+    """What grammars see of a tokenizer. Raises VocabularyError where no token ends a text."""
+    return GrammarVocabulary(tokenizer.pieces, tokenizer.end_ids, tokenizer.control_ids)
+
+
+def prompt_ids(tokenizer: Tokenizer, text: str, rendered: bool = False) -> list[int]:
+    """A prompt as tokens; control tokens written in it are those tokens, and one that begins texts comes first.
+
+    rendered: a chat template wrote it, perhaps with that token.
+    """
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    bos = tokenizer.bos if tokenizer.add_bos or not ids else None
+    return ids if bos is None or (rendered and ids[:1] == [bos]) else [bos, *ids]
