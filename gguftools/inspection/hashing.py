@@ -22,6 +22,7 @@ from quants.errors import FileError, OptionError
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
+from ..files.stores.path import located
 from ..model import Model, opened_gguf
 from ..writing.row_blocks import Progress
 from .digests import ESCAPE, CheckReport, Digest, HashReport, Mismatch
@@ -76,7 +77,7 @@ def hash(
     for name, hasher in whole.items():
         value = hasher.hexdigest()
         found.append(Digest(name, str(uuid.UUID(hex=value[:32], version=5)) if name == "uuid" else value, file))
-    return HashReport(Path(file), tuple(found))
+    return HashReport(located(file), tuple(found))
 
 
 def write_manifest(
@@ -86,7 +87,7 @@ def write_manifest(
 
     Raises FileError, OptionError.
     """
-    read = Reads(tuple(shard for each in reads for shard in open_gguf(Path(each)).shards))
+    read = Reads(tuple(shard for each in reads for shard in open_gguf(located(each)).shards))
     with atomic_output(output_path(path), "w", overwrite, read) as file:
         found = list(digests)
         file.writelines(f"{digest.line()}\n" for digest in found)

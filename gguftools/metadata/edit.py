@@ -22,6 +22,7 @@ from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
+from ..files.naming import refuse_store
 from ..files.stores.path import located
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
@@ -116,6 +117,7 @@ def set_metadata(
             source.metadata.update({key: metadata.value(key) for key in metadata})
         return replace(report, path=Path(source.path), dry_run=dry_run)
     path = located(source)
+    refuse_store(path)
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
     target = None if output is None else output_path(output, path.name)
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
