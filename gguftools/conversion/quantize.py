@@ -70,9 +70,9 @@ def quantize(
     FormatError where a tensor cannot have its recipe's format. check_tensors: first look for NaN everywhere. dry_run:
     say what would be written. resume: go on from what an interrupted run left. statistics: measure errors. threads:
     default all processors. memory: bytes tasks may hold. progress(bytes read, of how many, tensor): called now and
-    then. executor: runs the tasks instead of own threads, such as processes or a Dask cluster. terms: say what the work
-    would take on these (`writing.work_plan`), and write nothing. overwrite: replace
-    outputs that exist. reads: files that options come from, which must not be an output. manifest: write
+    then. executor: runs the tasks instead of own threads, such as processes or a Dask cluster, with gptq those that
+    encode rows. terms: say what the work would take on these (`writing.work_plan`), and write nothing. overwrite:
+    replace outputs that exist. reads: files that options come from, which must not be an output. manifest: write
     OUTPUT.manifest.json, too: what decided its bytes, and their digests (`provenance.manifest`).
     Raises OptionError, FormatError, FileError, before any work where they can be known then.
     """
