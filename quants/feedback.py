@@ -102,20 +102,20 @@ def _round(
 ) -> None:  # fmt: skip
     """Choose the codes of blocks (n, bytes) and scales near theirs, for the columns of `own` from `at` on."""
     from .kernels.feedback import round_columns
-    from .near_scales import HELD_BACK, take_scales, with_scales_near
+    from .near_scales import HELD_BACK, with_scales_near
 
     groups = form.block_size // codes.group
     chosen = np.empty((len(blocks), form.block_size), np.uint8)
     which = np.zeros((len(blocks), groups), np.uint8)
     tried = with_scales_near(blocks, groups, [(codes.scale, MOVES), (codes.minimum, MINIMUM_MOVES)])
     known = np.array([codes.first, codes.last] if codes.even else range(codes.first, codes.last + 1), np.uint8)
-    table = np.stack([meanings(form, codes, each, known) for each in tried])
+    table = meanings(form, codes, tried.blocks.reshape(-1, form.block_bytes), known)
     round_columns(
         own.reshape(-1), len(own), own.shape[1], at, upper.reshape(-1), len(upper), weights * HELD_BACK,
-        table.reshape(-1), len(tried), len(known), codes.group, form.block_size, codes.first, codes.last, codes.even,
-        np.empty(codes.group, np.float32), which.reshape(-1), chosen.reshape(-1), errors.reshape(-1),
+        table.reshape(-1), len(tried.blocks), len(known), codes.group, form.block_size, codes.first, codes.last,
+        codes.even, np.empty(codes.group, np.float32), which.reshape(-1), chosen.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
-    take_scales([codes.scale, codes.minimum], blocks, tried, which)
+    tried.take(blocks, which)
     put_codes(codes, blocks, chosen)
 
 

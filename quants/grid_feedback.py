@@ -9,7 +9,7 @@ from .format import Format
 from .kernels.grids import grid_levels
 from .kernels.lanes import LANES
 from .kernels.points import EVEN, STEP, choose_points, tree, working_memory
-from .near_scales import HELD_BACK, take_scales, with_scales_near
+from .near_scales import HELD_BACK, with_scales_near
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -29,17 +29,17 @@ def choose(
     n, size, dims = len(blocks), form.block_size, grid_levels(points.grid).shape[1]
     groups = size // points.group
     tried = with_scales_near(blocks, groups, [(points.scale, MOVES)])
-    tables = np.stack([meanings(form, points, each) for each in tried])
+    tables = meanings(form, points, tried.blocks.reshape(-1, form.block_bytes))
     nodes, first = tree(points.grid)
     which, signs = np.zeros((n, groups), np.uint8), np.empty((n, size // STEP), np.uint8)
     numbers = np.empty((n, size // dims), np.uint16)
     choose_points(
         own.reshape(-1), n, own.shape[1], at, upper.reshape(-1), len(upper), _within_steps(upper, size).reshape(-1),
-        weights * HELD_BACK, tables.reshape(-1), len(tried), points.group, size, nodes.reshape(-1), first, dims,
+        weights * HELD_BACK, tables.reshape(-1), len(tried.blocks), points.group, size, nodes.reshape(-1), first, dims,
         points.signs.bits if points.signs else 0, working_memory(points.group), which.reshape(-1), numbers.reshape(-1),
         signs.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
-    take_scales([points.scale], blocks, tried, which)
+    tried.take(blocks, which)
     _put_points(points, blocks, numbers)
     if points.signs:
         put(points.signs, blocks, signs.astype(np.uint16))

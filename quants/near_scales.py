@@ -1,6 +1,7 @@
 """Blocks with other scales than the encoder's: those near it are tried on weights as they are corrected by then."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +34,32 @@ def put_scales(scale: Scale, blocks: Bytes, numbers: Numbers) -> None:
         first += part.bits
 
 
-def with_scales_near(
-    blocks: Bytes, groups: int, tried: Sequence[tuple[Scale | None, Sequence[int]]]
-) -> list[Bytes]:
-    """The blocks (n, bytes), and copies with other scales. tried: how many of its distances a number is moved."""
-    found = [blocks]
-    for scale, moves in tried:
-        if scale is None:
-            continue
-        numbers = scale_numbers(scale, blocks, groups).astype(np.int64)
-        for move in moves:
-            copy = blocks.copy()
-            moved = np.clip(numbers + move * scale.apart, 0, (1 << scale.bits) - 1)
-            put_scales(scale, copy, moved.astype(np.uint16))
-            found.append(copy)
-    return found
+class Tried(NamedTuple):
+    """Blocks with scales that are tried, uint8 (tried, n, bytes), the encoder's first; and what is in them.
 
+    numbers: of scale and minimum, uint16 (tried, n, groups).
+    """
 
-def take_scales(
-    scales: Sequence[Scale | None], blocks: Bytes, tried: Sequence[Bytes], which: NDArray[np.uint8]
-) -> None:
-    """Give groups of blocks the scales of those of `tried` that `which` (n, groups) says."""
-    for scale in scales:
-        if scale is not None:
-            numbers = [scale_numbers(scale, each, which.shape[1]) for each in tried]
+    blocks: Bytes
+    numbers: list[tuple[Scale, Numbers]]
+
+    def take(self, blocks: Bytes, which: NDArray[np.uint8]) -> None:
+        """Give groups of blocks (n, bytes) the scales of those that `which` (n, groups) says."""
+        for scale, numbers in self.numbers:
             put_scales(scale, blocks, np.choose(which, numbers))
+
+
+def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | None, Sequence[int]]]) -> Tried:
+    """Blocks (n, bytes) with other scales. moves: by how many of its distances a number is moved."""
+    moves = [(scale, each) for scale, each in moves if scale is not None]
+    count, first, found = 1 + sum(len(each) for _, each in moves), 1, []
+    copies = np.tile(blocks, (count, 1))
+    for scale, each in moves:
+        assert scale is not None
+        numbers = np.tile(scale_numbers(scale, blocks, groups), (count, 1, 1))
+        moved = numbers[0].astype(np.int64) + scale.apart * np.array(each, np.int64)[:, None, None]
+        numbers[first : first + len(each)] = np.clip(moved, 0, (1 << scale.bits) - 1)
+        first += len(each)
+        put_scales(scale, copies, numbers.reshape(-1, groups))
+        found.append((scale, numbers))
+    return Tried(copies.reshape(count, *blocks.shape), found)
