@@ -5,14 +5,12 @@ itself, once, and writes where it sees the very file that the run is at work on:
 journal, which it looks for again before each write. Where it doesn't, on another machine, it sends the bytes back.
 """
 
-import os
 import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +20,9 @@ from quants import Format, Tensor, format_named
 from quants.errors import FileError, FormatError
 from quants.format import formats
 
-from ..files.atomic import explained, write_at
 from ..files.gguf.writer import Figures
 from ..files.locks import NO_FILE, state_of
+from ..files.shared_file import SharedFile
 from ..files.stores.path import located
 from .items import Groups, Piece, decode_rows, encode_piece, read_rows
 
@@ -51,41 +49,6 @@ class Source:
 
     def name_of(self, tensor: Tensor) -> str | None:
         return self.names.get(id(tensor.read))
-
-
-class SharedFile(NamedTuple):
-    """A file that is written by several processes. mark: of this run, at byte `position` of the journal."""
-
-    path: Path
-    journal: Path
-    position: int
-    mark: bytes
-    bytes: int
-
-    def is_here(self) -> bool:
-        """Whether this process sees it as the run that it belongs to does."""
-        try:
-            fd = os.open(self.journal, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            return os.pread(fd, len(self.mark), self.position) == self.mark and self.path.stat().st_size == self.bytes
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-
-    def write(self, data: memoryview, offset: int) -> bool:
-        """Write bytes, unless the file is not here. Raises FileError where the disk is full."""
-        if not self.is_here():
-            return False
-        with explained(self.path, self.bytes):
-            fd = os.open(self.path, os.O_WRONLY)
-            try:
-                write_at(fd, data, offset)
-            finally:
-                os.close(fd)  # on a network mount, what others see from here on
-        return True
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ GATE = {"files/atomic.py", "files/locks.py"}
 # Who may write to an open file, remove or make one by other means, and why.
 ELSEWHERE = {
     "files/gguf/journal.py": "writes into a file that is locked",
+    "files/shared_file.py": "writes into a file that the gate began, for the process that holds it",
     "files/stores/generic.py": "renames what it wrote to a store",
     "files/checkpoint/remote.py": "fills a temporary folder of its own",
     "conversion/shards.py": "deletes shards that are merged",

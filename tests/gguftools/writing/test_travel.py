@@ -14,10 +14,11 @@ import pytest
 import gguftools
 from archs.metadata import Metadata
 from gguftools.files.gguf.reader import open_gguf
+from gguftools.files.shared_file import SharedFile
 from gguftools.writing import travel
 from gguftools.writing.items import Item
 from gguftools.writing.pipeline import FilePlan, write_files
-from gguftools.writing.travel import SharedFile, tensors_of
+from gguftools.writing.travel import tensors_of
 from quants import format_named, from_array
 from quants.errors import FileError, FormatError
 from tests.conftest import ROOT
