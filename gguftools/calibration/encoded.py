@@ -24,6 +24,7 @@ from quants import Format, Tensor
 from quants.errors import FileError, GgufToolsError
 
 from ..files.atomic import Unfinished, explained, unfinished, write_at
+from ..files.shared_file import seen_when_closed
 from ..writing.resume import ENCODED, JOURNAL, READ_BACK
 
 ALIGNED = 4096  # bytes
@@ -86,15 +87,11 @@ class Encoded:
         plain = [np.ascontiguousarray(array, np.float32).reshape(-1) for array in arrays]
         size, crc = sum(array.nbytes for array in plain), 0
         first = at = -(-self._place_for(size + ALIGNED).at // ALIGNED) * ALIGNED
-        with explained(self.file.target, size):
-            fd = os.open(self.file.path, os.O_WRONLY)
-            try:
-                for array in plain:
-                    data = array.view(np.uint8).data
-                    write_at(fd, data, at)
-                    at, crc = at + len(data), zlib.crc32(data, crc)
-            finally:
-                os.close(fd)  # on a network mount, what others see from here on
+        with explained(self.file.target, size), seen_when_closed(self.file.path) as fd:
+            for array in plain:
+                data = array.view(np.uint8).data
+                write_at(fd, data, at)
+                at, crc = at + len(data), zlib.crc32(data, crc)
         return Lent(self.file.path.absolute(), first, tuple(array.shape for array in arrays), crc)
 
     def note(self, figure: str, value: Any) -> None:

@@ -1,6 +1,8 @@
 """A file that several processes write into, on machines that may or may not see it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,10 +35,16 @@ class SharedFile(NamedTuple):
         """Write bytes, unless the file is not here. Raises FileError where the disk is full."""
         if not self.is_here():
             return False
-        with explained(self.path, self.bytes):
-            fd = os.open(self.path, os.O_WRONLY)
-            try:
-                write_at(fd, data, offset)
-            finally:
-                os.close(fd)  # on a network mount, what others see from here on
+        with explained(self.path, self.bytes), seen_when_closed(self.path) as fd:
+            write_at(fd, data, offset)
         return True
+
+
+@contextmanager
+def seen_when_closed(path: Path) -> Iterator[int]:
+    """A file that a run writes, open once more: on a network mount, others see what is written when it is closed."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -40,7 +40,7 @@ from .manifest import (
     read_object,
 )
 from .parameters import Parameters
-from .recording import exists, matrix_record, opened_file, source_record, stored_records, tensor_range, write_text
+from .recording import exists, matrix_record, opened_file, source_record, stored_records, tensor_range, written_whole
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:gguftools:provenance:v1"
@@ -117,9 +117,9 @@ def attest(
         statement = _statement_of(known, files, tensors)
     text = json.dumps(statement, indent=1) + "\n"
     envelope = None if signed is None else signed(text.encode())
-    write_text(target, text, overwrite, reads)
+    written_whole(target, text, overwrite, reads)
     if bundle is not None and envelope is not None:
-        write_text(bundle, envelope, overwrite, reads)
+        written_whole(bundle, envelope, overwrite, reads)
     subjects = {each.name: str(each.sha256) for each in files}
     return Attestation(target, subjects, None if known is None else str(given), None if bundle is None else str(bundle))
 

@@ -125,11 +125,11 @@ class Recording:
             builder(), encoders, converter, source, parameters.as_dict(), files, tensors, matrix, texts
         )
         reads = replace(self.run.reads, states={**self.run.reads.states, **file.states})
-        write_text(path, manifest.text(), self.run.overwrite, reads)
+        written_whole(path, manifest.text(), self.run.overwrite, reads)
         return replace(output, manifest=path)
 
 
-def write_text(path: Path, text: str, overwrite: bool = False, reads: Reads = NOTHING) -> None:
+def written_whole(path: Path, text: str, overwrite: bool = False, reads: Reads = NOTHING) -> None:
     """Write a small file, or an object in a store, which appears whole or not at all. Raises FileError."""
     if not isinstance(path, StorePath):
         with atomic_output(path, "w", overwrite, reads) as file:
