@@ -114,7 +114,7 @@ def imatrix(
     net = RunningModel(model.metadata, model.tensors, threads=threads, precision=chosen)
     layers = len(net.next_tokens.layers) if nextn else 0  # which a model that has none says before anything runs
     away = executor if leaves_process(executor) else None
-    told = away and dumps(_Told(runnable(model, threads, chosen), with_output, nextn))
+    told = None if away is None else dumps(_Told(runnable(model, threads, chosen), with_output, nextn))
     total = sum(len(each.plan.starts) for each in texts)
     head = _head(model, texts, n_ctx, with_output, chosen, nextn)
     at_once = max(1, tokens_at_once(model) // n_ctx)
@@ -128,7 +128,7 @@ def imatrix(
             progress(done, total, 0.0)
         batches = _batches(texts, done, min(at_once, keep) if keep else at_once)
         measured = (
-            _sums_elsewhere(away, told, batches) if away and told
+            _sums_elsewhere(away, told, batches) if away is not None and told is not None
             else _sums_here(_Measured(net, with_output, nextn), batches)
         )  # fmt: skip
         try:
