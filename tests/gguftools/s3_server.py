@@ -97,7 +97,7 @@ class _Misbehaving:
         self.log.append(entry)
         if "status" in fault:
             _drain(environ)
-            return _answer(start, fault["status"], TROUBLE)
+            return _answer(start, fault["status"], b"" if method == "HEAD" else TROUBLE)
         if "hang_up" in fault:
             environ["werkzeug.socket"].shutdown(2)
             return []
