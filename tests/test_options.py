@@ -29,14 +29,14 @@ CALLS = {
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
     "chat-template": "CHAT", "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
-    "formats": "", "generate": "MODEL -p word -n 1", "gpu-split": "activations --vram 1G",
+    "formats": "", "generate": "MODEL --prompt word --predict 1", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
     "hash": "MODEL", "imatrix": "MODEL -f TEXT -o out.gguf",
     "imatrix-info": "MATRIX", "merge": "SHARD -o out.gguf", "patch": "make MODEL MODEL -o out.gguf",
     "perplexity": "MODEL -f TEXT",
     "quantize": "MODEL Q4_K_M -o out.gguf", "report": "RESULTS", "set-metadata": "MODEL general.name=x",
     "reproduce": "MODEL --source CK", "show": "MODEL", "split": "MODEL -o out",
-    "tokenize": "MODEL -p word", "validate": "MODEL",
+    "tokenize": "MODEL --prompt word", "validate": "MODEL",
 }  # fmt: skip
 SIZES = ("0", "-1", "x", "1.5G", "")
 COUNTS = ("0", "-3", "x", "1.5", "")

@@ -162,10 +162,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "imatrix": [("workers", "scheduler", "the work is done here or there")],
-    "generate": [
-        ("prompt", "prompts", "texts come from here or there"),
-        ("grammar", "json_schema", "a text follows one of them"),
-    ],
+    "generate": [("grammar", "json_schema", "a text follows one of them")],
     "graft": [
         ("file", "imatrix", "experts are scored by one or the other"),
         ("dry_run", "measure", "there is no output to measure"),
