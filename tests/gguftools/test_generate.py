@@ -1,0 +1,209 @@
+"""What `generate`, `tokenize` and `chat-template` say, beside llama.cpp's and transformers' greedy texts."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from quants.errors import ModelError, OptionError, VocabularyError
+from runtime.sampling.parameters import Sampling
+
+from ..conftest import DATA
+from ..findings.tool import EXAMPLE, typed
+from ..zoo import ZOO, module
+
+GREEDY = Sampling(temperature=0, ignore_eos=True)
+TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+
+
+def recorded(name: str) -> list[Any]:
+    return [json.loads(line) for line in (DATA / "generation" / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("generate") / "austen.gguf"
+    gguftools.convert(EXAMPLE, file, "f32")
+    return file
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> gguftools.Model:
+    return gguftools.open(path)
+
+
+@pytest.mark.parametrize("text", recorded("austen-4m"), ids=lambda each: each["prompt"])
+def test_greedy_text_is_llama_cpps(model: gguftools.Model, text: dict[str, Any]):
+    generation = model.generate(text["prompt"], GREEDY, n=len(text["ids"]))
+    assert generation.prompt == text["prompt_ids"]
+    pieces = list(generation)
+    assert generation.tokens == text["ids"]
+    assert list(model.tokenizer.end_ids) == text["end_ids"]
+    assert [piece.token for piece in pieces if piece.token is not None] == text["ids"]
+    assert "".join(piece.text for piece in pieces) == generation.text
+    assert generation.stop_reason == "length"
+
+
+@pytest.mark.parametrize("entry", recorded("zoo"), ids=lambda each: each["entry"])
+def test_greedy_text_is_transformers(entry: dict[str, Any], tmp_path: Path, shared: Path):
+    module("build").build(ZOO, entry["entry"], tmp_path / "checkpoint")
+    gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
+    sampling = Sampling(temperature=0)
+    generation = gguftools.open(tmp_path / "f32.gguf").generate(entry["prompt_ids"], sampling, n=len(entry["ids"]))
+    while generation.stop_reason != "length":  # go on where random weights end a text
+        generation.sampler.end_ids = frozenset()
+        list(generation)
+    assert generation.tokens == entry["ids"]
+
+
+def test_a_seed_gives_the_same_text_again(model: gguftools.Model):
+    texts = [list(model.generate("Anne", Sampling(seed=seed), n=12)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_it_ends_at_a_stop_string_that_is_not_part_of_the_text(model: gguftools.Model):
+    whole = model.generate("Anne", GREEDY, n=20)
+    list(whole)
+    stop = whole.text[10:14]
+    generation = model.generate("Anne", GREEDY, n=20, stop=[stop])
+    assert "".join(piece.text for piece in generation) == generation.text == whole.text[: whole.text.index(stop)]
+    assert (generation.stop_reason, generation.stopped_by) == ("stop", stop)
+
+
+def test_it_ends_where_the_context_ends(model: gguftools.Model):
+    generation = model.generate("Anne", GREEDY, context=10)
+    list(generation)
+    assert (generation.stop_reason, len(generation.tokens) + generation.prompt_tokens) == ("context", 10)
+
+
+def test_it_can_be_stopped(model: gguftools.Model):
+    generation = model.generate("Anne", GREEDY, n=20)
+    for piece in generation:
+        assert piece.token is not None
+        if len(generation.tokens) == 3:
+            generation.stop()
+    assert (generation.stop_reason, len(generation.tokens)) == ("stopped", 3)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(model: gguftools.Model):
+    with pytest.raises(OptionError, match="the prompt has 30 tokens; the context of 16 has no room"):
+        model.generate([5] * 30, context=16)
+
+
+def test_nothing_is_generated_for_no_tokens(model: gguftools.Model):
+    generation = model.generate("Anne", n=0)
+    assert (list(generation), generation.stop_reason) == ([], "length")
+
+
+def test_a_conversation_goes_through_the_template(path: Path):
+    with gguftools.open(path) as model:
+        model.chat_template = TEMPLATE
+        generation = model.generate([{"role": "user", "content": "Anne"}], n=0)
+        assert model.tokenizer.decode(generation.prompt, skip_special=True).strip() == "user: Anne"
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for i in range(10**9) %}{% endfor %}", "chat template"),
+        ("{{ raise_exception('no') }}", "no"),
+        (None, "no chat"),
+    ],
+)
+def test_a_template_that_cannot_be_used(path: Path, template: str | None, said: str):
+    with gguftools.open(path) as model:
+        model.chat_template = template
+        with pytest.raises(VocabularyError, match=said):
+            model.generate([{"role": "user", "content": "Anne"}], n=1)
+
+
+def test_what_was_said_before_logits_break_is_kept(model: gguftools.Model, monkeypatch: pytest.MonkeyPatch):
+    generation = model.generate("Anne", GREEDY, n=20)
+    forward, calls = generation.model.forward, iter(range(20))
+
+    def damaged(*arguments: Any) -> Any:
+        logits = forward(*arguments)
+        return np.full_like(logits, np.nan) if next(calls) == 3 else logits
+
+    monkeypatch.setattr(generation.model, "forward", damaged)
+    with pytest.raises(ModelError):
+        list(generation)
+    assert len(generation.tokens) == 3
+    assert generation.text
+
+
+def test_text_goes_to_stdout_and_speeds_to_stderr(path: Path):
+    done = typed("generate", path, "-p", "Anne", "-n", "8", "--temp", "0")
+    assert done.returncode == 0
+    described = json.loads(typed("generate", path, "-p", "Anne", "-n", "8", "--temp", "0", "--json").stdout)
+    assert done.stdout == described["text"] + "\n"
+    assert "8 tokens" in done.stderr
+    assert (len(described["tokens"]), described["prompt_tokens"], described["stop_reason"]) == (8, 4, "length")
+
+
+def test_several_prompts(path: Path, tmp_path: Path):
+    (tmp_path / "prompts.jsonl").write_text('"Anne"\n{"prompt": "They"}\n')
+    (tmp_path / "prompts.txt").write_text("Anne\n\nThey\n")
+    texts = []
+    for name in ("prompts.jsonl", "prompts.txt"):
+        done = typed("generate", path, "--prompts", tmp_path / name, "-n", "4", "--temp", "0", "--json")
+        texts.append([each["tokens"] for each in json.loads(done.stdout)])
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 2
+
+
+def test_an_interruption_keeps_what_was_said(path: Path):
+    words = [sys.executable, "-m", "gguftools", "generate", str(path), "-p", "Anne", "--ignore-eos", "--ctx", "100000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        first = child.stdout.read(10)
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        rest = child.stdout.read()
+        assert child.stderr.read().decode().splitlines()[-1] == "interrupted"
+    assert child.returncode == 130
+    assert (first + rest).decode().endswith("\n")
+
+
+def test_a_reader_that_leaves_is_no_error_to_tell(path: Path):
+    words = [sys.executable, "-m", "gguftools", "generate", str(path), "-p", "Anne", "--ignore-eos", "--ctx", "100000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.read(10)
+        child.stdout.close()
+        said = child.stderr.read().decode()
+    assert child.returncode == 1
+    assert "Traceback" not in said
+
+
+def test_tokens_of_a_text(path: Path, model: gguftools.Model):
+    found = json.loads(typed("tokenize", path, "-p", "Anne Elliot", "--json").stdout)
+    assert found["ids"] == model.tokenizer.encode("Anne Elliot", add_special=False)
+    assert "".join(found["pieces"]).strip() == "Anne Elliot"
+    assert typed("tokenize", path, "-p", "Anne Elliot", "--count").stdout == f"{len(found['ids'])}\n"
+    special = json.loads(typed("tokenize", path, "-p", "Anne Elliot", "--json", "--special").stdout)
+    assert special["ids"] == model.tokenizer.encode("Anne Elliot", parse_special=True)
+
+
+def test_templates_are_rendered_and_compared(path: Path, tmp_path: Path):
+    one, other = tmp_path / "one.gguf", tmp_path / "other.gguf"
+    for file, template in ((one, TEMPLATE), (other, TEMPLATE.replace(": ", " says "))):
+        assert typed("set-metadata", path, "--chat-template", template, "-o", file).returncode == 0
+    assert "user: What is 2 + 2?" in typed("chat-template", one).stdout
+    assert typed("chat-template", one, "--against", one).returncode == 0
+    differing = typed("chat-template", one, "--against", other)
+    assert differing.returncode == 1
+    assert "-user: What is 2 + 2?" in differing.stdout
+    assert "+user says What is 2 + 2?" in differing.stdout
+    (tmp_path / "talk.jsonl").write_text('{"messages": [{"role": "user", "content": "Anne?"}]}\n')
+    found = json.loads(typed("chat-template", one, "--messages", tmp_path / "talk.jsonl", "--json").stdout)
+    assert [each["text"] for each in found["texts"]] == ["user: Anne?\n"]
