@@ -1,8 +1,8 @@
-"""Record greedy texts of llama.cpp, or compare ours with them: python -m tests.verify.generation FILE PROMPT… [--n 256].
+"""Record greedy texts of llama.cpp, and compare ours: python -m tests.verify.generation FILE PROMPT… [--n 256].
 
-Needs llama-cpp-python (extra `verify`). FILE should be F32: of other types llama.cpp rounds the inputs of products. Prints
-a line of JSON for each prompt: what `tests/data/generation` holds, and how many tokens of ours agree. Tokens that end
-texts are barred, so that texts are long.
+Needs llama-cpp-python (extra `verify`). FILE should be F32: of other types llama.cpp rounds the inputs of products.
+Prints a line of JSON for each prompt: what `tests/data/generation` holds, and how many tokens of ours agree. Tokens
+that end texts are barred, so that texts are long.
 """
 
 import argparse

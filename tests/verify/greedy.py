@@ -1,7 +1,7 @@
 """Record greedy continuations of the zoo's models by transformers: python -m tests.verify.greedy ENTRY… > FILE.
 
-Needs torch and transformers (extra `verify`). Each step runs the whole text, without a cache. margin: the smallest lead of
-a token that was chosen.
+Needs torch and transformers (extra `verify`). Each step runs the whole text, without a cache. margin: the smallest
+lead of a token that was chosen.
 """
 
 import json
