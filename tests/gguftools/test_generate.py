@@ -83,6 +83,30 @@ def test_it_ends_where_the_context_ends(model: gguftools.Model):
     assert (generation.stop_reason, len(generation.tokens) + generation.prompt_tokens) == ("context", 10)
 
 
+def test_a_grammar_is_followed_to_its_end(model: gguftools.Model):
+    pytest.importorskip("llguidance")
+    for seed in range(3):
+        generation = model.generate("Answer:", Sampling(seed=seed), n=20, grammar='root ::= "yes" | "no"')
+        list(generation)
+        assert generation.text in ("yes", "no")
+        assert generation.stop_reason == "end"
+
+
+def test_repetitions_can_be_weakened(model: gguftools.Model):
+    plain = model.generate("Anne", GREEDY, n=40)
+    dry = model.generate("Anne", Sampling(temperature=0, ignore_eos=True, dry_multiplier=5.0), n=40)
+    for each in (plain, dry):
+        list(each)
+    assert len(set(dry.tokens)) > len(set(plain.tokens))
+
+
+def test_an_encoder_does_not_speak(tmp_path: Path, shared: Path):
+    module("build").build(ZOO, "bert", tmp_path / "checkpoint")
+    gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
+    with pytest.raises(ModelError, match="reads a text as a whole"):
+        list(gguftools.open(tmp_path / "f32.gguf").generate([5, 6], n=2))
+
+
 def test_it_can_be_stopped(model: gguftools.Model):
     generation = model.generate("Anne", GREEDY, n=20)
     for piece in generation:
