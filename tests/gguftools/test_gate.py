@@ -38,7 +38,10 @@ WRITES = {
 }  # fmt: skip
 FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 
-READERS = {"architectures", "audit", "diff", "evaluate", "formats", "perplexity", "reproduce", "show", "validate"}
+READERS = {
+    "architectures", "audit", "chat_template", "diff", "evaluate", "formats", "generate", "perplexity", "reproduce",
+    "show", "tokenize", "validate",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
