@@ -79,7 +79,7 @@ def test_what_is_said_of_each_weight(model: Path, tmp_path: Path) -> None:
     assert {"token_embd.weight", "output.weight"} <= {name for name, each in tensors.items() if each.feedback}
     assert tensors["output_norm.weight"].feedback is None
     aimed = {name: each.feedback["aimed"] for name, each in tensors.items() if each.feedback}
-    assert aimed["blk.0.ffn_gate.weight"]
+    assert sum(aimed.values()) > len(aimed) // 4
     assert not aimed["token_embd.weight"]  # nothing is before it
     assert "feedback" not in tensors["output_norm.weight"].as_dict()
 
