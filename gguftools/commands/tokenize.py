@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 EXAMPLES = (
     'gguftools tokenize model.gguf -p "It is a truth"',
-    "gguftools tokenize model.gguf --count < text.txt",
+    "gguftools tokenize model.gguf --count",
     'gguftools tokenize model.gguf -p "<|im_start|>user" --special --json',
 )
 

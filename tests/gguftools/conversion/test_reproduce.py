@@ -96,7 +96,7 @@ def test_from_a_repository(tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def memory():
     """A store in this process."""
-    store.file_system.cache_clear()
+    store.made_file_system.cache_clear()
     files = store.file_system("memory")
     files.store.clear()
     files.pseudo_dirs[:] = [""]
