@@ -146,6 +146,8 @@ def redacted(text: object) -> str:
         line = line.replace(private, public)
         if query := urlsplit(private).query:
             line = line.replace(f"?{query}", "").replace(query, "…")
+    line = NAMED.sub(r"\1…", line)  # before passwords, which may be a word of a name
+    for private in _private.values():
         if password := urlsplit(private).password:
             line = line.replace(password, "…")
     for name, value in os.environ.items():

@@ -61,6 +61,7 @@ def test_feedback_within_cut_columns() -> None:
     assert errors[256] != errors[768]
 
 
+@pytest.mark.slow
 def test_a_small_bound_is_worth_most_of_it(tmp_path: Path) -> None:
     model = convert(ROOT / "examples" / "austen-4m", tmp_path / "m.gguf", "f16").outputs[0].file
     cut = Calibration(SMALL.texts, own_texts=False, n_ctx=128, chunks=16, memory=1000)

@@ -50,7 +50,10 @@ def fed(model: Path) -> Path:
     return quantize(model, "Q4_0", model.with_name("fed.gguf"), gptq=SMALL).outputs[0].file
 
 
-@pytest.mark.parametrize(("recipe", "most"), [("Q4_0", 0.5), ("Q3_K_M", 0.6), ("IQ2_XS", 0.5), ("IQ3_XXS", 0.5)])
+@pytest.mark.parametrize(("recipe", "most"), [
+    ("Q4_0", 0.5), ("IQ2_XS", 0.5), pytest.param("Q3_K_M", 0.6, marks=pytest.mark.slow),
+    pytest.param("IQ3_XXS", 0.5, marks=pytest.mark.slow),
+])
 def test_the_file_is_nearer_at_the_same_size(
     model: Path, matrix: Path, tmp_path: Path, shared: Path, recipe: str, most: float
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_worker_that_does_not_see_the_factors_leaves_rows_to_the_run(
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes() == fed
 
 
+@pytest.mark.slow
 def test_rows_that_no_worker_can_read_are_sent(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = gguftools.open(model)
     arrays = gguftools.Model(opened.metadata, {name: np.asarray(t) for name, t in opened.tensors.items()})

@@ -324,6 +324,7 @@ def test_the_probability_of_missing_is_as_documented(folder, tmp_path) -> None:
     assert abs(missed - results[0].sample.missed()) < 0.25
 
 
+@pytest.mark.slow
 def test_error_feedback_is_told_by_digests_or_made_again(folder, tmp_path) -> None:
     text = tmp_path / "t.txt"
     text.write_text(TEXT.read_text()[:40_000])

@@ -111,3 +111,8 @@ def test_what_is_read_is_not_written():
         with pytest.raises(OptionError, match="is read, so it cannot be written"):
             reads.check_target(located(text))
     reads.check_target(located("s3://b/checkpoint/new.gguf"))
+
+
+def test_a_password_that_is_part_of_a_name_hides_nothing_else() -> None:
+    located("https://user:secret@example.org/model.gguf")
+    assert "abcdefgh" not in redacted('aws_secret_access_key="abcdefgh"')
