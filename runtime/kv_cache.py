@@ -1,5 +1,7 @@
 """What layers keep of the tokens seen so far: keys and values in growing float32 arrays, or states of fixed size."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .arrays import Floats, Ids
@@ -22,6 +24,8 @@ class KVCache:
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
         self._steps: dict[int, int] = {}
+        self.memory = 0  # how many tokens recurrent layers can be taken back by
+        self._trails: dict[tuple[int, int], list[Floats]] = {}  # (layer, which state): after each of the latest tokens
 
     @property
     def length(self) -> int:
@@ -73,8 +77,34 @@ class KVCache:
         self._states[layer] = states
         self._steps[layer] = self._steps.get(layer, 0) + tokens
 
+    def remember(self, layer: int, state: int, after: Sequence[Floats]) -> None:
+        """Note what a recurrent layer's state number `state` was after each of the latest tokens."""
+        trail = self._trails.setdefault((layer, state), [])
+        trail += after
+        del trail[: -self.memory - 1]
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens behind the first `length`.
+
+        Raises ValueError where a recurrent layer would have to go back by more than `memory` tokens.
+        """
+        for layer, steps in self._steps.items():
+            back, parts = steps - length, range(len(self._states[layer]))
+            if back <= 0:
+                continue
+            if any(len(self._trails.get((layer, part), ())) <= back for part in parts):
+                raise ValueError(f"layer {layer} does not remember its state {back} tokens ago")
+            for part in parts:
+                del self._trails[layer, part][-back:]
+            self._states[layer] = tuple(self._trails[layer, part][-1].copy() for part in parts)
+            self._steps[layer] = length
+        for layer, seen in self._lengths.items():
+            self._lengths[layer] = min(seen, length)
+        self.tokens = self.tokens[:length]
+
     def reset(self) -> None:
-        """Forget every token (the context stays); the memory is kept for the next ones."""
+        """Forget every token (the context stays); the room is kept for the next ones."""
+        self._trails.clear()
         self._lengths.clear()
         self._states.clear()
         self._steps.clear()

@@ -32,6 +32,9 @@ def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
         share_out(body, forward.length, UPDATES_PER_THREAD // channels + 1, forward.threads)
     if forward.cache is not None:
         forward.cache.keep(layer.index, forward.length, known[:, forward.length :].copy(), *state)
+        if forward.cache.memory:
+            ends = range(max(0, forward.length - forward.cache.memory - 1), forward.length)
+            forward.cache.remember(layer.index, 0, [known[:, i + 1 : i + count].copy() for i in ends])
     return np.ascontiguousarray(out[:, :, :channels]).reshape(x.shape)
 
 
@@ -46,10 +49,15 @@ def scanned(
     """
     kept, out = _kept(forward, layer), np.empty_like(inputs[0])
     state = kept[1] if len(kept) > 1 else np.zeros((forward.texts, *shape), np.float32)
-    least = UPDATES_PER_THREAD // (forward.length * (state[0].size // count)) + 1
-    for text, own in enumerate(state):
-        rows = slice(text * forward.length, (text + 1) * forward.length)
-        share_out(partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, least, forward.threads)
+    alone = 0 if forward.cache is None else min(forward.length, forward.cache.memory)  # tokens to be remembered
+    begins = [0] * (forward.length > alone) + [*range(forward.length - alone, forward.length)]
+    for begin, end in zip(begins, [*begins[1:], forward.length], strict=True):
+        least = UPDATES_PER_THREAD // ((end - begin) * (state[0].size // count)) + 1
+        for text, own in enumerate(state):
+            rows = slice(text * forward.length + begin, text * forward.length + end)
+            share_out(partial(kernel, *(each[rows] for each in inputs), own, out[rows]), count, least, forward.threads)
+        if alone and forward.cache is not None:
+            forward.cache.remember(layer.index, 1, [state.copy()])
     if forward.cache is not None:
         forward.cache.keep(layer.index, 0, kept[0], state)
     return out

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from runtime.kv_cache import KVCache
 
@@ -29,3 +30,39 @@ def test_length_counts_tokens_that_all_layers_have():
     cache.append(1, one, one)
     cache.append(0, one, one)
     assert cache.length == 5
+
+
+def test_truncate_forgets_what_came_last():
+    rng = np.random.default_rng(0)
+    k, v = rng.standard_normal((9, 2, 8)).astype(np.float32), rng.standard_normal((9, 2, 4)).astype(np.float32)
+    cache = KVCache()
+    cache.append(0, k[:6], v[:6])
+    cache.append(1, k[:6], v[:6])
+    cache.append(0, k[6:7], v[6:7])  # of a token that not all layers have
+    cache.truncate(4)
+    assert cache.length == 4
+    for layer in (0, 1):
+        keys, values = cache.append(layer, k[7:], v[7:])
+        np.testing.assert_array_equal(keys, np.concatenate([k[:4], k[7:]]))
+        np.testing.assert_array_equal(values, np.concatenate([v[:4], v[7:]]))
+    cache.truncate(9)
+    assert cache.length == 6
+
+
+def test_states_go_back_as_far_as_they_are_remembered():
+    cache = KVCache()
+    cache.memory = 2
+    for token in range(5):
+        state = np.full((1, 3), token, np.float32)
+        cache.keep(0, 1, state)
+        cache.remember(0, 0, [state.copy()])
+    cache.truncate(3)
+    assert cache.length == 3
+    assert cache.states(0)[0].max() == 2
+    cache.states(0)[0][:] = 7  # states are changed in place
+    cache.remember(0, 0, [cache.states(0)[0].copy()])
+    cache.keep(0, 1, cache.states(0)[0])
+    cache.truncate(3)
+    assert cache.states(0)[0].max() == 2
+    with pytest.raises(ValueError, match="layer 0 does not remember its state 2 tokens ago"):
+        cache.truncate(1)
