@@ -36,6 +36,8 @@ ORDER = (
     "runtime.tokenizers",
     "runtime.sampling",
     "runtime",
+    "runtime.speculation",
+    "runtime.generation",
     "gguftools.files.stores",
     "gguftools.files",
     "gguftools.files.gguf",
