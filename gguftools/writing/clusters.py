@@ -16,6 +16,8 @@ from quants.arguments import as_count
 from quants.errors import FileError, OptionError
 from quants.spelling import quote
 
+from .executors import release
+
 CONNECT_SECONDS = 5
 INSTALL = "pip install 'gguftools[distributed]'"
 
@@ -42,7 +44,10 @@ def executor_for(
     count = as_count(workers, "workers")
     if dask is None:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=serve) as pool:
-            yield pool
+            try:
+                yield pool
+            finally:
+                release(pool)
         return
     local = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     with dask.LocalCluster(n_workers=count, processes=True, **local) as cluster, dask.Client(cluster) as client:

@@ -20,7 +20,9 @@ from concurrent.futures import (
 )  # fmt: skip
 from contextlib import suppress
 from operator import itemgetter
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from quants.errors import FileError
 
@@ -35,6 +37,10 @@ LAST_WAIT = 60.0  # seconds that tasks under way get to end when nobody wants th
 AHEAD = 2  # tasks under way for each worker
 LOST = (BrokenExecutor, CancelledError, ConnectionError, TimeoutError, EOFError)
 FOREIGN = ("distributed", "ray")  # whose own errors are about workers, unless a task raised them
+
+# What stands in for pools that broke, as long as whoever made them keeps them: one run sends work again and again.
+_standing_in: WeakKeyDictionary[Executor, ProcessPoolExecutor] = WeakKeyDictionary()
+_renewing = Lock()
 
 
 def leaves_process(executor: Executor | None) -> bool:
@@ -52,6 +58,31 @@ def worker_count(executor: Executor) -> int:
     return known if isinstance(known, int) else os.cpu_count() or 1
 
 
+def intact(executor: Executor) -> Executor:
+    """The executor that was given, or the pool that stands in for it since it broke."""
+    return _standing_in.get(executor, executor)
+
+
+def release(executor: Executor) -> None:
+    """End the processes of what stands in for an executor; of one that nobody has any more, they end by themselves."""
+    pool = _standing_in.pop(executor, None)
+    if pool is not None:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _renewed(given: Executor, broken: ProcessPoolExecutor) -> Executor:
+    """A pool like one that broke; it was made already where other work found that first."""
+    with _renewing:
+        if intact(given) is broken:
+            # What a pool was made with, it does not say aloud.
+            pool: Any = broken
+            _kill(pool)
+            same = {"mp_context": pool._mp_context, "initializer": pool._initializer, "initargs": pool._initargs}
+            release(given)
+            _standing_in[given] = ProcessPoolExecutor(pool._max_workers, **same)
+        return intact(given)
+
+
 class _Sent(NamedTuple):
     """A task that is under way: its place among all, and the executor that it was handed to."""
 
@@ -64,7 +95,7 @@ class _Work:
     """Tasks on an executor: what is to be done again, what is under way, and what stands in for a broken pool."""
 
     def __init__(self, executor: Executor, function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
-        self._given = self._executor = executor
+        self._given, self._executor = executor, intact(executor)
         self._function = function
         self._queue = enumerate(tasks)
         self._again: list[tuple[int, Any]] = []
@@ -90,14 +121,16 @@ class _Work:
     def result(self, future: Future[Any]) -> Any:
         """What came of a task; None where its worker was lost, so that it will be done again."""
         try:
-            found = future.result()
-        except BaseException as error:
-            if not is_loss(error):
-                raise
-            self.lost(error, self.running[future].executor, future)
-            return None
-        self._losses = 0
-        return found
+            error = future.exception()  # not raised here: its traceback would keep this work, and so the pool, alive
+        except CancelledError as cancelled:
+            error = cancelled.with_traceback(None)
+        if error is None:
+            self._losses = 0
+            return future.result()
+        if not is_loss(error):
+            raise error
+        self.lost(error, self.running[future].executor, future)
+        return None
 
     def lost(self, error: BaseException, executor: Executor, future: Future[Any] | None = None) -> None:
         """Take back what was lost, wait, and make a new pool for a broken one. Raises FileError after too many."""
@@ -113,12 +146,7 @@ class _Work:
         log.info("a worker was lost (%s); its work is done again", _said(error))
         time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._losses - 1)))
         if broken and executor is self._executor and isinstance(executor, ProcessPoolExecutor):
-            # A process pool is unusable once a process of it died. What it was made with, it does not say aloud.
-            pool: Any = executor
-            _kill(pool)
-            same = {"mp_context": pool._mp_context, "initializer": pool._initializer, "initargs": pool._initargs}
-            self._end_own()
-            self._executor = ProcessPoolExecutor(pool._max_workers, **same)
+            self._executor = _renewed(self._given, executor)  # for it is unusable once a process of it died
 
     def check(self) -> None:
         """Look whether the pool broke without telling: while it does so, a task that is handed to it can stop it."""
@@ -130,11 +158,6 @@ class _Work:
         for future in self.running:
             future.cancel()
         wait(self.running, LAST_WAIT)
-        self._end_own()
-
-    def _end_own(self) -> None:
-        if self._executor is not self._given:
-            self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 def done_elsewhere(

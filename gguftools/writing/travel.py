@@ -42,7 +42,7 @@ class Source:
     states: tuple[tuple[str, int, int], ...] = ()
     names: Mapping[int, str] = field(default_factory=dict, compare=False)
 
-    @property
+    @cached_property
     def description(self) -> bytes:
         """What travels."""
         return pickle.dumps((self.reopen, self.states))

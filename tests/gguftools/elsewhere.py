@@ -1,7 +1,9 @@
-"""An executor for tests, to which work goes as to another process."""
+"""Other processes for tests: an executor to which work goes as to one, and those that a pool has spawned."""
 
+import os
 import pickle
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 
 
@@ -21,3 +23,16 @@ class Elsewhere(Executor):
         except Exception as error:
             done.set_exception(error)
         return done
+
+
+def spawned() -> list[int]:
+    """Processes of this one that were spawned to work."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and "spawn_main" in (path / "cmdline").read_text():
+                found.append(int(path.name))
+        except (OSError, IndexError, ValueError):
+            pass
+    return found

@@ -25,7 +25,7 @@ from runtime.importance import Importance, add_sums
 from runtime.windows import Window, batched, grouped_alike
 
 from ...conftest import ROOT
-from ..elsewhere import Elsewhere
+from ..elsewhere import Elsewhere, spawned
 
 AUSTEN, TEXT = ROOT / "examples" / "austen-4m", ROOT / "examples" / "persuasion.txt"
 WINDOWS: dict[str, Any] = {"n_ctx": 64, "chunks": 70}  # 32 windows run together: three batches
@@ -133,7 +133,7 @@ def test_workers_that_are_killed_lose_no_window(
     kills, killed = 2, list[int]()
 
     def kill_one(done: int, *_: object) -> None:
-        if len(killed) < kills and (found := workers()):
+        if len(killed) < kills and (found := spawned()):
             killed.append(random.Random(done).choice(found))
             threading.Timer(0.05, os.kill, (killed[-1], signal.SIGKILL)).start()
 
@@ -143,19 +143,6 @@ def test_workers_that_are_killed_lose_no_window(
     assert len(killed) == kills
     gguftools.imatrix(files["F16"], TEXT, tmp_path / "b.gguf", threads=1, **many)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
-
-
-def workers() -> list[int]:
-    """Processes of this one that were spawned to work."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and "spawn_main" in (path / "cmdline").read_text():
-                found.append(int(path.name))
-        except (OSError, IndexError, ValueError):
-            pass
-    return found
 
 
 def test_what_a_worker_finds_wrong_in_a_model_is_the_same_line(

@@ -17,6 +17,8 @@ from gguftools.writing import executors
 from gguftools.writing.executors import done_elsewhere, leaves_process, worker_count
 from quants.errors import FileError, FormatError
 
+from ..elsewhere import spawned
+
 
 def square(n: int) -> int:
     return n * n
@@ -115,19 +117,6 @@ def test_a_task_that_kills_every_worker_is_given_up(monkeypatch: pytest.MonkeyPa
         list(done_elsewhere(pool, die, [1]))
 
 
-def children() -> list[int]:
-    """Processes of this one that were spawned to work."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and "spawn_main" in (path / "cmdline").read_text():
-                found.append(int(path.name))
-        except (OSError, IndexError, ValueError):
-            pass
-    return found
-
-
 def kill_some(count: int, stop: threading.Event, killed: list[int], find: Callable[[], list[int]]) -> None:
     chance = random.Random(count)
     while len(killed) < count and not stop.wait(chance.uniform(0.01, 0.4)):
@@ -145,7 +134,7 @@ def kill_some(count: int, stop: threading.Event, killed: list[int], find: Callab
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="finds processes by /proc")
 def test_workers_that_are_killed_again_and_again_lose_nothing() -> None:
     stop, killed = threading.Event(), []  # type: tuple[threading.Event, list[int]]
-    thread = threading.Thread(target=kill_some, args=(20, stop, killed, children))
+    thread = threading.Thread(target=kill_some, args=(20, stop, killed, spawned))
     found = []
     with processes(4) as pool:
         thread.start()
@@ -164,3 +153,40 @@ def test_which_executors_leave_the_process() -> None:
         assert not leaves_process(threads)
         assert leaves_process(pool)
         assert (worker_count(threads), worker_count(pool)) == (3, 2)
+
+
+def die_first(mark: str) -> str:
+    """Kill the worker that does this first, and no other."""
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return mark
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def test_a_broken_pool_is_replaced_once_for_all_that_follows(tmp_path: Path) -> None:
+    before = set(spawned())  # of other tests: they end a little later
+    with processes(1) as pool:
+        assert executors.intact(pool) is pool
+        assert list(done_elsewhere(pool, die_first, [str(tmp_path / "a")])) == [(str(tmp_path / "a"),) * 2]
+        instead = executors.intact(pool)
+        assert instead is not pool
+        assert list(done_elsewhere(pool, square, [3])) == [(3, 9)]
+        assert executors.intact(pool) is instead
+        executors.release(pool)
+        assert executors.intact(pool) is pool
+    assert set(spawned()) <= before
+
+
+def test_what_stands_in_for_a_pool_ends_with_it(tmp_path: Path) -> None:
+    pool = processes(1)
+    list(done_elsewhere(pool, die_first, [str(tmp_path / "a")]))
+    own = set(spawned())
+    assert own
+    pool.shutdown()
+    del pool
+    until = time.monotonic() + 20
+    while own & set(spawned()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
