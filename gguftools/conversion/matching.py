@@ -117,16 +117,7 @@ def _compared(mine: Raw, theirs: Raw, begin: int) -> Iterator[Span]:
 
 def _merged(found: Iterator[Span] | list[Span]) -> Iterator[Span]:
     """Spans that follow each other made one; ranges that are too short are new bytes."""
-    last = Span(-1, 0)
-    for each in _long_enough(_joined(found)):
-        if each.begin < 0 and last.begin < 0:
-            last = Span(-1, last.size + each.size)
-            continue
-        if last.size:
-            yield last
-        last = each
-    if last.size:
-        yield last
+    return _joined(_long_enough(_joined(found)))
 
 
 def _joined(found: Iterator[Span] | list[Span]) -> Iterator[Span]:
