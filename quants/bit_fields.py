@@ -1,5 +1,6 @@
 """Numbers of a few bits in blocks, written and read by where a format says that they lie."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,14 @@ def put(where: Bits | Plane, blocks: Bytes, numbers: NDArray[Any], first: int = 
     """Write unsigned numbers (n, count), from their bit `first` on, into blocks (n, bytes); all other bits stay."""
     places, flat = _places(where, numbers.shape[1]), np.ascontiguousarray(numbers).reshape(-1)
     put_bits(flat, len(places), first, where.bits, places, blocks.reshape(-1), blocks.shape[1])
+
+
+def put_parts(parts: Iterable[Bits | Plane], blocks: Bytes, numbers: NDArray[Any]) -> None:
+    """Write numbers (n, count) whose bits lie in several places, the lowest in the first."""
+    first = 0
+    for part in parts:
+        put(part, blocks, numbers, first)
+        first += part.bits
 
 
 def take(where: Bits | Plane, blocks: Bytes, count: int) -> NDArray[np.uint16]:

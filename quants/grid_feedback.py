@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .bit_fields import put
+from .bit_fields import put, put_parts
 from .codes import Points
 from .format import Format
 from .kernels.grids import grid_levels
@@ -40,7 +40,7 @@ def choose(
         signs.reshape(-1), errors.reshape(-1),
     )  # fmt: skip
     tried.take(blocks, which)
-    _put_points(points, blocks, numbers)
+    put_parts(points.indexes, blocks, numbers)
     if points.signs:
         put(points.signs, blocks, signs.astype(np.uint16))
 
@@ -66,7 +66,7 @@ def meanings(form: Format, points: Points, blocks: Bytes) -> Floats:
     missing = set(range(int(levels.max()) + 1))
     while missing:
         point = max(range(len(levels)), key=lambda i: len(missing & set(levels[i].tolist())))
-        _put_points(points, work, np.full((n, form.block_size // dims), point, np.uint16))
+        put_parts(points.indexes, work, np.full((n, form.block_size // dims), point, np.uint16))
         for half in range(2 if points.signs else 1):
             if points.signs:
                 count = form.block_size // (STEP if points.signs.bits >= EVEN else dims)
@@ -76,10 +76,3 @@ def meanings(form: Format, points: Points, blocks: Bytes) -> Floats:
                 table[:, :, LANES // 2 * half + level] = decoded[:, :, i]
         missing -= set(levels[point].tolist())
     return table
-
-
-def _put_points(points: Points, blocks: Bytes, numbers: Numbers) -> None:
-    first = 0
-    for part in points.indexes:
-        put(part, blocks, numbers, first)
-        first += part.bits

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .bit_fields import put, take
+from .bit_fields import put_parts, take
 from .codes import Scale
 
 Bytes = NDArray[np.uint8]
@@ -26,14 +26,6 @@ def scale_numbers(scale: Scale, blocks: Bytes, groups: int) -> Numbers:
     return numbers
 
 
-def put_scales(scale: Scale, blocks: Bytes, numbers: Numbers) -> None:
-    """Write numbers (n, groups) into blocks (n, bytes)."""
-    first = 0
-    for part in scale.parts:
-        put(part, blocks, numbers, first)
-        first += part.bits
-
-
 class Tried(NamedTuple):
     """Blocks with scales that are tried, uint8 (tried, n, bytes), the encoder's first; and what is in them.
 
@@ -46,7 +38,7 @@ class Tried(NamedTuple):
     def take(self, blocks: Bytes, which: NDArray[np.uint8]) -> None:
         """Give groups of blocks (n, bytes) the scales of those that `which` (n, groups) says."""
         for scale, numbers in self.numbers:
-            put_scales(scale, blocks, np.choose(which, numbers))
+            put_parts(scale.parts, blocks, np.choose(which, numbers))
 
 
 def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | None, Sequence[int]]]) -> Tried:
@@ -60,6 +52,6 @@ def with_scales_near(blocks: Bytes, groups: int, moves: Sequence[tuple[Scale | N
         moved = numbers[0].astype(np.int64) + scale.apart * np.array(each, np.int64)[:, None, None]
         numbers[first : first + len(each)] = np.clip(moved, 0, (1 << scale.bits) - 1)
         first += len(each)
-        put_scales(scale, copies, numbers.reshape(-1, groups))
+        put_parts(scale.parts, copies, numbers.reshape(-1, groups))
         found.append((scale, numbers))
     return Tried(copies.reshape(count, *blocks.shape), found)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from quants import Format, format_named
-from quants.bit_fields import put, take
+from quants.bit_fields import put, put_parts, take
 from quants.codes import Scale
 from quants.feedback import meanings, put_codes
 from quants.format import formats
 from quants.grid_feedback import meanings as meanings_of_points
 from quants.kernels.grids import grid_levels
-from quants.near_scales import put_scales, scale_numbers
+from quants.near_scales import scale_numbers
 
 WITH_CODES = [form for form in formats().values() if form.codes]
 GRIDS = ["IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ3_S", "IQ2_S", "IQ1_M"]
@@ -129,12 +129,12 @@ def test_a_scale_s_number_is_that_of_its_group_alone(form: Format) -> None:
     for scale, groups in _scales(form):
         numbers = scale_numbers(scale, blocks, groups)
         same = blocks.copy()
-        put_scales(scale, same, numbers)
+        put_parts(scale.parts, same, numbers)
         assert np.array_equal(same, blocks)
         for group in range(groups):
             moved, other = blocks.copy(), numbers.copy()
             other[:, group] = np.minimum(numbers[:, group] + scale.apart, (1 << scale.bits) - 1)
-            put_scales(scale, moved, other)
+            put_parts(scale.parts, moved, other)
             changed = form.decode(moved).reshape(len(blocks), groups, -1)
             before = decoded.reshape(len(blocks), groups, -1)
             assert np.array_equal(np.delete(changed, group, axis=1), np.delete(before, group, axis=1))
