@@ -64,9 +64,9 @@ def quantize(
     from gguftools.quantization.recipes import RECIPES, Options
 
     from ..calibration.texts import Calibration
-    from ..console import ui
     from ..console.arguments import once, planned_terms, read_rules
-    from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, usage
+    from ..console.ui import bytes_progress, print_line, print_report, print_table, resumable_note, said, shared_work
+    from ..console.ui import usage as wrong_call
     from ..console.usage import misplaced_recipes
     from ..conversion.frontier import frontier as search_sizes
     from ..conversion.quantize import quantize as run
@@ -81,7 +81,7 @@ def quantize(
         return
     if frontier is not None:
         if source is None or recipes or output:
-            usage("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
+            wrong_call("--frontier takes a SOURCE alone", "gguftools quantize SOURCE --frontier 3.5,4,4.5")
         texts = named_texts([*(calibrate or ())])
         given = Calibration(tuple(texts), own_texts=not gptq_only, chunks=gptq_chunks) if texts else None
         with bytes_progress(f"measure {source.name}") as progress:
@@ -96,9 +96,9 @@ def quantize(
         return
     target = target_size is not None or target_bpw is not None
     if source is None or not (recipes or target):
-        usage("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
+        wrong_call("a SOURCE and at least one RECIPE are needed", "gguftools quantize --list-recipes lists them")
     if mistake := misplaced_recipes(str(source), recipes or ()):
-        usage(*mistake)
+        wrong_call(*mistake)
     rules = (*(tensor_type or ()), *(read_rules(tensor_type_file) if tensor_type_file else ()))
     options = Options(
         pure=pure, output_type=output_tensor_type, token_embedding_type=token_embedding_type,
@@ -115,7 +115,7 @@ def quantize(
     terms = planned_terms(workers, rate, prices) if plan else None
     bar = bytes_progress(f"quantize {source.name}")
     left = nullcontext() if is_url(source if output is None else output) and not resume else resumable_note()
-    with ui.shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
+    with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
             source, recipes or (), output, imatrix=imatrix, include_weights=include_weights or (),
             exclude_weights=exclude_weights or (), allow_missing_experts=allow_missing_experts, gptq=calibration(texts),
