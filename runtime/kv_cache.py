@@ -1,26 +1,45 @@
-"""What layers keep of the tokens seen so far: keys and values in growing float32 arrays, or states of fixed size."""
+"""What layers keep of the tokens seen so far: keys and values in growing arrays, or states of fixed size.
+
+Keys and values are kept in float32, or rounded: to float16, or to blocks of 32 numbers along a head's width, as ggml's
+Q8_0 has them. Whoever looks at them in a rounded cache sees them rounded, those of the same pass, too.
+"""
 
 from collections.abc import Sequence
+from copy import copy
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+
+from quants import format_named
+from quants.errors import ModelError, OptionError
+from quants.spelling import quote
 
 from .arrays import Floats, Ids
 
 LEAST_ROOM = 64  # tokens
+CacheType = Literal["f32", "f16", "q8_0"]
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+Stored = NDArray[Any]  # (room, kv heads, width) float32; of a rounded cache uint8, the bytes of a head's row last
 
 
 class KVCache:
-    """Grows by doubling.
+    """Grows by doubling, or at once to `expected` tokens.
 
+    kind: what keys and values are kept as; states stay float32.
     tokens: the ids seen so far, int64, for models that may have to compute everything anew. context: what a decoder
     looks at of the text that an encoder read, keys and values for each layer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: CacheType = "f32", expected: int = 0) -> None:
+        """Raises OptionError for a kind that there is not."""
+        if kind not in CACHE_TYPES:
+            raise OptionError(f"a cache of the type {quote(kind)} is not known", f"known are {', '.join(CACHE_TYPES)}")
+        self.kind, self.expected = kind, expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
         self.version = 0  # changes whenever arrays move
-        self._layers: dict[int, tuple[Floats, Floats]] = {}
+        self._layers: dict[int, tuple[Stored, Stored]] = {}
         self._lengths: dict[int, int] = {}
         self._states: dict[int, tuple[Floats, ...]] = {}
         self._steps: dict[int, int] = {}
@@ -32,31 +51,81 @@ class KVCache:
         """Tokens of which every layer has been appended."""
         return min((*self._lengths.values(), *self._steps.values()), default=0)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept, with the room for tokens to come."""
+        states = [each for states in self._states.values() for each in states]
+        trails = [each for trail in self._trails.values() for each in trail]
+        pairs = [each for pair in (*self._layers.values(), *self.context) for each in pair]
+        return sum(each.nbytes for each in (*pairs, *states, *trails))
+
     def append(self, layer: int, k: Floats, v: Floats) -> tuple[Floats, Floats]:
-        """Add k (n, kv heads, d) and v (n, kv heads, dv); views of all keys and values of the layer so far."""
+        """Add k (n, kv heads, d) and v (n, kv heads, dv): all keys and values of the layer so far, as they are kept.
+
+        Raises as `reserve` does, and ModelError for what a rounded cache could not show to be broken.
+        """
         seen = self._lengths.get(layer, 0)
         total = seen + len(k)
         self.reserve(layer, total, k.shape[1:], v.shape[1:])
         keys, values = self._layers[layer]
-        keys[seen:total], values[seen:total] = k, v
+        keys[seen:total], values[seen:total] = (self._rounded(layer, each) for each in (k, v))
         self._lengths[layer] = total
-        return keys[:total], values[:total]
+        return self._decoded(keys[:total], k.shape[2]), self._decoded(values[:total], v.shape[2])
+
+    def _rounded(self, layer: int, x: Floats) -> Stored:
+        if self.kind == "f32" or not x.shape[2]:
+            return x
+        if not np.isfinite(x).all():
+            raise ModelError(f"keys or values of layer {layer} are not finite: the file's weights are damaged")
+        rows = np.ascontiguousarray(x).reshape(-1, x.shape[2])
+        return format_named(self.kind.upper()).encode(rows).reshape(*x.shape[:2], -1)
+
+    def _decoded(self, stored: Stored, width: int) -> Floats:
+        if self.kind == "f32" or not width:
+            return stored
+        raw = stored.reshape(-1, stored.shape[2])
+        return format_named(self.kind.upper()).decode(raw).reshape(*stored.shape[:2], width)
 
     def reserve(self, layer: int, tokens: int, key_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
-        """Have room for so many tokens in all."""
+        """Have room for so many tokens in all. Raises OptionError for a width that is no whole blocks."""
         if layer in self._layers and tokens <= len(self._layers[layer][0]):
             return
         seen = self._lengths.get(layer, 0)
-        room = max(LEAST_ROOM, tokens, 2 * seen)
-        keys, values = (np.empty((room, *shape), np.float32) for shape in (key_shape, value_shape))
+        room = max(LEAST_ROOM, tokens, 2 * seen, self.expected)
+        keys, values = (self._room(room, shape) for shape in (key_shape, value_shape))
         for wide, old in zip((keys, values), self._layers.get(layer, ()), strict=False):
             wide[:seen] = old[:seen]
         self._layers[layer] = keys, values
         self.version += 1
 
-    def arrays(self, layer: int) -> tuple[Floats, Floats]:
+    def _room(self, tokens: int, shape: tuple[int, ...]) -> Stored:
+        heads, width = shape
+        if self.kind == "f32":
+            return np.empty((tokens, heads, width), np.float32)
+        form = format_named(self.kind.upper())
+        if width % form.block_size:
+            raise OptionError(
+                f"a cache in {self.kind} needs heads of whole blocks of {form.block_size}; these are {width} wide",
+                hint="take f16 or f32",
+            )
+        return np.empty((tokens, heads, width // form.block_size * form.block_bytes), np.uint8)
+
+    def arrays(self, layer: int) -> tuple[Stored, Stored]:
         """Keys and values with all their room, which is written to before `advance` counts it."""
         return self._layers[layer]
+
+    def copy(self) -> "KVCache":
+        """Another that goes on from here by itself. What an encoder read is shared."""
+        other = copy(self)
+        other._layers, other._lengths, other._steps = {}, dict(self._lengths), dict(self._steps)
+        for layer, arrays in self._layers.items():
+            seen, room = self._lengths.get(layer, 0), [np.empty_like(array) for array in arrays]
+            for wide, old in zip(room, arrays, strict=True):
+                wide[:seen] = old[:seen]
+            other._layers[layer] = room[0], room[1]
+        other._states = {layer: tuple(each.copy() for each in states) for layer, states in self._states.items()}
+        other._trails = {place: [each.copy() for each in trail] for place, trail in self._trails.items()}
+        return other
 
     @property
     def room(self) -> int:

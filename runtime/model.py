@@ -25,7 +25,7 @@ from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head
 from .importance import Observe, ObserveExperts
 from .kernels.blas import one_thread
-from .kv_cache import KVCache
+from .kv_cache import CacheType, KVCache
 from .layer import DAMAGED, Layer, Network, Pass, Sparsity
 from .next_tokens import next_token_network, read_ahead
 from .precision import Precision
@@ -94,9 +94,13 @@ class Model:
         self.sparsity = Sparsity(float(self.metadata.get(THRESHOLD, 0.0)))
         return self.sparsity
 
-    def new_cache(self) -> KVCache:
-        """An empty cache, to hand to `forward` again and again while a text grows."""
-        return KVCache()
+    def new_cache(self, cache_type: CacheType = "f32", expected: int = 0) -> KVCache:
+        """An empty cache, to hand to `forward` again and again while a text grows.
+
+        cache_type: what keys and values are kept as. expected: tokens that it is to have room for. Raises OptionError
+        for a type that there is not.
+        """
+        return KVCache(cache_type, expected)
 
     def new_pass(
         self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None
@@ -115,14 +119,14 @@ class Model:
         """
         return self.forward(decoder_tokens, self.encode(tokens)) if self.encoder_decoder else self.forward(tokens)
 
-    def encode(self, tokens: ArrayLike) -> KVCache:
-        """Read a text (n,) with the encoder: a cache for `forward` to run the decoder's tokens from.
+    def encode(self, tokens: ArrayLike, cache: KVCache | None = None) -> KVCache:
+        """Read a text (n,) with the encoder: a cache for `forward` to run the decoder's tokens from, or the one given.
 
         Raises ModelError for a model without an encoder, or an id outside the vocabulary.
         """
         if self.encoder_decoder is None:
             raise ModelError(f"{self.architecture.name} models have no encoder to read a text with")
-        ids, cache = self._checked(tokens).reshape(-1), self.new_cache()
+        ids, cache = self._checked(tokens).reshape(-1), cache or self.new_cache()
         with one_thread():
             cache.context = encoder_decoder.encode(self.new_pass(1, len(ids)), self.encoder_decoder, ids)
         return cache

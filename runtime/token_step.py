@@ -171,9 +171,10 @@ class TokenSteps:
         if self.scratch.size < self.threads * room:
             self.scratch, self.tables = np.empty(self.threads * room, np.float32), {}
         for row, layer in self.operations.attends:
-            for at, array in zip((parts.KEYS, parts.VALUES), cache.arrays(layer), strict=True):
+            for at, array in zip((parts.ALL_KEYS, parts.ALL_VALUES), cache.arrays(layer), strict=True):
                 self.rows[row, at] = array.ctypes.data
             self.rows[row, parts.SCRATCH], self.rows[row, parts.ROOM] = self.scratch.ctypes.data, room
+            self.rows[row, team.FUNCTION] = parts.ATTEND[cache.kind]()
         for row, own in self.operations.rotates:
             for at, table in zip((parts.COS, parts.SIN), self._angles(own, room), strict=True):
                 self.rows[row, at] = table.ctypes.data
@@ -266,7 +267,7 @@ class TokenSteps:
                     self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)
         out = vectors(own.heads * own.value_width)
         self.operations.attends.append((len(self.operations.rows), layer.index))
-        self.operations.add(parts.attend, {
+        self.operations.add(parts.ATTEND["f32"], {
             parts.STATE: self.state, parts.X: q, parts.X_WIDTH: q.strides[0] // 4, parts.Y: k,
             parts.Y_WIDTH: k.strides[0] // 4, parts.Z: v, parts.Z_WIDTH: v.strides[0] // 4, parts.HEADS: group,
             parts.HEAD_WIDTH: own.key_width, parts.VALUE_WIDTH: own.value_width, parts.GROUPS: own.kv_heads,

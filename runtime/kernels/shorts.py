@@ -88,6 +88,21 @@ load_half = _from_memory(_half, nt.float32)  # a float16
 load_halves = _from_memory(  # 16 float16
     lambda context, builder, load: _halves_of(context, builder, load(ir.VectorType(SHORT, LANES)), LANES), f32x16
 )
+
+
+@intrinsic
+def load_numbers(typing: Any, array: Any, at: Any) -> Any:
+    """Sixteen float32, or float16 of a uint16 array, as f32x16."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+        if array.dtype == nt.float32:
+            return load_at(context, builder, array, args[0], args[1], FLOATS)
+        bits = load_at(context, builder, array, args[0], args[1], ir.VectorType(SHORT, LANES))
+        return _halves_of(context, builder, bits, LANES)
+
+    return f32x16(array, nt.intp), codegen
+
+
 load_bfloats = _from_memory(  # 16 bfloat16
     lambda context, builder, load: builder.bitcast(
         builder.shl(builder.zext(load(ir.VectorType(SHORT, LANES)), WORDS), ir.Constant(WORDS, [16] * LANES)), FLOATS

@@ -25,6 +25,7 @@ from quants.kernels.jit import inlined, kernel, parts_changed
 from quants.kernels.lanes import INDEX
 
 FIELDS = 32  # of an operation: function, wait, and arguments from 2 on
+FUNCTION = 0
 SPINS = 1 << 9  # looks at the others before the processor is offered to other programs
 LINGER = 1 << 14  # looks for another run before a helper goes: about a millisecond
 APART = 16  # int64s between the states of two threads, which so don't share a cache line

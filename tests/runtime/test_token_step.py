@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from quants import Tensor, encode, format_named, from_array
-from quants.errors import ModelError
+from quants.errors import ModelError, OptionError
 from runtime import token_step
+from runtime.kv_cache import KVCache
 from runtime.model import Model
 
 WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
@@ -29,6 +30,10 @@ GATED = FEED_FORWARD | {"ffn_gate.weight": (INNER, WIDTH)}
 LLAMA = NORMS | ATTENTION | GATED
 AROUND = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
 HEAD_NORMS = {"attn_q_norm.weight": (HEAD_WIDTH,), "attn_k_norm.weight": (HEAD_WIDTH,)}
+WIDE_HEADS = {
+    "attn_q.weight": (HEADS * 64, WIDTH), "attn_k.weight": (KV_HEADS * 64, WIDTH),
+    "attn_v.weight": (KV_HEADS * 32, WIDTH), "attn_output.weight": (WIDTH, HEADS * 32),
+}  # fmt: skip
 POST_NORMS = {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)}
 
 
@@ -48,6 +53,10 @@ FAMILIES = {
     "windows and caps": ("gemma2", LLAMA | POST_NORMS, {}, {
         "attention.sliding_window": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
         "attention.key_length": HEAD_WIDTH, "attention.value_length": HEAD_WIDTH}),
+    "wide heads": ("qwen3", LLAMA | WIDE_HEADS, {}, {"attention.key_length": 64, "attention.value_length": 32}),
+    "wide windows": ("gemma2", LLAMA | WIDE_HEADS | POST_NORMS, {}, {
+        "attention.sliding_window": 20, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+        "attention.key_length": 64, "attention.value_length": 32}),
     "scales": ("granite", LLAMA, {}, {
         "embedding_scale": 1.7, "residual_scale": 0.6, "logit_scale": 0.3, "attention.scale": 0.4}),
     "layer norms": ("starcoder2", with_biases(NORMS | ATTENTION | FEED_FORWARD), {"output_norm.bias": (WIDTH,)}, {}),
@@ -125,6 +134,41 @@ def test_token_by_token_is_the_text_at_once(family, threads, calls):
     whole = model_of(family, precision="exact").forward(TOKENS)
     assert_close(in_steps(model_of(family, threads=threads), TOKENS, [1]), whole)
     assert calls == [1] * len(TOKENS)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("kind", "family"), [("f16", "llama"), ("q8_0", "wide heads"), ("q8_0", "wide windows")])
+def test_rounded_caches_keep_what_texts_keep(kind, family, threads, calls):
+    """Bytes and logits; the reference for blocks is the format's encoder, which texts take."""
+    text, steps = (model_of(family, threads=threads).new_cache(kind) for _ in range(2))
+    model = model_of(family, threads=threads)
+    exact = model_of(family, precision="exact")
+    whole = np.concatenate([exact.forward(TOKENS[:66], text), exact.forward(TOKENS[66:], text)])
+    found = in_steps(model, TOKENS, [1, 8, 3, 1], steps)
+    assert calls
+    assert_close(found, whole, 2e-2)  # a number near the middle of two may be rounded either way
+    assert np.abs(found - whole).mean() < 2e-3 * whole.std()
+    exactly = in_steps(model, TOKENS, [1])
+    assert np.abs(exactly - whole).max() > 1e-4 * whole.std()
+    for ours, theirs in zip(steps.arrays(0), text.arrays(0), strict=True):
+        assert ours.dtype == np.uint8
+        assert (ours[: len(TOKENS)] != theirs[: len(TOKENS)]).mean() < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+@pytest.mark.parametrize("damaged", ["blk.0.attn_k.weight", "blk.1.attn_v.weight"])
+@pytest.mark.parametrize("size", [2, 20])
+def test_damage_shows_through_a_rounded_cache(kind, damaged, size):
+    model = model_of("wide heads", damaged=damaged)
+    with pytest.raises(ModelError, match="not finite"):
+        in_steps(model, TOKENS[:20], [size], model.new_cache(kind))
+
+
+def test_blocks_need_whole_heads():
+    with pytest.raises(OptionError, match="whole blocks of 32; these are 16 wide"):
+        model_of("llama").forward(TOKENS[:1], KVCache("q8_0"))
+    with pytest.raises(OptionError, match="'q4_0' is not known"):
+        KVCache("q4_0")
 
 
 @pytest.mark.parametrize("sizes", [[8], [3, 5, 2, 7, 1], [40, 8, 2, 9, 6], [66, 1], [1, 65, 4]])
