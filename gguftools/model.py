@@ -39,7 +39,9 @@ from .writing.travel import Source
 if TYPE_CHECKING:
     from archs.plan import Change, Plan
     from runtime.generation import Generation
+    from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
+    from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
     from runtime.tokenizer import Tokenizer
@@ -191,7 +193,7 @@ class Model:
         self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
         n: int | None = None, stop: Sequence[str] = (), grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None, context: int | None = None, special: bool = False,
-        threads: int | None = None,
+        cache_type: CacheType = "f32", threads: int | None = None, progress: PromptProgress | None = None,
     ) -> Generation:  # fmt: skip
         """Let the model go on with a prompt: iterate for (token, text) as they come.
 
@@ -199,19 +201,45 @@ class Model:
         template renders. sampling: None for llama.cpp's defaults with what the file advises. n: tokens to generate at
         most. stop: texts that end it, and are left out. grammar: GBNF that the text must follow; or json_schema (extra
         `grammar`). context: tokens of prompt and text together; None for the model's own. special: write control
-        tokens, too. threads: default all processors.
+        tokens, too. cache_type: what keys and values are kept as, "f32", "f16" or "q8_0". threads: default all
+        processors. progress(tokens read, of how many): called while the prompt is read.
 
         What is returned also has `tokens`, `text`, `stop_reason`, `prompt_tokens`, `prefill_seconds`,
-        `decode_seconds`, and `stop()`. Raises ModelError, VocabularyError, OptionError for a prompt without room.
+        `decode_seconds`, `logprobs`, `cache_bytes`, and `stop()`. Raises ModelError, VocabularyError, OptionError for
+        a prompt without room.
+        """
+        return self.generate_samples(
+            prompt, sampling, samples=1, n=n, stop=stop, grammar=grammar, json_schema=json_schema, context=context,
+            special=special, cache_type=cache_type, threads=threads, progress=progress,
+        )[0]  # fmt: skip
+
+    def generate_samples(
+        self, prompt: str | Sequence[int] | Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *,
+        samples: int, best_of: int | None = None, n: int | None = None, stop: Sequence[str] = (),
+        grammar: str | None = None, json_schema: str | Mapping[str, Any] | None = None, context: int | None = None,
+        special: bool = False, cache_type: CacheType = "f32", threads: int | None = None,
+        progress: PromptProgress | None = None,
+    ) -> list[Generation]:  # fmt: skip
+        """Several texts that go on with one prompt, which is read once.
+
+        samples: how many; they may be iterated over in any order, also by turns. Sample i draws by the seed + i.
+        best_of: write so many, and return those of them that the model finds likeliest (`cumulative_logprob`), done,
+        the likeliest first. The rest as of `generate`. Raises as that, and OptionError for fewer than one.
         """
         from runtime.generation import Generation, prompt_ids, sampler_of
-        from runtime.sampling.parameters import Sampling, advised
+        from runtime.prefill import Prefill
+        from runtime.sampling.parameters import Sampling, advised, of_sample
 
-        if context is not None:
-            as_count(context, "context")
+        as_count(samples, "samples", 1)
+        for name, given, least in (("context", context, 1), ("n", n, 0), ("best_of", best_of, samples)):
+            if given is not None:
+                as_count(given, name, least)
+        count = samples if best_of is None else best_of
         if grammar is not None and json_schema is not None:
             raise OptionError("grammar and json_schema are both given", "a text follows one of them")
         tokenizer, chosen = self.tokenizer, sampling or Sampling(**advised(self.metadata))
+        if best_of is not None and chosen.logprobs is None:
+            chosen = replace(chosen, logprobs=0)
         messages = [] if isinstance(prompt, str) else [dict(each) for each in prompt if isinstance(each, Mapping)]
         if isinstance(prompt, str):
             ids = prompt_ids(tokenizer, prompt)
@@ -221,9 +249,21 @@ class Model:
             ids = [int(token) for token in prompt if not isinstance(token, Mapping)]
         follow = None if grammar is None and json_schema is None else self._grammar(grammar, json_schema)
         model = self.running(threads)
-        sampler = sampler_of(tokenizer, self.metadata, chosen, follow)
         context = context or self.context_length
-        return Generation(model, tokenizer, ids, sampler, n=n, stop=stop, context=context, special=special)
+        prefill = Prefill(model, ids, cache_type, texts=count, more=n, progress=progress)
+        made = [
+            Generation(
+                model, tokenizer, ids, sampler_of(tokenizer, self.metadata, of_sample(chosen, i), follow), n=n,
+                stop=stop, context=context, special=special, prefill=prefill,
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        if best_of is None:
+            return made
+        for each in made:
+            for _ in each:
+                pass
+        return sorted(made, key=lambda each: -each.cumulative_logprob)[:samples]
 
     @property
     def context_length(self) -> int | None:

@@ -14,10 +14,12 @@ from quants.errors import ModelError, OptionError
 from quants.spelling import quote
 
 from .arrays import Floats
-from .kv_cache import KVCache
+from .kv_cache import CacheType, KVCache
 from .model import Model
+from .prefill import Prefill
 from .sampling.dry import breakers_of
 from .sampling.grammar import Grammar, GrammarVocabulary
+from .sampling.logprobs import TokenLogprobs, token_logprobs
 from .sampling.parameters import Sampling
 from .sampling.sampler import Sampler
 from .tokenizer import Tokenizer
@@ -72,19 +74,21 @@ class Generation:
     tokens: ids that were generated, the one that ended the text among them. text: of them all. prompt_tokens: how many
     were read first. stop_reason: "end" (a token that ends texts), "stop" (a stop string, `stopped_by`), "length" (n
     tokens), "context" (no room left), "stopped" (from outside); None while it goes on. prefill_seconds and
-    decode_seconds: for the prompt, and for what came after the first token, which the prompt gave.
+    decode_seconds: for the prompt, 0 where another text had read it, and for what came after the first token, which the
+    prompt gave. logprobs: of each token, where `Sampling.logprobs` asks for them.
     """
 
     def __init__(
         self, model: Model, tokenizer: Tokenizer, prompt: Sequence[int], sampler: Sampler, *,
         n: int | None = None, stop: Sequence[str] = (), context: int | None = None,
-        special: bool = False,
+        special: bool = False, cache_type: CacheType = "f32", prefill: Prefill | None = None,
     ) -> None:  # fmt: skip
         """prompt: token ids. n: tokens to generate at most; None for no limit but the context's, that many tokens for
-        prompt and text together. special: write control tokens, too.
+        prompt and text together. special: write control tokens, too. cache_type: what keys and values are kept as.
+        prefill: of this prompt, where several texts share one.
 
-        Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, and where
-        nothing would end the text.
+        Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, a type of cache
+        that there is not, and where nothing would end the text.
         """
         if not len(prompt):
             raise OptionError("the prompt is empty, and this vocabulary has no token that begins a text")
@@ -95,7 +99,8 @@ class Generation:
         self.model, self.tokenizer, self.sampler = model, tokenizer, sampler
         self.prompt = [int(token) for token in prompt]
         self.tokens: list[int] = []
-        self.text = ""
+        self.logprobs: list[TokenLogprobs] = []
+        self._texts: list[str] = []
         self.stop_reason: StopReason | None = None
         self.prefill_seconds = self.decode_seconds = 0.0
         self._room = None if context is None else context - (0 if model.encoder_decoder else len(self.prompt))
@@ -107,9 +112,30 @@ class Generation:
         if n is None and self._room is None:
             raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
         self._n, self._pieces, self._special = n, Pieces(stop), special
+        self.prefill = prefill or Prefill(model, self.prompt, cache_type, more=self.most)
         self._control = frozenset(tokenizer.control_ids)
         self._cache: KVCache | None = None
+        self._cache_bytes = 0
         sampler.prime(self.prompt)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def most(self) -> int | None:
+        """Tokens that may be generated; None where only the context is a limit."""
+        return self._n if self._n is None or self._room is None else min(self._n, self._room)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of keys, values and states, with room for tokens to come; 0 before the prompt is read."""
+        return self._cache_bytes if self._cache is None else self._cache.nbytes
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """The logarithm of the probability that the model gave the text, by `logprobs`."""
+        return sum(each.logprob for each in self.logprobs)
 
     @property
     def prompt_tokens(self) -> int:
@@ -135,10 +161,14 @@ class Generation:
         self.stop_reason = self.stop_reason or "stopped"
 
     def finish(self) -> str:
-        """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended."""
+        """End the text here: what was held back, half a character as U+FFFD; nothing if it has ended.
+
+        The cache is let go.
+        """
         self.stop()
+        self._cache_bytes, self._cache = self.cache_bytes, None
         rest = self._pieces.add(b"", last=True)
-        self.text += rest
+        self._texts.append(rest)
         return rest
 
     def __iter__(self) -> Iterator[Piece]:
@@ -147,7 +177,7 @@ class Generation:
             self.tokens.append(token)
             ended = self.sampler.ends(token)
             text = "" if ended else self._pieces.add(self._piece(token))
-            self.text += text
+            self._texts.append(text)
             if ended:
                 self.stop_reason = "end"
             elif self.stopped_by is not None:
@@ -168,19 +198,21 @@ class Generation:
         logits = self._prefilled() if self._cache is None else self.model.forward(self.tokens[-1:], self._cache)
         size = min(self.tokenizer.vocab_size, logits.shape[-1])  # a matrix may have rows that are no tokens
         token = self.sampler.draw(logits[-1, :size])
-        seconds = time.perf_counter() - start
         if self.tokens:
-            self.decode_seconds += seconds
-        else:
-            self.prefill_seconds = seconds
+            self.decode_seconds += time.perf_counter() - start
+        if self.sampler.sampling.logprobs is not None:
+            self.logprobs.append(token_logprobs(logits[-1, :size], token, self.sampler.sampling.logprobs))
         return token
 
     def _prefilled(self) -> Floats:
         if self.model.encoder_decoder is not None:
-            self._cache = self.model.encode(self.prompt)
-            return self.model.forward([self._decoder_start()], self._cache)
-        self._cache = self.model.new_cache()
-        return self.model.forward(self.prompt, self._cache, len(self.prompt) - 1)
+            start, cache = time.perf_counter(), self.model.new_cache(self.prefill.cache_type)
+            self._cache = self.model.encode(self.prompt, cache)
+            logits = self.model.forward([self._decoder_start()], self._cache)
+            self.prefill_seconds = time.perf_counter() - start
+            return logits
+        self._cache, logits, self.prefill_seconds = self.prefill.read()
+        return logits
 
     def _decoder_start(self) -> int:
         metadata = self.model.metadata

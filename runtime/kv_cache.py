@@ -33,9 +33,7 @@ class KVCache:
 
     def __init__(self, kind: CacheType = "f32", expected: int = 0) -> None:
         """Raises OptionError for a kind that there is not."""
-        if kind not in CACHE_TYPES:
-            raise OptionError(f"a cache of the type {quote(kind)} is not known", f"known are {', '.join(CACHE_TYPES)}")
-        self.kind, self.expected = kind, expected
+        self.kind, self.expected = as_cache_type(kind), expected
         self.tokens: Ids = np.empty(0, np.int64)
         self.context: tuple[tuple[Floats, Floats], ...] = ()
         self.version = 0  # changes whenever arrays move
@@ -178,3 +176,11 @@ class KVCache:
         self._states.clear()
         self._steps.clear()
         self.tokens = self.tokens[:0]
+
+
+def as_cache_type(name: str) -> CacheType:
+    """Raises OptionError for a name that is none."""
+    for each in CACHE_TYPES:
+        if isinstance(name, str) and name.lower() == each:
+            return each
+    raise OptionError(f"a cache of the type {quote(name)} is not known", f"known are {', '.join(CACHE_TYPES)}")

@@ -82,6 +82,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--source": ("", "absent", "TEXT"), "--manifest-file": ("", "absent", "TEXT"), "--sample": COUNTS,
     "--recipe": ("", "Q9_K", "absent.txt"),
     "--prompt": ("\udcff",), "--prompts": ("", "absent.txt", "MODEL", "."), "--predict": ("-1", "x", "1.5", ""),
+    "--samples": COUNTS, "--logprobs": ("-1", "x", ""), "--cache-type": ("", "q4_0", "8"),
     "--temp": ("-1", "x", "nan", "inf", ""), "--top-p": ("-0.1", "1.1", "x", "nan", ""),
     "--min-p": ("-0.1", "1.1", "x", "nan", ""), "--samplers": ("tempereture", "kz"),
     "--repeat-last-n": ("-1", "x", ""), "--repeat-penalty": ("0", "-1", "nan", "x", ""),
@@ -93,7 +94,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
 OF_ONE = {("generate", "--top-k"): ("x", "1.5", "")}  # where 0 and less mean all of them
 NEEDED_BESIDE = {"--system": ["--chat"], "--include-weights": ["--imatrix", "MATRIX"],
                  "--exclude-weights": ["--imatrix", "MATRIX"],
-                 "--sort": ["--errors"], "--top-k": ["--save-base", "base.gguf"],
+                 "--sort": ["--errors"], "--logprobs": ["--json"], "--top-k": ["--save-base", "base.gguf"],
                  "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
                  "--rate": ["--plan"], "--prices": ["--plan"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
@@ -190,7 +191,7 @@ def with_value(command: str, name: str) -> list[str]:
     if option.is_flag:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks",
-              "seed")  # fmt: skip
+              "seed", "logprobs")  # fmt: skip
     sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
     return [flag(name), "3" if name in counts else "2M" if name in sizes else
             "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip

@@ -47,14 +47,22 @@ def generate(
     ignore_eos: Annotated[bool, "Bar tokens that end a text."] = False,
     grammar: Annotated[Path | None, Option(metavar="FILE", help="GBNF that the text must follow.")] = None,
     json_schema: Annotated[Path | None, Option(metavar="FILE", help="Schema of the JSON that must come.")] = None,
+    samples: Annotated[
+        int, Option(min=1, help="Texts for each prompt: drawn by --seed, the number after it, …")
+    ] = 1,
+    logprobs: Annotated[
+        int | None, Option(metavar="K", min=0, help="With --json: logprobs of each token, and of the K likeliest.")
+    ] = None,
+    cache_type: Annotated[str, "What keys and values are kept as: f32, f16 or q8_0."] = "f32",
     special: Annotated[bool, "Control tokens, too: written as they are called."] = False,
     threads: int | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip
+    from runtime.kv_cache import as_cache_type
     from runtime.sampling.parameters import Sampling, advised
 
     from ..console.arguments import read_text_file
-    from ..console.streaming import stream
+    from ..console.streaming import prompt_progress, stream
     from ..console.ui import note_slow_products
     from ..console.ui import usage as wrong_call
     from ..metadata.prompts import prompts_of
@@ -68,13 +76,14 @@ def generate(
         "frequency_penalty": frequency_penalty,
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
-    sampling = Sampling(**advised(source.metadata) | chosen, ignore_eos=ignore_eos)
+    sampling = Sampling(**advised(source.metadata) | chosen, ignore_eos=ignore_eos, logprobs=logprobs)
     rules = None if grammar is None else read_text_file(grammar)
     schema = None if json_schema is None else read_text_file(json_schema)
     texts = prompts_of(prompt, prompts, chat, system)
     note_slow_products(threads)
-    stream(
-        (source.generate(each, sampling, n=n, stop=stop or (), grammar=rules, json_schema=schema, context=ctx,
-                         special=special, threads=threads) for each in texts),
-        model, len(texts), json,
-    )  # fmt: skip
+    with prompt_progress() as progress:
+        made = (source.generate_samples(
+            each, sampling, samples=samples, n=n, stop=stop or (), grammar=rules, json_schema=schema, context=ctx,
+            special=special, cache_type=as_cache_type(cache_type), threads=threads, progress=progress,
+        ) for each in texts)  # fmt: skip
+        stream((text for of_prompt in made for text in of_prompt), model, samples * len(texts), json)

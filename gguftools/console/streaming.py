@@ -1,12 +1,13 @@
 """Text as it is generated: shown at once, kept whatever happens."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..metadata.visible import visible
-from .ui import note, print_json
+from .ui import StepProgress, note, print_json, window_progress
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
@@ -40,6 +41,25 @@ def stream(generations: "Iterable[Generation]", model: Path, count: int, as_json
             sys.stdout.flush()
 
 
+@contextmanager
+def prompt_progress() -> Iterator[Callable[[int, int], None]]:
+    """What is told (tokens read, of how many) while prompts are read: it shows a bar from the second piece on."""
+    with ExitStack() as shown:
+        bar: StepProgress | None = None
+
+        def tell(done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None and 0 < done < total:
+                bar = shown.enter_context(window_progress("read the prompt"))
+            if bar is not None:
+                bar(done, total, 0.0)
+            if done == total:  # the text comes where the bar was
+                shown.close()
+                bar = None
+
+        yield tell
+
+
 def _write(text: str) -> None:
     if text:
         sys.stdout.write(visible(text, KEPT) if sys.stdout.isatty() else text)
@@ -47,17 +67,22 @@ def _write(text: str) -> None:
 
 
 def _described(generation: "Generation", model: Path, broken: bool) -> dict[str, Any]:
-    return {
+    described = {
         "file": str(model), "prompt_tokens": generation.prompt_tokens, "tokens": generation.tokens,
         "text": generation.text, "stop_reason": "interrupted" if broken else generation.stop_reason,
         "stopped_by": generation.stopped_by,
         "prefill_seconds": generation.prefill_seconds, "decode_seconds": generation.decode_seconds,
         "prefill_tokens_per_second": generation.prefill_speed, "decode_tokens_per_second": generation.decode_speed,
+        "cache_bytes": generation.cache_bytes,
     }  # fmt: skip
+    if generation.sampler.sampling.logprobs is not None:
+        described["logprobs"] = [each.as_dict() for each in generation.logprobs]
+    return described
 
 
 def _speeds(generation: "Generation") -> str:
-    read = f"prompt {generation.prompt_tokens} tokens, {generation.prefill_speed:.1f}/s"
+    speed = f"{generation.prefill_speed:.1f}/s" if generation.prefill_seconds else "read before"
+    read = f"prompt {generation.prompt_tokens} tokens, {speed}"
     written = f"text {len(generation.tokens)} tokens, {generation.decode_speed:.1f}/s"
     return f"{read}; {written}; ended by {ENDINGS[generation.stop_reason or 'stopped']}"
 

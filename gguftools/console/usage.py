@@ -53,6 +53,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--stop": "--reverse-prompt -r", "--system": "--system-prompt -sys", "--chat": "-cnv --conversation --jinja",
         "--temp": "--temperature", "--predict": "--n-predict", "--samplers": "--sampling-seq --sampler-seq",
         "--grammar": "--grammar-file", "--json-schema": "--json-schema-file -jf", "--special": "-sp", "--seed": "-s",
+        "--cache-type": "--cache-type-k --cache-type-v -ctk -ctv", "--logprobs": "--n-probs",
         "--prompts": "-f --file", DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
     }),
     "tokenize": _by_old({"--special": "--parse-special", DROPPED: "--ids --stdin"}),
@@ -203,7 +204,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
-    "generate": {"system": "chat"},
+    "generate": {"system": "chat", "logprobs": "json"},
     "graft": {
         "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",
         "allow_requantize": "merge_experts",

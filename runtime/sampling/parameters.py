@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,13 @@ class Sampling:
     def chosen_seed(self) -> int | None:
         """The seed, None for a random one, which llama.cpp writes as 4294967295."""
         return None if self.seed == RANDOM_SEED else self.seed
+
+
+def of_sample(sampling: Sampling, number: int) -> Sampling:
+    """The parameters of one of several texts: the seed of the first and its number, as in vLLM."""
+    if sampling.chosen_seed is None or number == 0:
+        return sampling
+    return replace(sampling, seed=(sampling.chosen_seed + number) % RANDOM_SEED)
 
 
 def parse_samplers(text: str) -> tuple[str, ...]:

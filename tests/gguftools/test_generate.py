@@ -13,6 +13,7 @@ import pytest
 
 import gguftools
 from quants.errors import ModelError, OptionError, VocabularyError
+from runtime.kv_cache import CacheType
 from runtime.sampling.parameters import Sampling
 
 from ..conftest import DATA
@@ -66,6 +67,61 @@ def test_greedy_text_is_transformers(entry: dict[str, Any], tmp_path: Path, shar
 def test_a_seed_gives_the_same_text_again(model: gguftools.Model):
     texts = [list(model.generate("Anne", Sampling(seed=seed), n=12)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+def test_samples_share_a_prompt_and_are_each_their_own(model: gguftools.Model, kind: CacheType):
+    """Also where one overtakes another; a prompt is read once."""
+    alone = [model.generate("Anne", Sampling(seed=seed), n=12, cache_type=kind) for seed in (5, 6, 7)]
+    samples = model.generate_samples("Anne", Sampling(seed=5), samples=3, n=12, cache_type=kind)
+    going = [iter(each) for each in samples]
+    next(going[2])
+    for _ in zip(going[0], going[1], strict=False):
+        pass
+    for each in (*going, *alone):
+        list(each)
+    assert [each.tokens for each in samples] == [each.tokens for each in alone]
+    assert len({tuple(each.tokens) for each in samples}) == 3
+    assert samples[2].prefill_seconds > 0 == samples[0].prefill_seconds
+
+
+def test_the_best_are_those_that_the_model_finds_likeliest(model: gguftools.Model):
+    all_of_them = model.generate_samples("Anne", Sampling(seed=5, logprobs=0), samples=5, n=8)
+    for each in all_of_them:
+        list(each)
+    best = model.generate_samples("Anne", Sampling(seed=5), samples=2, best_of=5, n=8)
+    wanted = sorted(all_of_them, key=lambda each: each.cumulative_logprob, reverse=True)
+    assert [each.tokens for each in best] == [each.tokens for each in wanted[:2]]
+    with pytest.raises(OptionError, match="best_of is 2; 3 or more is expected"):
+        model.generate_samples("Anne", samples=3, best_of=2)
+
+
+def test_logprobs_are_those_of_the_logits(model: gguftools.Model):
+    generation = model.generate("Anne", Sampling(seed=1, logprobs=3), n=6)
+    list(generation)
+    text = [*generation.prompt, *generation.tokens]
+    logits = model.running().logits(text)[len(generation.prompt) - 1 : -1].astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert [each.token for each in generation.logprobs] == generation.tokens
+    for row, found in zip(logprobs, generation.logprobs, strict=True):
+        np.testing.assert_allclose(found.logprob, row[found.token], atol=1e-3)
+        np.testing.assert_allclose(found.logprobs, np.sort(row)[::-1][:3], atol=1e-3)
+    assert generation.cumulative_logprob == sum(each.logprob for each in generation.logprobs)
+
+
+@pytest.mark.parametrize(("kind", "bytes_a_number"), [("f32", 4), ("f16", 2), ("q8_0", 34 / 32)])
+def test_a_cache_is_as_large_as_the_formula_says(model: gguftools.Model, kind: CacheType, bytes_a_number: float):
+    generation = model.generate("Anne", GREEDY, n=100, cache_type=kind)
+    assert generation.cache_bytes == 0
+    next(iter(generation))
+    numbers = {key: int(model.metadata[f"llama.{key}"]) for key in (
+        "block_count", "attention.head_count", "attention.head_count_kv", "embedding_length")}  # fmt: skip
+    width = numbers["embedding_length"] // numbers["attention.head_count"]
+    a_token = numbers["block_count"] * numbers["attention.head_count_kv"] * 2 * width * bytes_a_number
+    room = a_token * (generation.prompt_tokens + 100)
+    assert generation.cache_bytes == room
+    generation.finish()
+    assert generation.cache_bytes == room
 
 
 def test_it_ends_at_a_stop_string_that_is_not_part_of_the_text(model: gguftools.Model):

@@ -1,0 +1,70 @@
+"""A prompt's way into a cache: in pieces, so that memory does not grow with it, and once for all texts that follow."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .arrays import Floats
+from .kv_cache import CacheType, KVCache
+from .model import Model
+
+CHUNK = 1024  # tokens: enough that decoding weights anew for each piece takes a few per cent of its time
+ROOM_AT_ONCE = 1 << 16  # tokens of text that a cache gets room for before they are there
+
+Progress = Callable[[int, int], None]
+
+
+class Prefill:
+    """A prompt that is read when the first text asks for it; each text gets a cache of its own.
+
+    tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
+    progress(tokens read, of how many) is called before each piece and at the end.
+    """
+
+    def __init__(
+        self, model: Model, tokens: Sequence[int], cache_type: CacheType = "f32", *, texts: int = 1,
+        more: int | None = None, progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """Raises OptionError for a type of cache that there is not."""
+        expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
+        self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
+        self._cache, self._left = model.new_cache(cache_type, expected), texts
+        self._logits: Floats | None = None
+
+    def read(self) -> tuple[KVCache, Floats, float]:
+        """A cache with the prompt, the logits of what follows it, (1, vocabulary), and the seconds that reading took.
+
+        The seconds are 0 for all texts but the first. Raises ModelError as `Model.forward` does, ValueError when more
+        texts ask than there are.
+        """
+        if self._left < 1:
+            raise ValueError("more texts ask for the prompt than were to come")
+        start, seconds = time.perf_counter(), 0.0
+        if self._logits is None:
+            self._logits = self._through()
+            seconds = time.perf_counter() - start
+        self._left -= 1
+        return self._cache.copy() if self._left else self._cache, self._logits, seconds
+
+    def _through(self) -> Floats:
+        self._cache.reset()  # of what an interruption left
+        size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
+        for start in range(0, len(self.tokens), size):
+            if self.progress is not None:
+                self.progress(start, len(self.tokens))
+            piece = self.tokens[start : start + size]
+            logits = self.model.forward(piece, self._cache, len(piece) - 1)
+        if self.progress is not None:
+            self.progress(len(self.tokens), len(self.tokens))
+        return logits
+
+
+def chunk_size(model: Model, tokens: int) -> int:
+    """How many tokens of a prompt pass at a time: all of it where its length decides how each one is rotated."""
+    scaling = model.network.scaling
+    if scaling is not None and (
+        scaling.kind == "dynamic" or (scaling.kind == "longrope" and tokens > scaling.original_context)
+    ):
+        return tokens
+    return CHUNK
