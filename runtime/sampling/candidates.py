@@ -1,6 +1,7 @@
 """Tokens that may come next, with their logits: what samplers take and return."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from quants.errors import ModelError, OptionError
 
 from ..arrays import Doubles, Floats, Ids
+
+PARTS = 256  # that values are seen in, to find where the largest may be
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,18 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def best(self) -> np.float32:
+        """The highest logit."""
+        found: np.float32 = self.logits[0 if self.ordered else self.logits.argmax()]  # NaN is the first of what has one
+        return found
+
     def take(self, places: "NDArray[np.intp] | NDArray[np.bool_] | slice", ordered: bool) -> "Candidates":
         """Those at some places, in the order of these."""
         return Candidates(self.ids[places], self.logits[places], ordered)
 
     def with_logits(self, logits: Floats, ordered: bool) -> "Candidates":
-        return replace(self, logits=logits, ordered=ordered)
+        return Candidates(self.ids, logits, ordered)
 
     def places(self, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
         """Where tokens stand among the candidates, and which of them do; places are of those that do."""
@@ -47,7 +56,7 @@ def candidates(logits: Floats) -> Candidates:
     or none is left.
     """
     logits = np.asarray(logits, np.float32)
-    if not len(logits) or not np.isfinite(logits.max()):  # NaN is the maximum of what holds one
+    if not len(logits) or not math.isfinite(logits[logits.argmax()]):  # a NaN is found before all others
         raise ModelError(_what_is_wrong(logits), hint="gguftools validate finds weights that are damaged")
     return Candidates(_vocabulary(len(logits)), logits)
 
@@ -79,8 +88,11 @@ def _vocabulary(size: int) -> Ids:
 
 def softmax(logits: Floats) -> Doubles:
     """Probabilities (n,), float64. At least one logit must be finite."""
-    weights = np.exp(logits.astype(np.float64) - np.float64(logits.max()))
-    return weights / weights.sum()  # type: ignore[no-any-return]
+    weights = logits.astype(np.float64)
+    weights -= weights[weights.argmax()]
+    np.exp(weights, out=weights)
+    weights /= np.add.reduce(weights)
+    return weights
 
 
 def entropy(p: Doubles) -> float:
@@ -91,16 +103,31 @@ def entropy(p: Doubles) -> float:
 
 def largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
     """Places of the largest values, in descending order; of equal ones the first."""
-    size = len(values)
-    places = np.arange(size)
-    if count < size:
-        places = at_least(values, np.partition(values, size - count)[size - count], count)
-    return places[np.argsort(-values[places], kind="stable")]
+    if count >= len(values):
+        return (-values).argsort(kind="stable")
+    places = None
+    if len(values) >= PARTS * PARTS and count <= PARTS // 2:
+        places = _among_the_largest(values, count)
+        values = values[places]
+    bar = np.partition(values, len(values) - count)[len(values) - count]
+    found = at_least(values, bar, count)
+    found = found[(-values[found]).argsort(kind="stable")]
+    return found if places is None else places[found]
+
+
+def _among_the_largest(values: "Floats | Doubles", count: int) -> NDArray[np.intp]:
+    """Places, ascending, of all values that can be among the `count` largest: those as large as that many of others.
+
+    A few passes, where to partition all of them takes several times as long.
+    """
+    width = len(values) // PARTS
+    most = values[: width * PARTS].reshape(width, PARTS).max(axis=0)
+    return np.flatnonzero(values >= np.partition(most, PARTS - count)[PARTS - count])
 
 
 def at_least(values: "Floats | Doubles", bar: float, count: int) -> NDArray[np.intp]:
     """Places, ascending, of the `count` largest values, the least of which is `bar`; of those equal to it the first."""
-    places = np.flatnonzero(values >= bar)
+    places = (values >= bar).nonzero()[0]
     if len(places) > count:
         equal = np.flatnonzero(values[places] == bar)
         places = np.delete(places, equal[len(equal) - (len(places) - count) :])

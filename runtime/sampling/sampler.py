@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,8 +25,12 @@ from .dry import Breakers, dry
 from .mirostat import mirostat, mirostat_2, next_mu
 from .parameters import Sampling
 from .penalties import penalties
-from .temperature import dynamic_temperature, temperature
+from .temperature import dynamic_temperature, likeliest, temperature
 from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
+
+KEEP_THE_LIKELIEST = ("top_n_sigma", "top_k", "top_p", "min_p")
+LIKELIEST = "likeliest"  # a step of our own
+BLOCK = 256  # tokens
 
 
 class Grammar(Protocol):
@@ -66,14 +71,33 @@ class Distribution:
 class State:
     """What samplers remember.
 
-    history: the latest tokens of prompt and text. generated: all of the text. mu: mirostat's. The rest: adaptive-p's.
+    history: the latest tokens of prompt and text. whole, latest: all of the text, BLOCK tokens each and the rest, so
+    that the next state is made as quickly after a million tokens. mu: mirostat's. The rest: adaptive-p's.
     """
 
     history: tuple[int, ...] = ()
-    generated: tuple[int, ...] = ()
+    whole: tuple[tuple[int, ...], ...] = ()
+    latest: tuple[int, ...] = ()
     mu: float = 0.0
     weighted_sum: float = 0.0
     total_weight: float = 1.0
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """All tokens of the text."""
+        return (*chain.from_iterable(self.whole), *self.latest)
+
+    @property
+    def count(self) -> int:
+        """How many tokens the text has."""
+        return BLOCK * len(self.whole) + len(self.latest)
+
+    def with_token(self, token: int, history: tuple[int, ...]) -> "State":
+        """After another token of the text."""
+        whole, latest = self.whole, (*self.latest, token)
+        if len(latest) == BLOCK:
+            whole, latest = (*whole, latest), ()
+        return State(history, whole, latest, self.mu, self.weighted_sum, self.total_weight)
 
 
 class Sampler:
@@ -142,8 +166,8 @@ class Sampler:
 
     def choose(self, distribution: Distribution) -> int:
         """A token by its probability, without remembering it."""
-        sums = np.cumsum(distribution.p)
-        place = np.searchsorted(sums, self.random.random() * sums[-1])
+        sums = distribution.p.cumsum()
+        place = int(sums.searchsorted(self.random.random() * sums[-1]))
         return int(distribution.ids[min(place, len(sums) - 1)])
 
     def accept(self, token: int, distribution: Distribution | None = None) -> None:
@@ -155,7 +179,7 @@ class Sampler:
 
     def after(self, state: State, token: int, distribution: Distribution | None = None) -> State:
         """The state after a token was generated."""
-        state = replace(state, history=self._kept((*state.history, token)), generated=(*state.generated, token))
+        state = state.with_token(token, self._kept((*state.history, token)))
         if distribution is None or not self._remembers:
             return state
         seen = self._seen(token, distribution)
@@ -193,7 +217,24 @@ class Sampler:
 
     @cached_property
     def _chain(self) -> tuple[str, ...]:
-        return tuple(name for name in self.sampling.samplers if name != "adaptive_p")
+        """Samplers that change something, in their order.
+
+        Where the likeliest token alone is wanted, those that keep it need not look for the others.
+        """
+        own = self.sampling
+        numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
+        off = {
+            "penalties": not own.repeat_last_n or numbers == (1, 0, 0),
+            "dry": own.dry_multiplier <= 0, "top_n_sigma": own.top_n_sigma <= 0, "top_k": own.top_k <= 0,
+            "typ_p": own.typical_p >= 1, "top_p": own.top_p >= 1, "min_p": own.min_p <= 0,
+            "xtc": own.xtc_probability <= 0, "adaptive_p": True,
+        }  # fmt: skip
+        steps = tuple(name for name in own.samplers if not off.get(name))
+        if own.temperature == 0 and own.dynatemp_range <= 0 and "temperature" in steps and not self._adapts:
+            before = [name for name in steps[: steps.index("temperature")] if name not in KEEP_THE_LIKELIEST]
+            if set(before) <= {"penalties", "dry"}:
+                return (*before, LIKELIEST)
+        return steps
 
     @cached_property
     def _adapts(self) -> bool:
@@ -210,26 +251,27 @@ class Sampler:
     def _branches(self, of: Candidates, state: State, weight: float = 1.0) -> list[Branch]:
         """Every way through the chain; `weight` is divided among them."""
         biases = self._biases
-        if len(state.generated) < self.sampling.min_tokens:
+        if state.count < self.sampling.min_tokens:
             barred = (*self.end_ids, *self.sampling.stop_ids)
             biases = biases | dict.fromkeys((token for token in barred if token < len(of)), -np.inf)
-        of = checked(logit_bias(of, biases), "biases" if self.grammar is None else "biases and grammar")
+        if biases or self.grammar is not None:
+            of = checked(logit_bias(of, biases), "biases" if self.grammar is None else "biases and grammar")
         if self.sampling.mirostat:
             return [self._mirostat(of, state, weight)]
         return [self._last(of, state, share) for of, share in self._ways(of, self._chain, state, weight)]
 
     def _ways(
-        self, of: Candidates, chain: Sequence[str], state: State, weight: float
+        self, of: Candidates, names: Sequence[str], state: State, weight: float
     ) -> Iterator[tuple[Candidates, float]]:
         """Candidates after a chain of samplers, one way for each outcome of XTC's coin."""
-        for place, name in enumerate(chain):
+        for place, name in enumerate(names):
             if name != "xtc":
                 of = self._step(name, of, state)
                 continue
             odds = self.sampling.xtc_probability
             left = xtc(of, self.sampling.xtc_threshold, self.sampling.min_keep) if odds > 0 else of
             if left is not of:
-                yield from self._ways(left, chain[place + 1 :], state, weight * odds)
+                yield from self._ways(left, names[place + 1 :], state, weight * odds)
                 weight *= 1 - odds
                 if weight == 0:
                     return
@@ -242,6 +284,8 @@ class Sampler:
                 history = self._latest(state, own.repeat_last_n)
                 numbers = own.repeat_penalty, own.frequency_penalty, own.presence_penalty
                 return checked(penalties(of, history, *numbers), "penalties")
+            case "likeliest":
+                return likeliest(of)
             case "dry":
                 history = self._latest(state, own.dry_penalty_last_n)
                 allowed = own.dry_allowed_length
@@ -309,6 +353,6 @@ def _joined(branches: Sequence[Branch]) -> Distribution:
             p[branch.ids] += branch.p
         ids = np.arange(len(p))
     possible = p > 0
-    if not possible.all():
+    if np.count_nonzero(possible) < len(p):
         ids, p = ids[possible], p[possible]
-    return Distribution(ids, p / p.sum(), tuple(branches))
+    return Distribution(ids, p / np.add.reduce(p), tuple(branches))

@@ -9,17 +9,25 @@ from .candidates import Candidates, entropy, softmax
 
 HOTTEST = float(np.finfo(np.float32).max)
 
+
 def temperature(of: Candidates, value: float) -> Candidates:
     """Logits divided by `value`; 0 or less: all but the first of the most likely are out. Source: llama.cpp, temp."""
     if value > 0:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             logits: Floats = of.logits / np.float32(min(value, HOTTEST))
-        if np.isfinite(logits.max()):  # otherwise so low a temperature that it is as good as none
-            return of.with_logits(logits, ordered=of.ordered)
+        divided = of.with_logits(logits, ordered=of.ordered)
+        if math.isfinite(divided.best):  # otherwise so low a temperature that it is as good as none
+            return divided
     best = int(of.logits.argmax())
     logits = np.full(len(of), -np.inf, np.float32)
     logits[best] = of.logits[best]
     return of.with_logits(logits, ordered=of.ordered)
+
+
+def likeliest(of: Candidates) -> Candidates:
+    """The first of the most likely alone: what temperature 0 leaves."""
+    best = int(of.logits.argmax())
+    return of.take(slice(best, best + 1), ordered=True)
 
 
 def dynamic_temperature(of: Candidates, value: float, spread: float, exponent: float) -> Candidates:

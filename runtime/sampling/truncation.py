@@ -34,8 +34,8 @@ def min_p(of: Candidates, p: float, min_keep: int = 0) -> Candidates:
     """Those at least p times as likely as the most likely; 0: all. Source: llama.cpp#3841, min_p."""
     if p <= 0:
         return of
-    likely = of.logits >= np.float32(of.logits.max()) + np.log(np.float32(p))
-    if likely.sum() < max(min_keep, 1):  # where p is above 1, none is
+    likely = of.logits >= of.best + np.log(np.float32(p))
+    if np.count_nonzero(likely) < max(min_keep, 1):  # where p is above 1, none is
         return top_k(of, max(min_keep, 1))
     return of.take(likely, ordered=of.ordered)
 
@@ -98,7 +98,7 @@ def _first_of(
 
 def _needed(probabilities: Doubles, p: float, min_keep: int, beyond: bool = False) -> int:
     """How many it takes for a sum of p, or beyond it; all where that is not reached, and never fewer than min_keep."""
-    sums = np.cumsum(probabilities).astype(np.float32)
+    sums = probabilities.cumsum().astype(np.float32)
     reached = sums > np.float32(p) if beyond else sums >= np.float32(p)
     first = int(reached.argmax()) + 1 if reached[-1] else len(sums)
     return min(max(first, min_keep), len(sums))

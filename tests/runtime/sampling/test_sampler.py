@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from quants.errors import ModelError, OptionError
+from runtime.sampling.candidates import largest
 from runtime.sampling.mirostat import next_mu
 from runtime.sampling.parameters import Sampling
 from runtime.sampling.sampler import Sampler
@@ -84,6 +85,41 @@ def test_a_state_can_be_put_back():
     np.testing.assert_array_equal(sampler.probabilities(logits, before).over(50), p)
     sampler.state = before
     np.testing.assert_array_equal(sampler.probabilities(logits).over(50), p)
+
+
+def test_a_long_text_is_remembered_and_put_back():
+    sampler = Sampler(Sampling(min_tokens=600), end_ids=[0])
+    for token in range(700):
+        assert sampler.state.count == token
+        assert (sampler.probabilities(logits_of(0.9, 0.1)).of(0) == 0) == (token < 600)
+        sampler.accept(token % 5)
+        if token == 250:
+            before = sampler.state
+    assert sampler.state.generated == tuple(i % 5 for i in range(700))
+    assert before.generated == tuple(i % 5 for i in range(251))
+    assert len({before, sampler.after(before, 1), sampler.after(before, 251 % 5)}) == 2
+
+
+@pytest.mark.parametrize("rest", ["ekpmt", "kt", "t", "spt", "tk", "dmt", "yt", "xkt"])
+def test_temperature_0_leaves_the_first_of_the_likeliest(rest):
+    """Whatever may be left out on the way: beside the chain with a temperature near 0."""
+    options = {"samplers": rest, "top_n_sigma": 1.0, "typical_p": 0.5, "repeat_penalty": 1.5, "xtc_probability": 0.5}
+    for seed in range(20):
+        logits = random_logits(300, seed)
+        logits[200:] = logits[:100]  # each of a hundred twice
+        found, wanted = (Sampler(Sampling(temperature=t, **options)) for t in (0.0, 1e-4))
+        for each in (found, wanted):
+            each.prime([int(logits.argmax())])
+        p, q = (each.probabilities(logits).over(300) for each in (wanted, found))
+        np.testing.assert_allclose(q[:100] + q[200:], p[:100] + p[200:], atol=1e-3)  # near 0 both of a pair can come
+        assert "x" in rest or np.count_nonzero(q) == 1
+
+
+@pytest.mark.parametrize("size", [300, 70_000])
+@pytest.mark.parametrize("count", [1, 40, 128, 200])
+def test_the_largest_are_found_in_large_vocabularies(size, count):
+    for values in (random_logits(size), np.round(random_logits(size)), np.full(size, -np.inf, np.float32)):
+        np.testing.assert_array_equal(largest(values, count), np.argsort(-values, kind="stable")[:count])
 
 
 def test_history_counts_prompt_and_text():
