@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.kv_cache import CacheType
     from runtime.model import Model as RunningModel
+    from runtime.pooling import Embeddings, Text
     from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
@@ -264,6 +265,27 @@ class Model:
             for _ in each:
                 pass
         return sorted(made, key=lambda each: -each.cumulative_logprob)[:samples]
+
+    def embed(
+        self, texts: str | Sequence[Text], *, pooling: str | None = None, normalize: int | None = None,
+        truncate: bool = False, threads: int | None = None, progress: Callable[[int, int, Any], None] | None = None,
+    ) -> Embeddings:  # fmt: skip
+        """Vectors of texts: `embed(["a text", "another"]).vectors` is float32 (2, width).
+
+        texts: one or several; with pooling="rank" pairs of a query and a document, which get scores. pooling: "mean",
+        "cls" (the first token), "last", "none" (a vector for each token) or "rank"; None for what the file says.
+        normalize: p of the norm that becomes 1, 2 if not given; -1 for none, 0 for a largest value of 32760. truncate:
+        leave out ends of texts that the model has no positions for. threads: default all processors. progress(tokens
+        done, of how many, None).
+        Raises ModelError, VocabularyError, and OptionError for a text that is too long or has no tokens.
+        """
+        from runtime.pooling import embeddings
+
+        given = [texts] if isinstance(texts, str) else list(texts)
+        return embeddings(
+            self.running(threads), self.tokenizer, given, pooling=pooling, normalize=normalize, truncate=truncate,
+            progress=progress,
+        )  # fmt: skip
 
     @property
     def context_length(self) -> int | None:

@@ -52,10 +52,15 @@ def encoder_decoder(keys: Keys, layers: Mapping[str, Layer]) -> EncoderDecoder |
 
 def encode(forward: Pass, both: EncoderDecoder, ids: Ids) -> Context:
     """Read a text: for each layer of the decoder the keys and values that it will look at, (tokens, heads, width)."""
-    x = _through(forward, both, both.encoder, embed(forward, ids), causal=False)
-    x = forward.norm(forward.global_tensors, "enc.output_norm", x)
+    x = read(forward, both, ids)
     k, v = "cross_attn_k", "cross_attn_v"
     return tuple((_heads(forward, layer, k, x), _heads(forward, layer, v, x)) for layer in both.decoder)
+
+
+def read(forward: Pass, both: EncoderDecoder, ids: Ids) -> Floats:
+    """The encoder's last hidden states of a text: float32 (tokens, width)."""
+    x = _through(forward, both, both.encoder, embed(forward, ids), causal=False)
+    return forward.norm(forward.global_tensors, "enc.output_norm", x)
 
 
 def decode(forward: Pass, both: EncoderDecoder, x: Floats) -> Floats:

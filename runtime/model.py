@@ -188,6 +188,22 @@ class Model:
             raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
         return replace(result, x=result.x.reshape(*ids.shape[:-1], -1, result.x.shape[-1]))
 
+    def hidden_states(self, tokens: ArrayLike) -> Floats:
+        """What stands behind the last norm, of equally long texts that don't see each other: (texts, n, width).
+
+        tokens: ids (texts, n). Of a model with both sides: the encoder's. Raises ModelError as `forward` does.
+        """
+        ids = self._checked(tokens)
+        if self.encoder_decoder is not None:
+            with one_thread():
+                read = [encoder_decoder.read(self.new_pass(1, len(each)), self.encoder_decoder, each) for each in ids]
+            return np.stack(read)
+        result = self._evaluate(ids, None, 0)
+        states = result.x if isinstance(result, LazyLogits) else result
+        if not np.isfinite(states).all():
+            raise ModelError("hidden states are not finite: the file's weights are damaged", DAMAGED)
+        return states.reshape(*ids.shape, -1)
+
     @cached_property
     def branches(self) -> bool:
         """Whether `branched_logits` serves the model: nothing but plain attention looks at other tokens."""

@@ -46,6 +46,7 @@ class Tokenizer:
     """Text to token ids and back.
 
     bos, eos: ids of the tokens that begin and end a text, or None. add_bos, add_eos: whether `encode` puts them there.
+    sep: what stands between two texts, with add_sep behind what ends the first.
     """
 
     def __init__(self, model: TokenizerModel, tokens: TokenList) -> None:
@@ -54,6 +55,8 @@ class Tokenizer:
         self._splitter = cache(self._build_splitter)  # by `parse_special`
         self.bos = _first(tokens, Keys.Tokenizer.BOS_ID, "tokenizer.ggml.cls_token_id")
         self.eos = _first(tokens, Keys.Tokenizer.EOS_ID, Keys.Tokenizer.SEP_ID)
+        self.sep = tokens.id(Keys.Tokenizer.SEP_ID)
+        self.add_sep = tokens.flag(Keys.Tokenizer.ADD_SEP, False) and self.sep is not None
         self.add_bos = tokens.flag(Keys.Tokenizer.ADD_BOS, model.add_bos) and self.bos is not None
         self.add_eos = tokens.flag(Keys.Tokenizer.ADD_EOS, model.add_eos) and self.eos is not None
 

@@ -28,6 +28,7 @@ CALLS = {
     "architectures": "", "attest": "MODEL",
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
     "chat-template": "CHAT", "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
+    "embed": "MODEL --pooling mean --prompt word",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "generate": "MODEL --prompt word --predict 1", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
@@ -89,6 +90,7 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--presence-penalty": ("nan", "inf", "x", ""), "--frequency-penalty": ("nan", "inf", "x", ""),
     "--stop": ("",), "--grammar": ("", "absent", "MODEL", "TEXT"), "--json-schema": ("", "absent", "MODEL", "TEXT"),
     "--system": ("\udcff",), "--messages": ("", "absent", "MODEL", "TEXT"),
+    "--pooling": ("", "men", "max", "rank"), "--normalize": ("-2", "x", "1.5", ""),
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 OF_ONE = {("generate", "--top-k"): ("x", "1.5", "")}  # where 0 and less mean all of them
@@ -107,6 +109,7 @@ FLAGS = {
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
+    "--truncate",
 }  # fmt: skip
 
 

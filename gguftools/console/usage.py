@@ -57,6 +57,8 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--prompts": "-f --file", DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
     }),
     "tokenize": _by_old({"--special": "--parse-special", DROPPED: "--ids --stdin"}),
+    "embed": _by_old({"--normalize": "--embd-normalize --embd-norm", "--prompts": "-f --file",
+                      DROPPED_WITH_VALUE: "--embd-output-format --embd-separator --cls-separator --attention"}),
     "perplexity": {"--ppl-output-type": DROPPED_WITH_VALUE},
     "split": {"--split": DROPPED},
     "merge": {"--merge": DROPPED, "--delete-splits": "--free"},
@@ -115,6 +117,7 @@ PROGRAMS: Mapping[str, str] = _by_old({
     "set-metadata": "gguf-set-metadata gguf-new-metadata set edit", "convert-endian": "gguf-convert-endian",
     "convert": "convert-hf-to-gguf convert-lora-to-gguf llama-export-lora export-lora", "diff": "compare",
     "generate": "llama-cli llama-completion llama-run run chat", "tokenize": "llama-tokenize",
+    "embed": "llama-embedding embedding embeddings",
     "validate": "check verify", "architectures": "models", "formats": "types", "split": "llama-gguf-split gguf-split",
 })  # fmt: skip
 # Spellings that are accepted without being shown.
@@ -162,6 +165,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
     "evaluate": [("json", "markdown", ONE_FORM)],
+    "embed": [("prompt", "prompts", "texts are given here or there")],
     "imatrix": [("workers", "scheduler", "the work is done here or there")],
     "generate": [("grammar", "json_schema", "a text follows one of them")],
     "graft": [
@@ -204,6 +208,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
 NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
+    "embed": {"overwrite": "output"},
     "generate": {"system": "chat", "logprobs": "json"},
     "graft": {
         "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",

@@ -28,6 +28,38 @@ def prompts_of(text: str | None, path: Path | None, chat: bool = False, system: 
     return [messages(each, system) if chat and isinstance(each, str) else each for each in found]
 
 
+def texts_of(
+    given: Sequence[str] | None, path: Path | None, pairs: bool = False
+) -> list[str] | list[tuple[str, str]]:  # fmt: skip
+    """Texts ("-": what stdin has), a file's, or where neither is given the lines of stdin.
+
+    pairs: each is a query and a document with a tab between. Raises FileError, OptionError for a file without texts,
+    one with messages, or no pair, and VocabularyError for a text that is not Unicode.
+    """
+    if path is not None:
+        found = _of_file(path)
+    elif given:
+        found = [read_stdin() if each == "-" else each for each in given]
+    else:
+        found = [line for line in read_stdin().splitlines() if line.strip()]
+    if not found:
+        raise OptionError("stdin has no texts", "one a line is expected")
+    texts = []
+    for each in found:
+        if not isinstance(each, str):
+            raise OptionError(f"{path} has messages", "a text is expected; `gguftools chat-template` makes it of them")
+        check_unicode(each)
+        texts.append(each)
+    return [_pair(number, text) for number, text in enumerate(texts, 1)] if pairs else texts
+
+
+def _pair(number: int, text: str) -> tuple[str, str]:
+    query, tab, document = text.partition("\t")
+    if not tab:
+        raise OptionError(f"text {number} has no tab, so it is no pair", "QUERY, a tab, DOCUMENT is expected")
+    return query, document
+
+
 def messages(text: str, system: str | None = None) -> list[Message]:
     """A conversation in which a user says a text."""
     first = [] if system is None else [{"role": "system", "content": system}]

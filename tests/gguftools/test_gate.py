@@ -66,6 +66,7 @@ WRITERS = {
     ),
     "convert_endian": Writer("convert-endian m.gguf -o TARGET", ("m.gguf",)),
     "demo": Writer("demo ck -f t -o folder", ()),
+    "embed": Writer("embed m.gguf --pooling mean --prompts t -o TARGET.npy", ("m.gguf", "t")),
     "export": Writer("export m.gguf --tensors norm -o TARGET.safetensors", ("m.gguf",)),
     "gpu_split": Writer(
         "gpu-split activations --vram 1M -m p.gguf -o TARGET", ("p.gguf", "activations/activation_0.pt")

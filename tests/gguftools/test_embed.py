@@ -1,0 +1,151 @@
+"""`embed`: vectors of texts beside transformers' and llama.cpp's; scores of pairs; what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from quants.errors import ModelError, OptionError
+from runtime.pooling import normalized
+
+from ..conftest import DATA
+from ..findings.tool import refused, run, typed
+from ..verify.embeddings import HEADS, WAYS, made
+from .models import edited
+
+RECORDED = json.loads((DATA / "embeddings.json").read_text(encoding="utf-8"))
+TEXTS: list[str] = RECORDED["texts"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, shared: Path) -> Path:
+    return made("bert", tmp_path_factory.mktemp("bert"), head=False)
+
+
+@pytest.mark.parametrize("entry", RECORDED["vectors"])
+def test_vectors_are_transformers_and_llama_cpps(entry: str, tmp_path: Path, shared: Path):
+    model = gguftools.open(made(entry, tmp_path, head=False))
+    wanted = RECORDED["vectors"][entry]
+    for way in WAYS:
+        found = model.embed(TEXTS, pooling=way)
+        assert found.tokens == [len(each["ids"]) for each in wanted["transformers"]]
+        assert found.vectors == pytest.approx(np.array([each[way] for each in wanted["transformers"]]), abs=5e-5)
+        assert np.linalg.norm(found.vectors, axis=1) == pytest.approx(1)
+    if wanted["llama.cpp"] is not None:  # whose GELU is a table of float16
+        plain = model.embed(TEXTS, pooling="mean", normalize=-1).vectors
+        assert plain == pytest.approx(np.array(wanted["llama.cpp"]), abs=3e-3)
+
+
+@pytest.mark.parametrize("entry", HEADS)
+def test_scores_are_transformers_and_llama_cpps(entry: str, tmp_path: Path, shared: Path):
+    file = made(entry, tmp_path, head=True)
+    plain = edited(file, tmp_path / "plain.gguf", {"tokenizer.ggml.add_sep_token": False})  # as the zoo's tokenizer
+    found = gguftools.open(plain).embed([tuple(each) for each in RECORDED["pairs"]], pooling="rank")
+    wanted = RECORDED["scores"][entry]
+    assert found.tokens == [len(each["ids"]) for each in wanted["transformers"]]
+    assert found.vectors == pytest.approx(np.array([each["score"] for each in wanted["transformers"]]), abs=5e-5)
+    assert found.vectors == pytest.approx(np.array(wanted["llama.cpp"]), abs=2e-3)
+    assert found.labels == ("score",)
+
+
+def test_pooling_is_the_files(bert: Path, tmp_path: Path):
+    found = gguftools.open(bert).embed(["a text", "b"])
+    assert (found.pooling, found.tokens) == ("none", [6, 3])
+    assert found.vectors.shape == (9, 64)
+    assert found.of(1) == pytest.approx(found.vectors[6:])
+    assert "does not say how to pool" in found.warnings[0]
+    for number, way in enumerate(("none", "mean", "cls", "last")):
+        model = gguftools.open(edited(bert, tmp_path / f"{way}.gguf", {"bert.pooling_type": np.uint32(number)}))
+        found = model.embed("a text")
+        assert (found.pooling, found.warnings) == (way, ())
+        assert np.array_equal(found.vectors, model.embed("a text", pooling=way).vectors)
+
+
+@pytest.mark.parametrize(
+    ("norm", "wanted"), [(-1, [3, -4]), (0, [24570, -32760]), (1, [3 / 7, -4 / 7]), (2, [0.6, -0.8])]
+)
+def test_norms_are_llama_embeddings(norm: int, wanted: list[float]):
+    rows = normalized(np.array([[3, -4], [0, 0]], np.float32), norm)
+    assert rows[0] == pytest.approx(wanted)
+    assert not rows[1].any()
+
+
+def test_equally_long_texts_together_are_as_alone(bert: Path):
+    model = gguftools.open(bert)
+    texts = ["other", "short", "a longer text", "Short"]
+    together = model.embed(texts, pooling="cls").vectors
+    for text, vector in zip(texts, together, strict=True):
+        assert model.embed(text, pooling="cls").vectors[0] == pytest.approx(vector, abs=5e-5)
+
+
+def test_a_pair_is_read_as_two_texts(bert: Path, tmp_path: Path):
+    head = {"cls.output.weight": np.eye(1, 64, dtype=np.float32)}
+    model = gguftools.open(edited(bert, tmp_path / "head.gguf", {}, head))
+    query, document = (model.embed(text, pooling="mean").tokens[0] for text in ("a text", "b"))
+    assert model.embed([("a text", "b")], pooling="rank").tokens == [query + document - 1]  # [CLS] … [SEP] … [SEP]
+    template = {"tokenizer.chat_template.rerank": "{query} or {document}"}
+    model = gguftools.open(edited(bert, tmp_path / "template.gguf", template, head))
+    assert model.embed([("a text", "b")], pooling="rank").tokens == model.embed("a text or b", pooling="cls").tokens
+
+
+def test_what_is_too_long(bert: Path):
+    model, long = gguftools.open(bert), "word " * 200
+    with pytest.raises(OptionError, match=r"text 2 has \d+ tokens; the model has positions for 128"):
+        model.embed(["short", long], pooling="cls")
+    found = model.embed(["short", long], pooling="last", truncate=True)
+    assert (found.tokens[1], found.truncated) == (128, (1,))
+    assert found.warnings == ("the ends of 1 texts were left out: 2",)
+    end = model.tokenizer.encode("word " * 200, add_special=False)[: 128 - 2]
+    whole = model.running().hidden_states([[model.tokenizer.bos, *end, model.tokenizer.eos]])[0, -1]
+    assert found.vectors[1] == pytest.approx(whole / np.linalg.norm(whole), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"pooling": "max"}, OptionError, "'max' is no way of pooling"),
+        ({"pooling": "rank"}, ModelError, "no classifier's head"),
+        ({"pooling": "cls", "normalize": -2}, OptionError, "normalize is -2"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], kind: type[Exception], said: str, bert: Path):
+    with pytest.raises(kind, match=said):
+        gguftools.open(bert).embed("a", **options)
+
+
+def test_no_text(bert: Path, tmp_path: Path):
+    with pytest.raises(OptionError, match="no texts"):
+        gguftools.open(bert).embed([])
+    bare = edited(bert, tmp_path / "bare.gguf", {
+        "tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False,
+    })  # fmt: skip
+    with pytest.raises(OptionError, match="text 1 has no tokens"):
+        gguftools.open(bare).embed("")
+
+
+def test_command(bert: Path, tmp_path: Path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("one text\nanother\n", encoding="utf-8")
+    wanted = gguftools.open(bert).embed(["one text", "another"], pooling="mean").vectors
+    for name in ("v.npy", "v.json"):
+        done = typed("embed", bert, "--prompts", texts, "--pooling", "mean", "-o", tmp_path / name)
+        assert done.stdout == f"{tmp_path / name}: 2 vectors of 64, pooled by mean\n", done.stderr
+    assert np.array_equal(np.load(tmp_path / "v.npy"), wanted)
+    assert json.loads((tmp_path / "v.json").read_text())["texts"][1]["embedding"] == wanted[1].tolist()
+    said = json.loads(typed("embed", bert, "-p", "one text", "-p", "another", "--pooling", "mean", "--json").stdout)
+    assert [each["embedding"] for each in said["texts"]] == wanted.tolist()
+    table = run("embed", bert, "--pooling", "mean", cwd=tmp_path, stdin="one text\n\nanother\n").stdout.splitlines()
+    assert table[0].split() == ["text", "tokens", "0", "1", "2", "3"]
+    assert table[-1].split() == ["2", f"{wanted[0] @ wanted[1]:.4f}", "1.0000"]
+
+
+def test_command_refuses(bert: Path, tmp_path: Path):
+    refused(typed("embed", bert, "-p", "a", "-o", tmp_path / "v.bin"), "neither a .npy nor a .json file")
+    refused(typed("embed", bert, "-p", "a b", "--pooling", "rank"), "text 1 has no tab", "QUERY, a tab, DOCUMENT")
+    messages = tmp_path / "m.jsonl"
+    messages.write_text('{"messages": [{"role": "user", "content": "a"}]}')
+    refused(typed("embed", bert, "--prompts", messages), "has messages")
+    refused(typed("embed", bert, "-p", "word " * 300, "--pooling", "cls"), "--truncate")

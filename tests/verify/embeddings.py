@@ -1,0 +1,138 @@
+"""Record vectors of texts by transformers and llama.cpp: python -m tests.verify.embeddings > FILE.
+
+FILE is tests/data/embeddings.json. Needs torch, transformers and llama-cpp-python (extra `verify`). Of entries of the
+zoo: the mean, the first and the last of the last hidden states, normalized as sentence-transformers does; of two with
+a classifier's head of seeded numbers, the logits of pairs of texts. llama.cpp is told the tokens of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+import gguftools
+
+from ..zoo import ZOO, module
+
+ENTRIES = ("bert", "roberta", "distilbert", "modernbert", "qwen3", "t5", "falcon-h1")
+TEXTS = ("It is a truth universally acknowledged.", "short", "Ünïcode, 日本語 and 12345", "other", "a  b\nc")
+PAIRS = (("what is a panda", "The giant panda is a bear."), ("hello", "no"))
+HEADS = {  # entry → (class, its tensors: name → (rows of the width, or labels), columns)
+    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", "roberta."),
+    "modernbert": ("ModernBertForSequenceClassification", "head.dense", "classifier", "model."),
+}
+WAYS = ("mean", "cls", "last")
+
+
+def with_head(folder: Path, entry: str) -> None:
+    """Make a checkpoint of the zoo one of a classifier of one label."""
+    name, dense, output, prefix = HEADS[entry]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"architectures": [name], "id2label": {"0": "score"}, "label2id": {"score": 0}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    random, width = np.random.default_rng(1), int(config["hidden_size"])
+    tensors = {prefix + key: value for key, value in load_file(folder / "model.safetensors").items()}
+    tensors[f"{dense}.weight"] = random.standard_normal((width, width)).astype(np.float32) / 8
+    tensors[f"{output}.weight"] = random.standard_normal((1, width)).astype(np.float32) / 8
+    tensors[f"{output}.bias"] = np.array([0.25], np.float32)
+    if entry == "roberta":
+        tensors[f"{dense}.bias"] = random.standard_normal(width).astype(np.float32) / 8
+    else:
+        tensors["head.norm.weight"] = 1 + random.standard_normal(width).astype(np.float32) / 8
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def made(entry: str, folder: Path, head: bool) -> Path:
+    """A checkpoint, converted."""
+    module("build").build(ZOO, entry, folder / "checkpoint")
+    if head:
+        with_head(folder / "checkpoint", entry)
+    gguftools.convert(folder / "checkpoint", folder / "f32.gguf", "f32")
+    return folder / "f32.gguf"
+
+
+def _transformers(folder: Path) -> Iterator[dict[str, Any]]:
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    model = transformers.AutoModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+    model = model.encoder if model.config.is_encoder_decoder else model
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"]
+        with torch.no_grad():
+            states = model(torch.tensor([ids])).last_hidden_state[0].numpy().astype(np.float64)
+        vectors = zip(WAYS, (states.mean(axis=0), states[0], states[-1]), strict=True)
+        yield {"ids": ids} | {name: _rounded(each / np.linalg.norm(each)) for name, each in vectors}
+
+
+def _scores(folder: Path) -> Iterator[dict[str, Any]]:
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    kind = transformers.AutoModelForSequenceClassification
+    model = kind.from_pretrained(str(folder), dtype=torch.float32).eval()
+    for pair in PAIRS:
+        ids = tokenizer(*pair)["input_ids"]
+        with torch.no_grad():
+            yield {"ids": ids, "score": _rounded(model(torch.tensor([ids])).logits[0].numpy())}
+
+
+def _llama_cpp(file: Path, texts: list[list[int]], way: int) -> list[list[float]] | None:
+    """Pooled vectors that are not normalized; None where llama.cpp can't load the model."""
+    import llama_cpp as library
+
+    options = library.llama_model_default_params()
+    options.use_extra_bufts = False
+    model = library.llama_model_load_from_file(str(file).encode(), options)
+    if not model or (library.llama_model_has_decoder(model) and library.llama_model_has_encoder(model)):
+        return None
+    settings = library.llama_context_default_params()
+    settings.n_ctx = settings.n_batch = settings.n_ubatch = 128
+    settings.n_threads = settings.n_threads_batch = 1
+    settings.embeddings, settings.pooling_type = True, way
+    found = []
+    for ids in texts:
+        context = library.llama_init_from_model(model, settings)
+        batch = library.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, True
+        assert library.llama_decode(context, batch) == 0
+        width = 1 if way == library.LLAMA_POOLING_TYPE_RANK else library.llama_model_n_embd(model)
+        found.append(_rounded(np.ctypeslib.as_array(library.llama_get_embeddings_seq(context, 0), shape=(width,))))
+        library.llama_batch_free(batch)
+        library.llama_free(context)
+    return found
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(each), 7) for each in values]
+
+
+def main() -> None:
+    recorded: dict[str, Any] = {"texts": TEXTS, "pairs": PAIRS, "vectors": {}, "scores": {}}
+    for entry in ENTRIES:
+        with tempfile.TemporaryDirectory() as folder:
+            file = made(entry, Path(folder), head=False)
+            rows = list(_transformers(file.parent / "checkpoint"))
+            theirs = _llama_cpp(file, [row["ids"] for row in rows], way=1)
+            recorded["vectors"][entry] = {"transformers": rows, "llama.cpp": theirs}
+    for entry in HEADS:
+        with tempfile.TemporaryDirectory() as folder:
+            file = made(entry, Path(folder), head=True)
+            rows = list(_scores(file.parent / "checkpoint"))
+            theirs = _llama_cpp(file, [row["ids"] for row in rows], way=4)
+            recorded["scores"][entry] = {"transformers": rows, "llama.cpp": theirs}
+    print(json.dumps(recorded, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
