@@ -47,13 +47,27 @@ def matrix(model: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def fed(model: Path) -> Path:
-    return quantize(model, "Q4_0", model.with_name("fed.gguf"), gptq=SMALL).outputs[0].file
+    return quantize(model, "Q4_0", model.with_name("fed.gguf"), gptq=SMALL, threads=2).outputs[0].file
 
 
-@pytest.mark.parametrize(("recipe", "most"), [
-    ("Q4_0", 0.5), ("IQ2_XS", 0.5), pytest.param("Q3_K_M", 0.6, marks=pytest.mark.slow),
-    pytest.param("IQ3_XXS", 0.5, marks=pytest.mark.slow),
-])
+@pytest.fixture(scope="module")
+def shallow(model: Path) -> Path:
+    """The same model with its first layer alone, for what does not depend on how many there are."""
+    return quantize(model, "COPY", model.with_name("shallow.gguf"), prune_layers=[1, 2, 3]).outputs[0].file
+
+
+def test_the_file_is_nearer(model: Path, matrix: Path, fed: Path, tmp_path: Path, shared: Path) -> None:
+    """With 2,048 tokens of one text. As much as there is for larger ones, see below."""
+    weighted = quantize(model, "Q4_0", tmp_path / "weighted.gguf", imatrix=matrix).outputs[0].file
+    assert abs(fed.stat().st_size - weighted.stat().st_size) < 1000  # keys say where the matrix is from
+    found = divergence(model, weighted, fed, text=[shared / "models" / "held.txt"], chunks=4).as_dict()["files"]
+    before, after = (file["kl_divergence"] for file in found)
+    assert after["mean"] < 0.6 * before["mean"]
+    assert after["p99"] < before["p99"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "most"), [("Q4_0", 0.5), ("IQ2_XS", 0.5), ("Q3_K_M", 0.6), ("IQ3_XXS", 0.5)])
 def test_the_file_is_nearer_at_the_same_size(
     model: Path, matrix: Path, tmp_path: Path, shared: Path, recipe: str, most: float
 ) -> None:
@@ -87,16 +101,13 @@ def test_what_is_said_of_each_weight(model: Path, tmp_path: Path) -> None:
     assert "feedback" not in tensors["output_norm.weight"].as_dict()
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_bytes_do_not_depend_on_threads(model: Path, fed: Path, tmp_path: Path, threads: int) -> None:
-    quantize(model, "Q4_0", tmp_path / "again.gguf", gptq=SMALL, threads=threads)
+def test_the_bytes_do_not_depend_on_threads(model: Path, fed: Path, tmp_path: Path) -> None:
+    quantize(model, "Q4_0", tmp_path / "again.gguf", gptq=SMALL, threads=1)
     assert (tmp_path / "again.gguf").read_bytes() == fed.read_bytes()
 
 
 def test_nothing_is_left_beside_the_file(fed: Path) -> None:
-    assert sorted(path.name for path in fed.parent.iterdir()) == ["fed.gguf", "imatrix.gguf", "model.gguf"] or (
-        not list(fed.parent.glob("*.encoded*"))
-    )
+    assert not list(fed.parent.glob("*.encoded*"))
 
 
 def test_a_killed_run_is_gone_on_with(model: Path, fed: Path, tmp_path: Path) -> None:
@@ -317,14 +328,14 @@ def test_models_that_cannot_be_run_so(model: Path, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.glob("x.gguf*"))
 
 
-def test_the_command(model: Path, tmp_path: Path) -> None:
+def test_the_command(shallow: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.gguf"
-    command = [sys.executable, "-m", "gguftools", "quantize", model, "Q4_0", "-o", target, "--gptq", f"novel={TEXT}"]
+    command = [sys.executable, "-m", "gguftools", "quantize", shallow, "Q4_0", "-o", target, "--gptq", f"novel={TEXT}"]
     options = ["--gptq-only", "--gptq-chunks", "3"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "error feedback for 30 of 30 weights" in done.stdout
+    assert "error feedback for 9 of 9 weights" in done.stdout
     done = subprocess.run([*command, *options, "--overwrite", "--json"], capture_output=True, text=True, cwd=ROOT)
     tensors = json.loads(done.stdout)["outputs"][0]["tensors"]
-    assert sum("feedback" in tensor for tensor in tensors) == 30
+    assert sum("feedback" in tensor for tensor in tensors) == 9
     assert named_texts([f"novel={TEXT}"])[0].name == "novel"

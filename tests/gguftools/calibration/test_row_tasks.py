@@ -25,9 +25,11 @@ SMALL = Calibration((NamedText("novel", TEXT),), own_texts=False, n_ctx=128, chu
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("rows") / "model.gguf"
-    gguftools.convert(AUSTEN, target, "f16")
-    return target
+    """Two layers of austen-4m."""
+    folder = tmp_path_factory.mktemp("rows")
+    gguftools.convert(AUSTEN, folder / "whole.gguf", "f16")
+    gguftools.quantize(folder / "whole.gguf", "COPY", folder / "model.gguf", prune_layers=[2, 3])
+    return folder / "model.gguf"
 
 
 @pytest.fixture(scope="module")

@@ -223,13 +223,14 @@ def test_no_credential_is_shown(s3, large, tmp_path, monkeypatch):
         ["-v", "quantize", signed, "Q8_0", "-o", str(tmp_path / "never.gguf")],
         ["-v", "show", signed],
     ]
-    said = ""
-    for call in calls:
-        done = subprocess.run(
-            [sys.executable, "-m", "gguftools", *call], cwd=ROOT, capture_output=True, text=True, timeout=300,
-            env={**os.environ, "HF_HUB_DOWNLOAD_TIMEOUT": "1"},
-        )  # fmt: skip
-        said += done.stdout + done.stderr
+    environment = {**os.environ, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "gguftools", *call], cwd=ROOT, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ) for call in calls
+    ]  # fmt: skip
+    said = "".join(run.communicate(timeout=300)[0] for run in runs)  # at once, as some wait between their tries
     assert "s3://models/large.gguf" in said
     said += (tmp_path / "out.gguf").read_bytes()[:100_000].decode("latin-1")
     for secret in (*SECRETS.values(), "open-sesame", "5e5a3e5e5a3e", "hf_quite", "jane:"):
