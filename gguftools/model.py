@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_count, as_path, wrong
-from quants.errors import FileError, OptionError
+from quants.errors import FileError, OptionError, VocabularyError
 from quants.spelling import quote
 from quants.tensor import all_readable
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from runtime.prefill import Progress as PromptProgress
     from runtime.sampling.grammar import Grammar, GrammarVocabulary
     from runtime.sampling.parameters import Sampling
+    from runtime.sampling.sampler import Sampler
+    from runtime.speculation.decoding import Speculation
+    from runtime.speculation.parameters import Drafting
     from runtime.tokenizer import Tokenizer
 
     from .files.checkpoint.folder import Checkpoint
@@ -195,6 +198,7 @@ class Model:
         n: int | None = None, stop: Sequence[str] = (), grammar: str | None = None,
         json_schema: str | Mapping[str, Any] | None = None, context: int | None = None, special: bool = False,
         cache_type: CacheType = "f32", threads: int | None = None, progress: PromptProgress | None = None,
+        draft: PathLike | Model | None = None, drafting: Drafting | None = None,
     ) -> Generation:  # fmt: skip
         """Let the model go on with a prompt: iterate for (token, text) as they come.
 
@@ -203,15 +207,18 @@ class Model:
         most. stop: texts that end it, and are left out. grammar: GBNF that the text must follow; or json_schema (extra
         `grammar`). context: tokens of prompt and text together; None for the model's own. special: write control
         tokens, too. cache_type: what keys and values are kept as, "f32", "f16" or "q8_0". threads: default all
-        processors. progress(tokens read, of how many): called while the prompt is read.
+        processors. progress(tokens read, of how many): called while the prompt is read. draft: where tokens come from
+        that the model only checks: a smaller model of the same vocabulary, "lookup" for what stands in the text
+        already, "mtp" for the model's own layer that reads ahead. drafting: how much, a
+        `runtime.speculation.parameters.Drafting`.
 
         What is returned also has `tokens`, `text`, `stop_reason`, `prompt_tokens`, `prefill_seconds`,
-        `decode_seconds`, `logprobs`, `cache_bytes`, and `stop()`. Raises ModelError, VocabularyError, OptionError for
-        a prompt without room.
+        `decode_seconds`, `logprobs`, `cache_bytes`, `speculated`, and `stop()`. Raises ModelError, VocabularyError,
+        OptionError for a prompt without room, and for what can't draft.
         """
         return self.generate_samples(
             prompt, sampling, samples=1, n=n, stop=stop, grammar=grammar, json_schema=json_schema, context=context,
-            special=special, cache_type=cache_type, threads=threads, progress=progress,
+            special=special, cache_type=cache_type, threads=threads, progress=progress, draft=draft, drafting=drafting,
         )[0]  # fmt: skip
 
     def generate_samples(
@@ -219,7 +226,8 @@ class Model:
         samples: int, best_of: int | None = None, n: int | None = None, stop: Sequence[str] = (),
         grammar: str | None = None, json_schema: str | Mapping[str, Any] | None = None, context: int | None = None,
         special: bool = False, cache_type: CacheType = "f32", threads: int | None = None,
-        progress: PromptProgress | None = None,
+        progress: PromptProgress | None = None, draft: PathLike | Model | None = None,
+        drafting: Drafting | None = None,
     ) -> list[Generation]:  # fmt: skip
         """Several texts that go on with one prompt, which is read once.
 
@@ -251,13 +259,19 @@ class Model:
         follow = None if grammar is None and json_schema is None else self._grammar(grammar, json_schema)
         model = self.running(threads)
         context = context or self.context_length
-        prefill = Prefill(model, ids, cache_type, texts=count, more=n, progress=progress)
+        samplers = [sampler_of(tokenizer, self.metadata, of_sample(chosen, i), follow) for i in range(count)]
+        speculations = self._speculations(model, samplers, draft, drafting, threads)
+        first = speculations[0]
+        prefill = Prefill(
+            model, ids, cache_type, texts=count, more=n, progress=progress, back=first.most if first else 0,
+            keep_states=first is not None and first.drafter.reads_states,
+        )  # fmt: skip
         made = [
             Generation(
-                model, tokenizer, ids, sampler_of(tokenizer, self.metadata, of_sample(chosen, i), follow), n=n,
-                stop=stop, context=context, special=special, prefill=prefill,
+                model, tokenizer, ids, sampler, n=n, stop=stop, context=context, special=special, prefill=prefill,
+                speculation=speculation,
             )
-            for i in range(count)
+            for sampler, speculation in zip(samplers, speculations, strict=True)
         ]  # fmt: skip
         if best_of is None:
             return made
@@ -286,6 +300,41 @@ class Model:
             self.running(threads), self.tokenizer, given, pooling=pooling, normalize=normalize, truncate=truncate,
             progress=progress,
         )  # fmt: skip
+
+    def _speculations(
+        self, model: RunningModel, samplers: Sequence[Sampler], draft: PathLike | Model | None,
+        drafting: Drafting | None, threads: int | None,
+    ) -> Sequence[Speculation | None]:  # fmt: skip
+        """How each text is drafted."""
+        if draft is None:
+            if drafting is not None:
+                raise OptionError("drafting is given, and nothing that drafts", "give draft, too")
+            return [None] * len(samplers)
+        from runtime.generation import known_tokens
+        from runtime.speculation.decoding import speculation_of
+
+        vocabulary = known_tokens(model, self.tokenizer)
+        if draft in ("lookup", "mtp"):
+            own: Literal["lookup", "mtp"] = "lookup" if draft == "lookup" else "mtp"
+            return [speculation_of(model, each, own, vocabulary, drafting) for each in samplers]
+        other = opened(draft)
+        self._check_draft(other)
+        running, length = other.running(threads), other.context_length
+        return [speculation_of(model, each, running, vocabulary, drafting, length) for each in samplers]
+
+    def _check_draft(self, draft: Model) -> None:
+        from .metadata.vocabularies import compare_vocabularies
+
+        if draft.file and self.file and draft.file.path.absolute() == self.file.path.absolute():
+            raise OptionError(f"the draft {draft.path} is the model itself", "a smaller one is needed")
+        found = compare_vocabularies(
+            (self.path, draft.path), (self.metadata, draft.metadata), (self.tokenizer, draft.tokenizer)
+        )
+        if found.obstacles:
+            hint = f"`gguftools diff {self.path} {draft.path} --vocab` says more"
+            if found.edits:
+                hint = f"`gguftools set-metadata {draft.path} {' '.join(found.edits)}` mends it"
+            raise VocabularyError(f"{draft.path} can't draft for {self.path}: {found.obstacles[0]}", hint)
 
     @property
     def context_length(self) -> int | None:

@@ -92,3 +92,46 @@ class Branches:
                 at = np.arange(count, count + rows.shape[1])
                 out[own[real]] = attend(q[own], k[seen], v[seen], at, len(rows))[real]
         return out
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Tokens behind a text that is in a cache, each of which sees the text and those that it follows on.
+
+    parents: of each token the number of the one that it follows on, which comes before it; -1 for the text.
+    """
+
+    parents: tuple[int, ...]
+
+    @cached_property
+    def depths(self) -> Ids:
+        """Of each token how many of these come before it."""
+        depths = np.zeros(len(self.parents), np.int64)
+        for place, parent in enumerate(self.parents):
+            depths[place] = 0 if parent < 0 else depths[parent] + 1
+        return depths
+
+    @cached_property
+    def _ancestors(self) -> NDArray[np.bool_]:
+        """Which tokens each sees, itself among them: (tokens, tokens)."""
+        sees = np.eye(len(self.parents), dtype=bool)
+        for place, parent in enumerate(self.parents):
+            if parent >= 0:
+                sees[place] |= sees[parent]
+        return sees
+
+    def positions(self, seen: int) -> Ids:
+        """Of each token in its text, behind so many in the cache."""
+        return seen + self.depths
+
+    def bias(self, seen: int, window: int | None, chunk: int | None) -> Floats:
+        """What is added to scores: float32 (tokens, seen + tokens), minus infinity where a key is hidden."""
+        queries = self.positions(seen)[:, None]
+        keys = np.concatenate([np.arange(seen), queries[:, 0]])
+        sees = np.concatenate([np.ones((len(queries), seen), bool), self._ancestors], axis=1)
+        if window is not None:
+            sees &= queries - keys < window
+        if chunk is not None:
+            sees &= queries // chunk == keys // chunk
+        hidden: Floats = np.where(sees, np.float32(0), np.float32(-np.inf))
+        return hidden

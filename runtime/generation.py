@@ -6,6 +6,7 @@ until it is sure that it is none.
 
 import codecs
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -22,6 +23,7 @@ from .sampling.grammar import Grammar, GrammarVocabulary
 from .sampling.logprobs import TokenLogprobs, token_logprobs
 from .sampling.parameters import Sampling
 from .sampling.sampler import Sampler
+from .speculation.decoding import Counts, Speculation, Written
 from .tokenizer import Tokenizer
 
 SUPPRESSED = "tokenizer.ggml.suppress_tokens"
@@ -82,10 +84,11 @@ class Generation:
         self, model: Model, tokenizer: Tokenizer, prompt: Sequence[int], sampler: Sampler, *,
         n: int | None = None, stop: Sequence[str] = (), context: int | None = None,
         special: bool = False, cache_type: CacheType = "f32", prefill: Prefill | None = None,
+        speculation: Speculation | None = None,
     ) -> None:  # fmt: skip
         """prompt: token ids. n: tokens to generate at most; None for no limit but the context's, that many tokens for
         prompt and text together. special: write control tokens, too. cache_type: what keys and values are kept as.
-        prefill: of this prompt, where several texts share one.
+        prefill: of this prompt, where several texts share one. speculation: with the same model and sampler.
 
         Raises OptionError for a prompt that is empty or as long as the context, an empty stop string, a type of cache
         that there is not, and where nothing would end the text.
@@ -112,10 +115,15 @@ class Generation:
         if n is None and self._room is None:
             raise OptionError("nothing says how long the text may be: the file names no context length", "give n")
         self._n, self._pieces, self._special = n, Pieces(stop), special
-        self.prefill = prefill or Prefill(model, self.prompt, cache_type, more=self.most)
+        self.prefill = prefill or Prefill(
+            model, self.prompt, cache_type, more=self.most, back=speculation.most if speculation else 0,
+            keep_states=speculation is not None and speculation.drafter.reads_states,
+        )  # fmt: skip
         self._control = frozenset(tokenizer.control_ids)
         self._cache: KVCache | None = None
         self._cache_bytes = 0
+        self._speculation = speculation
+        self._ready: deque[Written] = deque()  # tokens that are sure, and not asked for
         sampler.prime(self.prompt)
 
     @property
@@ -131,6 +139,11 @@ class Generation:
     def cache_bytes(self) -> int:
         """Memory of keys, values and states, with room for tokens to come; 0 before the prompt is read."""
         return self._cache_bytes if self._cache is None else self._cache.nbytes
+
+    @property
+    def speculated(self) -> Counts | None:
+        """What became of drafts; None without them."""
+        return self._speculation.counts if self._speculation else None
 
     @property
     def cumulative_logprob(self) -> float:
@@ -195,14 +208,27 @@ class Generation:
             self.stop_reason = "context"
             return None
         start = time.perf_counter()
-        logits = self._prefilled() if self._cache is None else self.model.forward(self.tokens[-1:], self._cache)
-        size = min(self.tokenizer.vocab_size, logits.shape[-1])  # a matrix may have rows that are no tokens
-        token = self.sampler.draw(logits[-1, :size])
+        token, logits = self._drawn() if self._speculation is None or self._cache is None else self._drafted()
         if self.tokens:
             self.decode_seconds += time.perf_counter() - start
         if self.sampler.sampling.logprobs is not None:
-            self.logprobs.append(token_logprobs(logits[-1, :size], token, self.sampler.sampling.logprobs))
+            self.logprobs.append(token_logprobs(logits, token, self.sampler.sampling.logprobs))
         return token
+
+    def _drawn(self) -> tuple[int, Floats]:
+        """A token, and the logits (vocabulary,) that it was drawn from."""
+        run = self._prefilled() if self._cache is None else self.model.forward(self.tokens[-1:], self._cache)
+        logits = run[-1, : known_tokens(self.model, self.tokenizer)]
+        return self.sampler.draw(logits), logits
+
+    def _drafted(self) -> tuple[int, Floats]:
+        """The same of the tokens that a cycle of drafting and checking gave."""
+        assert self._speculation is not None and self._cache is not None  # noqa: PT018
+        if not self._ready:
+            left = min(each for each in (self._n, self._room) if each is not None) - len(self.tokens)
+            self._ready.extend(self._speculation.cycle([*self.prompt, *self.tokens], self._cache, left))
+        token, self.sampler.state, logits = self._ready.popleft()
+        return token, logits
 
     def _prefilled(self) -> Floats:
         if self.model.encoder_decoder is not None:
@@ -212,6 +238,8 @@ class Generation:
             self.prefill_seconds = time.perf_counter() - start
             return logits
         self._cache, logits, self.prefill_seconds = self.prefill.read()
+        if self._speculation and len(self.prefill.states):
+            self._speculation.drafter.follow(self.prefill.states)
         return logits
 
     def _decoder_start(self) -> int:
@@ -235,6 +263,11 @@ def sampler_of(
         breakers = breakers_of(sampling.dry_sequence_breakers, tokenizer.pieces, plain)
     suppressed = [int(token) for token in metadata.get(SUPPRESSED, ()) if 0 <= token < tokenizer.vocab_size]
     return Sampler(sampling, end_ids=tokenizer.end_ids, suppressed=suppressed, breakers=breakers, grammar=grammar)
+
+
+def known_tokens(model: Model, tokenizer: Tokenizer) -> int:
+    """How many of a model's logits are of tokens: a matrix may have rows that are none."""
+    return min(tokenizer.vocab_size, model.vocabulary_size)
 
 
 def grammar_vocabulary(tokenizer: Tokenizer) -> GrammarVocabulary:

@@ -169,6 +169,16 @@ class KVCache:
             self._lengths[layer] = min(seen, length)
         self.tokens = self.tokens[:length]
 
+    def keep_rows(self, length: int, rows: Ids) -> None:
+        """Forget all tokens behind the first `length` but these, counted from there, rising; they move up.
+
+        For layers that keep keys and values alone.
+        """
+        for layer, arrays in self._layers.items():
+            for array in arrays:
+                array[length : length + len(rows)] = array[length + rows]
+            self._lengths[layer] = length + len(rows)
+
     def reset(self) -> None:
         """Forget every token (the context stays); the room is kept for the next ones."""
         self._trails.clear()

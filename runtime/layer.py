@@ -15,7 +15,7 @@ from quants.errors import ModelError
 
 from . import ops
 from .arrays import Floats, Ids
-from .branches import Branches
+from .branches import Branches, TokenTree
 from .importance import Observe, ObserveExperts, ObserveValues
 from .kv_cache import KVCache
 from .matmul import Inputs, matmul, matmul_experts
@@ -95,7 +95,8 @@ class Pass:
     threads, precision: of this pass alone. observe: told the inputs of every product. sparsity: set where only the
     neurons that the file's predictor marks are computed. layer_inputs: what layers get of each token beside what the
     last one gave, float32 (tokens, layers, width). profile: told how long each kind of work takes. branches: how the
-    tokens are texts that begin alike, where they are that and not one text. observe_values: told what attention makes
+    tokens are texts that begin alike, where they are that and not one text. tree: which of them each follows on, where
+    that is not the one before it. observe_values: told what attention makes
     of the inputs of values. observe_experts: told what each expert gives.
     """
 
@@ -110,6 +111,7 @@ class Pass:
     profile: Profile | None = None
     layer_inputs: Floats | None = None
     branches: Branches | None = None
+    tree: TokenTree | None = None
     observe_values: ObserveValues | None = None
     observe_experts: ObserveExperts | None = None
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
@@ -122,6 +124,8 @@ class Pass:
         self.positions = np.arange(seen, seen + self.length, dtype=np.int64)
         if self.branches is not None:
             self.positions = self.branches.positions
+        if self.tree is not None:
+            self.positions = self.tree.positions(seen)
         self.block, self.keys, self.hyper = self.network.block, self.network.keys, self.network.hyper
         self.global_tensors = self.network.global_tensors
 

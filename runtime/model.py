@@ -19,7 +19,7 @@ from quants.tensor import all_readable
 
 from . import altup, decoder, encoder_decoder
 from .arrays import Floats, Ids
-from .branches import Branches
+from .branches import Branches, TokenTree
 from .embedding import embed
 from .few_inputs import MOST_TOKENS
 from .head import LazyLogits, head
@@ -31,7 +31,7 @@ from .next_tokens import next_token_network, read_ahead
 from .precision import Precision
 from .profile import Profile
 from .rope import rope_scaling
-from .self_attention import serves_branches
+from .self_attention import serves_branches, serves_trees
 from .token_step import TokenSteps, serves
 
 
@@ -103,12 +103,13 @@ class Model:
         return KVCache(cache_type, expected)
 
     def new_pass(
-        self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None
-    ) -> Pass:
+        self, texts: int, length: int, cache: KVCache | None = None, branches: Branches | None = None,
+        tree: TokenTree | None = None,
+    ) -> Pass:  # fmt: skip
         """A run through the model of so many texts of so many tokens each, that follow those in the cache."""
         return Pass(
             self.network, texts, length, cache, self.threads, self.precision, self.observe, self.sparsity, self.profile,
-            branches=branches, observe_experts=self.observe_experts,
+            branches=branches, tree=tree, observe_experts=self.observe_experts,
         )  # fmt: skip
 
     def logits(self, tokens: Sequence[int], decoder_tokens: Sequence[int] = ()) -> Floats:
@@ -171,6 +172,31 @@ class Model:
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
         return array.reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
 
+    def lazy_forward(
+        self, tokens: ArrayLike, cache: KVCache | None = None, parents: Sequence[int] | None = None
+    ) -> LazyLogits:
+        """As `forward` of one text (n,), but the logits are computed as far as they are asked for.
+
+        parents: of each token the number of the one that it follows on, -1 for the text in the cache; None for the one
+        before it. Raises ModelError as `forward` does, and for a model that ends in hidden states.
+        """
+        tree = None if parents is None else TokenTree(tuple(parents))
+        result = self._evaluate(self._checked(tokens).reshape(1, -1), cache, 0, tree=tree)
+        if not isinstance(result, LazyLogits):
+            raise ModelError(f"{self.architecture.name} gives no logits: it ends in hidden states")
+        return result
+
+    def draftable(self, seen: int, most: int) -> int:
+        """How many of `most` tokens after the next one can run in a pass with it, behind so many, and be forgotten.
+
+        Where a text's length decides how it is rotated, some of them would be rotated otherwise than one by one.
+        """
+        scaling = self.network.scaling
+        if scaling is None or scaling.kind not in ("longrope", "dynamic"):
+            return most
+        left = scaling.original_context - seen - 1
+        return most if scaling.kind == "longrope" and left < -1 else max(0, min(most, left))
+
     @cached_property
     def _steps(self) -> TokenSteps | None:
         """How a few tokens run, where the model is plain enough for it."""
@@ -210,6 +236,12 @@ class Model:
         plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors and self.observe is None
         return plain and serves_branches(self.network)
 
+    @cached_property
+    def trees(self) -> bool:
+        """Whether `lazy_forward` serves trees of tokens."""
+        plain = self.encoder_decoder is None and "altup_proj.weight" not in self.tensors
+        return plain and serves_trees(self.network)
+
     def branched_logits(self, branches: Branches) -> LazyLogits:
         """Of texts that begin alike: x (tokens, width) in their order. Raises ModelError as `forward` does."""
         result = self._evaluate(self._checked(branches.tokens).reshape(1, -1), None, 0, branches)
@@ -238,11 +270,21 @@ class Model:
             result = read_ahead(forward, rows, np.ascontiguousarray(ids[:, 1:]).reshape(-1))
         return replace(result, x=result.x.reshape(len(ids), -1, result.x.shape[-1]))
 
+    def read_ahead(self, hidden: Floats, following: Sequence[int], cache: KVCache) -> LazyLogits:
+        """The same of one text as it grows: x (n, width). hidden (n, width): of its next positions. following: the
+        token that comes after each of these.
+        """
+        ids = self._checked(following)
+        forward = Pass(self.next_tokens, 1, len(ids), cache, self.threads, self.precision, profile=self.profile)
+        with one_thread():
+            return read_ahead(forward, hidden, ids)
+
     def _evaluate(
-        self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None
-    ) -> LazyLogits | Floats:
+        self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None,
+        tree: TokenTree | None = None,
+    ) -> LazyLogits | Floats:  # fmt: skip
         """What `head` gives for positions `first` and on of each text, one after the other."""
-        forward = self.new_pass(len(texts), texts.shape[1], cache, branches)
+        forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree)
         with one_thread():  # products that our threads don't share give the same bits whoever else measures
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
             if self.encoder_decoder is not None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,17 +20,19 @@ class Prefill:
     """A prompt that is read when the first text asks for it; each text gets a cache of its own.
 
     tokens: ids. texts: how many will ask. more: tokens that each of them may have; None where nobody knows.
-    progress(tokens read, of how many) is called before each piece and at the end.
+    progress(tokens read, of how many) is called before each piece and at the end. back: how many tokens the texts may
+    be taken back by. states: what the model made of each token, (tokens, width), if that is to be kept.
     """
 
     def __init__(
         self, model: Model, tokens: Sequence[int], cache_type: CacheType = "f32", *, texts: int = 1,
-        more: int | None = None, progress: Progress | None = None,
+        more: int | None = None, progress: Progress | None = None, back: int = 0, keep_states: bool = False,
     ) -> None:  # fmt: skip
         """Raises OptionError for a type of cache that there is not."""
         expected = 0 if more is None else len(tokens) + min(more, ROOM_AT_ONCE)
         self.model, self.tokens, self.cache_type, self.progress = model, list(tokens), cache_type, progress
         self._cache, self._left = model.new_cache(cache_type, expected), texts
+        self._cache.memory, self._keep_states, self.states = back, keep_states, np.empty((0, 0), np.float32)
         self._logits: Floats | None = None
 
     def read(self) -> tuple[KVCache, Floats, float]:
@@ -50,11 +53,19 @@ class Prefill:
     def _through(self) -> Floats:
         self._cache.reset()  # of what an interruption left
         size, logits = chunk_size(self.model, len(self.tokens)), np.empty((0, 0), np.float32)
+        made: list[Floats] = []
         for start in range(0, len(self.tokens), size):
             if self.progress is not None:
                 self.progress(start, len(self.tokens))
             piece = self.tokens[start : start + size]
-            logits = self.model.forward(piece, self._cache, len(piece) - 1)
+            if self._keep_states:
+                run = self.model.lazy_forward(piece, self._cache)
+                made.append(run.x)
+                logits = replace(run, x=run.x[-1:]).float32()
+            else:
+                logits = self.model.forward(piece, self._cache, len(piece) - 1)
+        if made:
+            self.states = np.concatenate(made)
         if self.progress is not None:
             self.progress(len(self.tokens), len(self.tokens))
         return logits

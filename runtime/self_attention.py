@@ -52,7 +52,15 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
             **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
         )  # fmt: skip
 
-    if forward.branches is None:
+    if forward.tree is not None:
+        seen = len(k) - len(q)
+        hidden = forward.tree.bias(seen, own.window, own.chunk)
+        mixed = attend(
+            q, k, v, q_positions=seen + np.arange(len(q)), scale=own.attention_scale,
+            sinks=layer.array("attn_sinks.weight"), bias=np.broadcast_to(hidden, (own.heads, *hidden.shape)),
+            threads=threads,
+        )  # fmt: skip
+    elif forward.branches is None:
         mixed = within(q, k, v, forward.positions, forward.texts)
     else:
         mixed = forward.branches.attend(within, q, k, v)
@@ -75,6 +83,11 @@ def serves_branches(network: Network) -> bool:
         and all("attn_output.weight" in layer and not any(map(layer.__contains__, others)) for layer in network.layers)
         and all(own.kv_source_layer is None for own in network.hyper.layers)
     )
+
+
+def serves_trees(network: Network) -> bool:
+    """Whether, besides, what a token sees is all that its place decides: scores are neither capped nor sloped."""
+    return serves_branches(network) and not network.hyper.attention_softcap and not network.hyper.alibi
 
 
 def _with_shared_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:

@@ -91,6 +91,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--stop": ("",), "--grammar": ("", "absent", "MODEL", "TEXT"), "--json-schema": ("", "absent", "MODEL", "TEXT"),
     "--system": ("\udcff",), "--messages": ("", "absent", "MODEL", "TEXT"),
     "--pooling": ("", "men", "max", "rank"), "--normalize": ("-2", "x", "1.5", ""),
+    "--draft": ("", "absent.gguf", "MODEL", "TEXT"), "--draft-max": COUNTS, "--draft-tree": COUNTS,
+    "--draft-min-p": ("-0.1", "1.1", "x", "nan", ""),
     "--plot": ("", "x.pdf", ".", "absent/x.svg"),
 }  # fmt: skip
 OF_ONE = {("generate", "--top-k"): ("x", "1.5", "")}  # where 0 and less mean all of them
@@ -98,6 +100,8 @@ NEEDED_BESIDE = {"--system": ["--chat"], "--include-weights": ["--imatrix", "MAT
                  "--exclude-weights": ["--imatrix", "MATRIX"],
                  "--sort": ["--errors"], "--logprobs": ["--json"], "--top-k": ["--save-base", "base.gguf"],
                  "--gptq-chunks": ["--gptq", "TEXT"], "--gptq-memory": ["--gptq", "TEXT"],
+                 "--draft-max": ["--draft-lookup"], "--draft-tree": ["--draft-mtp"],
+                 "--draft-min-p": ["--draft-mtp"],
                  "--rate": ["--plan"], "--prices": ["--plan"], "--least-rows": ["--merge", "filled.gguf"]}  # fmt: skip
 # Flags. What they do not go with stands in gguftools.console.usage, whose every entry is tried below.
 FLAGS = {
@@ -110,6 +114,7 @@ FLAGS = {
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
     "--truncate",
+    "--draft-lookup", "--draft-mtp", "--draft-typical",
 }  # fmt: skip
 
 
@@ -194,10 +199,10 @@ def with_value(command: str, name: str) -> list[str]:
     if option.is_flag:
         return [flag(name)]
     counts = ("check_logits", "split_max_tensors", "threads", "workers", "top_k", "worst", "least_rows", "gptq_chunks",
-              "seed", "logprobs")  # fmt: skip
+              "seed", "logprobs", "draft_max", "draft_tree")  # fmt: skip
     sizes = ("split_max_size", "target_size", "gptq_memory", "rate")
     return [flag(name), "3" if name in counts else "2M" if name in sizes else
-            "4.5" if name in ("target_bpw", "frontier") else "TEXT"]  # fmt: skip
+            "4.5" if name in ("target_bpw", "frontier") else "0.5" if name == "draft_min_p" else "TEXT"]  # fmt: skip
 
 
 def test_every_contradiction_is_of_options_that_there_are():

@@ -9,6 +9,7 @@ EXAMPLES = (
     'gguftools generate model.gguf -p "It is a truth" -n 64',
     'gguftools generate model.gguf --chat -p "Why is the sky blue?" --temp 0',
     "gguftools generate model.gguf --prompts prompts.txt -n 32 --seed 1 --json",
+    "gguftools generate model.gguf -p - --draft small.gguf --draft-max 4",
 )
 
 
@@ -55,18 +56,34 @@ def generate(
     ] = None,
     cache_type: Annotated[str, "What keys and values are kept as: f32, f16 or q8_0."] = "f32",
     special: Annotated[bool, "Control tokens, too: written as they are called."] = False,
+    draft: Annotated[
+        Path | None, Option(metavar="FILE", help="A smaller model of its vocabulary, which drafts what it only checks.")
+    ] = None,
+    draft_lookup: Annotated[bool, "Draft what followed when the latest words stood in the text before."] = False,
+    draft_mtp: Annotated[bool, "Draft by the model's own layer that predicts a token further."] = False,
+    draft_max: Annotated[
+        int | None, Option(min=1, metavar="N", help="Tokens drafted at once; 3, or 16 of --draft-lookup.")
+    ] = None,
+    draft_min_p: Annotated[
+        float | None, Option(min=0, max=1, help="Draft on while the likeliest token is at least this likely; 0.")
+    ] = None,
+    draft_tree: Annotated[
+        int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft; 1.")
+    ] = None,
+    draft_typical: Annotated[bool, "Accept what is likely enough: faster, but other texts than the model's."] = False,
     threads: int | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip
     from runtime.kv_cache import as_cache_type
     from runtime.sampling.parameters import Sampling, advised
+    from runtime.speculation.parameters import Drafting
 
     from ..console.arguments import read_text_file
     from ..console.streaming import prompt_progress, stream
     from ..console.ui import note_slow_products
     from ..console.ui import usage as wrong_call
     from ..metadata.prompts import prompts_of
-    from ..model import opened_gguf
+    from ..model import Model, opened_gguf
     if (prompt is None) == (prompts is None):
         wrong_call("give one of --prompt and --prompts", "the text to go on with, or a file of several")
     source = opened_gguf(model)
@@ -80,10 +97,14 @@ def generate(
     rules = None if grammar is None else read_text_file(grammar)
     schema = None if json_schema is None else read_text_file(json_schema)
     texts = prompts_of(prompt, prompts, chat, system)
+    by: str | Model | None = "lookup" if draft_lookup else "mtp" if draft_mtp else None
+    by = by if draft is None else opened_gguf(draft)
+    drafting = None if by is None else Drafting(draft_max, draft_min_p or 0.0, draft_tree or 1, draft_typical)
     note_slow_products(threads)
     with prompt_progress() as progress:
         made = (source.generate_samples(
             each, sampling, samples=samples, n=n, stop=stop or (), grammar=rules, json_schema=schema, context=ctx,
-            special=special, cache_type=as_cache_type(cache_type), threads=threads, progress=progress,
+            special=special, cache_type=as_cache_type(cache_type), threads=threads, progress=progress, draft=by,
+            drafting=drafting,
         ) for each in texts)  # fmt: skip
         stream((text for of_prompt in made for text in of_prompt), model, samples * len(texts), json)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def _described(generation: "Generation", model: Path, broken: bool) -> dict[str,
         "stopped_by": generation.stopped_by,
         "prefill_seconds": generation.prefill_seconds, "decode_seconds": generation.decode_seconds,
         "prefill_tokens_per_second": generation.prefill_speed, "decode_tokens_per_second": generation.decode_speed,
-        "cache_bytes": generation.cache_bytes,
+        "cache_bytes": generation.cache_bytes, **(asdict(generation.speculated) if generation.speculated else {}),
     }  # fmt: skip
     if generation.sampler.sampling.logprobs is not None:
         described["logprobs"] = [each.as_dict() for each in generation.logprobs]
@@ -84,6 +85,8 @@ def _speeds(generation: "Generation") -> str:
     speed = f"{generation.prefill_speed:.1f}/s" if generation.prefill_seconds else "read before"
     read = f"prompt {generation.prompt_tokens} tokens, {speed}"
     written = f"text {len(generation.tokens)} tokens, {generation.decode_speed:.1f}/s"
+    if counts := generation.speculated:
+        written += f", {counts.accepted} of {counts.drafted} drafted stood, {counts.tokens_per_cycle:.2f} a pass"
     return f"{read}; {written}; ended by {ENDINGS[generation.stop_reason or 'stopped']}"
 
 

@@ -54,7 +54,10 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--temp": "--temperature", "--predict": "--n-predict", "--samplers": "--sampling-seq --sampler-seq",
         "--grammar": "--grammar-file", "--json-schema": "--json-schema-file -jf", "--special": "-sp", "--seed": "-s",
         "--cache-type": "--cache-type-k --cache-type-v -ctk -ctv", "--logprobs": "--n-probs",
-        "--prompts": "-f --file", DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
+        "--prompts": "-f --file", "--draft": "-md --model-draft --spec-draft-model",
+        "--draft-max": "--draft-n --draft-n-max --spec-draft-n-max",
+        "--draft-min-p": "--draft-p-min --spec-draft-p-min",
+        DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
     }),
     "tokenize": _by_old({"--special": "--parse-special", DROPPED: "--ids --stdin"}),
     "embed": _by_old({"--normalize": "--embd-normalize --embd-norm", "--prompts": "-f --file",
@@ -167,7 +170,12 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "texts are given here or there")],
     "imatrix": [("workers", "scheduler", "the work is done here or there")],
-    "generate": [("grammar", "json_schema", "a text follows one of them")],
+    "generate": [
+        ("grammar", "json_schema", "a text follows one of them"),
+        ("draft", "draft_lookup draft_mtp", "there is one draft"),
+        ("draft_lookup", "draft_mtp", "there is one draft"),
+        ("draft_lookup", "draft_tree draft_min_p", "what stands in the text has no probability"),
+    ],
     "graft": [
         ("file", "imatrix", "experts are scored by one or the other"),
         ("dry_run", "measure", "there is no output to measure"),
@@ -209,7 +217,11 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "diff": {"sort": "errors", "full": "identify"},
     "divergence": {"top_k": "save_base", "with_output": "save_base"},
     "embed": {"overwrite": "output"},
-    "generate": {"system": "chat", "logprobs": "json"},
+    "generate": {
+        "system": "chat", "logprobs": "json", "draft_max": "draft draft_lookup draft_mtp",
+        "draft_min_p": "draft draft_mtp", "draft_tree": "draft draft_mtp",
+        "draft_typical": "draft draft_lookup draft_mtp",
+    },
     "graft": {
         "file": "drop_experts", "imatrix": "drop_experts", "merge_experts": "drop_experts",
         "allow_requantize": "merge_experts",

@@ -1,27 +1,15 @@
-"""Whether a small model can draft for a large one in speculative decoding: what counts is that ids mean the same text.
+"""Whether a small model can draft for a large one in speculative decoding, by their vocabularies."""
 
-The rules are those of llama.cpp: one kind of vocabulary, the same tokens put around a text, lengths at most 128 apart,
-and the same text for every id from 5 on (the first few are special tokens that tuned models rename).
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from archs.metadata import Metadata
 from quants.arguments import PathLike
-from quants.errors import VocabularyError
-from runtime.tokenizer import Tokenizer
 
-from ..metadata.checks import check_types
-from ..metadata.text import plain
+from ..metadata.vocabularies import compare_vocabularies, vocabulary_texts
 from ..model import Model, opened
 from ..writing.report import Report
 
-FIRST_COMPARED = 5
-MAX_LENGTH_DIFFERENCE = 128
-MODEL, TOKENS, PRE = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.pre"
 ROLES = ("bos", "eos", "eot", "unk", "pad")
 
 
@@ -53,60 +41,19 @@ class DraftingReport(Report):
 
 def can_draft(target: PathLike | Model, draft: PathLike | Model) -> DraftingReport:
     """Compare the vocabularies of two models. Raises FileError, VocabularyError where one has none."""
-    models = opened(target), opened(draft)
-    texts_a, texts_b = map(_texts, models)
-    a, b = (model.metadata for model in models)
-    obstacles: list[str] = []
-    notes: list[str] = []
-    if a[MODEL] != b[MODEL]:
-        obstacles.append(f"the vocabularies are of different kinds: {a[MODEL]!r} and {b[MODEL]!r}")
-    if abs(len(texts_a) - len(texts_b)) > MAX_LENGTH_DIFFERENCE:
-        obstacles.append(f"{len(texts_a):,} and {len(texts_b):,} tokens: more than {MAX_LENGTH_DIFFERENCE} apart")
-    count = min(len(texts_a), len(texts_b))
-    wrong = [i for i in range(count) if texts_a[i] != texts_b[i]]
-    compared = [i for i in wrong if i >= FIRST_COMPARED]
-    if compared:
-        i = compared[0]
-        obstacles.append(f"{len(compared):,} tokens differ; the first is {i}: {texts_a[i]!r} and {texts_b[i]!r}")
-        if len(compared) <= MAX_LENGTH_DIFFERENCE and compared[0] > count - 2 * MAX_LENGTH_DIFFERENCE:
-            notes.append("only tokens at the end differ: they may be unused in one of the models")
-    notes += [f"token {i} is {texts_a[i]!r} and {texts_b[i]!r} (not compared)" for i in wrong if i < FIRST_COMPARED]
-    conflicts = list(_special_token_conflicts(*(model.tokenizer for model in models)))
-    edits = [] if obstacles else [edit for _, edit in conflicts]
-    obstacles += [obstacle for obstacle, _ in conflicts]
-    if a.get(PRE) != b.get(PRE):
-        pair = f"{a.get(PRE)!r} and {b.get(PRE)!r}"
-        notes.append(f"the pre-tokenizers differ ({pair}): the draft was trained on other cuts of text")
-    ids = {role: (_id(a, role), _id(b, role)) for role in ROLES}
+    pair = opened(target), opened(draft)
+    for model in pair:
+        vocabulary_texts(model.path, model.metadata)  # a file without any is told so first
+    found = compare_vocabularies(
+        (pair[0].path, pair[1].path), (pair[0].metadata, pair[1].metadata), (pair[0].tokenizer, pair[1].tokenizer)
+    )
+    ids = {role: (_id(pair[0].metadata, role), _id(pair[1].metadata, role)) for role in ROLES}
     return DraftingReport(
-        models[0].path, models[1].path, (len(texts_a), len(texts_b)), compared[0] if compared else count, len(wrong),
-        {role: pair for role, pair in ids.items() if pair != (None, None)},
-        tuple(obstacles), tuple(edits), tuple(notes),
+        pair[0].path, pair[1].path, found.tokens, found.same_until, found.differing,
+        {role: both for role, both in ids.items() if both != (None, None)}, found.obstacles, found.edits, found.notes,
     )  # fmt: skip
-
-
-def _texts(model: Model) -> list[Any]:
-    check_types(model.metadata, "tokenizer.")
-    if MODEL not in model.metadata or TOKENS not in model.metadata:
-        raise VocabularyError(f"{model.path} has no vocabulary: {MODEL} or {TOKENS} is missing")
-    texts: list[Any] = plain(model.metadata.value(TOKENS))
-    return texts
 
 
 def _id(metadata: Metadata, role: str) -> int | None:
     number = metadata.get(f"tokenizer.ggml.{role}_token_id")
     return None if number is None else int(number)
-
-
-def _special_token_conflicts(target: Tokenizer, draft: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Obstacles and their edits: whether tokens are put around a text, and, if so, which they are."""
-    for role in ("bos", "eos"):
-        adds, draft_adds = (bool(getattr(each, f"add_{role}")) for each in (target, draft))
-        number, draft_number = getattr(target, role), getattr(draft, role)
-        if adds != draft_adds:
-            does = {True: "adds", False: "does not add"}
-            obstacle = f"the target {does[adds]} {role.upper()} to a text, the draft {does[draft_adds]} one"
-            yield obstacle, f"tokenizer.ggml.add_{role}_token={str(adds).lower()}"
-        if adds and number != draft_number:
-            obstacle = f"{role.upper()} is token {number} in the target, {draft_number} in the draft"
-            yield obstacle, f"tokenizer.ggml.{role}_token_id={number}"

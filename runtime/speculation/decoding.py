@@ -1,0 +1,147 @@
+"""The loop: a draft is made, the model runs all of it in one pass, and what stands goes on the text.
+
+One pass gives the distribution behind every drafted token. So a cycle writes one token more than stand: where the first
+one falls, its distribution gives another instead; where none falls, there is one for the token after them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from quants.errors import OptionError
+
+from ..arrays import Floats
+from ..kv_cache import KVCache
+from ..model import Model
+from ..sampling.sampler import Sampler, State
+from .acceptance import Rule, verify, verify_typically
+from .drafts import Drafter, Drawing, LookupDrafter, ModelDrafter, NextTokenDrafter
+from .parameters import MOST_BY_LOOKUP, MOST_BY_MODEL, Drafting
+from .trees import TEXT, DraftTree
+
+
+class Written(NamedTuple):
+    """A token, the sampler's state after it, and the logits that it was drawn from, (vocabulary,)."""
+
+    token: int
+    state: State
+    logits: Floats
+
+
+@dataclass
+class Counts:
+    """What became of drafts. cycles: passes of the model, those without a draft among them. drafted, accepted: tokens;
+    for each place of a draft, whether it was there in a cycle, and whether a token stood there.
+    """
+
+    cycles: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_per_position: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    @property
+    def tokens_per_cycle(self) -> float:
+        """Tokens that a pass of the model gives."""
+        return (self.accepted + self.cycles) / self.cycles if self.cycles else 0.0
+
+    def add(self, draft: DraftTree, accepted: int) -> None:
+        """Count a cycle."""
+        depth = max(draft.depths, default=-1) + 1
+        self.cycles, self.drafted, self.accepted = self.cycles + 1, self.drafted + len(draft), self.accepted + accepted
+        for counts, count in ((self.drafted_per_position, depth), (self.accepted_per_position, accepted)):
+            counts += [0] * (depth - len(counts))
+            counts[:count] = [each + 1 for each in counts[:count]]
+
+
+class Speculation:
+    """Decodes with drafts. counts: what became of them."""
+
+    def __init__(
+        self, model: Model, sampler: Sampler, drafter: Drafter, most: int, vocabulary: int, rule: Rule = verify
+    ) -> None:
+        """most: tokens drafted for a cycle, in depth. vocabulary: how many of the model's logits are of tokens."""
+        self.model, self.sampler, self.drafter, self.most, self.rule = model, sampler, drafter, most, rule
+        self.vocabulary = vocabulary
+        self.counts = Counts()
+
+    def cycle(self, text: Sequence[int], cache: KVCache, most: int) -> list[Written]:
+        """At least one token and at most `most` that go on with a text.
+
+        text: prompt and text, all in the cache but the last token. The cache then lacks the last of these tokens.
+        Raises ModelError as `Model.forward` does.
+        """
+        before = cache.length
+        room = self.model.draftable(before, min(self.most, most - 1))
+        draft = self.drafter.propose(text, room, self.sampler.state) if room > 0 else DraftTree()
+        logits, states = self._run(text[-1], draft, cache)
+        found, path = self._walk(draft, logits)
+        if draft.is_chain:
+            cache.truncate(before + 1 + len(path))
+        else:
+            cache.keep_rows(before + 1, np.array(path, np.int64))
+        if states is not None:
+            self.drafter.follow(states[[0, *(place + 1 for place in path)]])
+        self.counts.add(draft, len(path))
+        return found
+
+    def _run(self, last: int, draft: DraftTree, cache: KVCache) -> tuple[Floats, Floats | None]:
+        """Logits behind the text's last token and each drafted one; what the model made of them, if wanted."""
+        tokens = [last, *draft.tokens]
+        if draft.is_chain and not self.drafter.reads_states:
+            return self.model.forward(tokens, cache), None
+        parents = None if draft.is_chain else (TEXT, *(parent + 1 for parent in draft.parents))
+        run = self.model.lazy_forward(tokens, cache, parents)
+        return run.float32(), run.x
+
+    def _walk(self, draft: DraftTree, logits: Floats) -> tuple[list[Written], list[int]]:
+        """What is written, and which drafted tokens stand."""
+        found: list[Written] = []
+        path: list[int] = []
+        state, at = self.sampler.state, TEXT
+        while True:
+            row = logits[at + 1, : self.vocabulary]
+            p = self.sampler.probabilities(row, state)
+            children = draft.children(at)
+            verdict = self.rule(p, [draft.candidates[child] for child in children], self.sampler.random.random)
+            state = self.sampler.after(state, verdict.token, p)
+            found.append(Written(verdict.token, state, row))
+            if verdict.candidate is None or self.sampler.ends(verdict.token):
+                return found, path
+            at = children[verdict.candidate]
+            path.append(at)
+
+
+def speculation_of(
+    model: Model, sampler: Sampler, by: Model | Literal["lookup", "mtp"], vocabulary: int,
+    drafting: Drafting | None = None, context: int | None = None,
+) -> Speculation:  # fmt: skip
+    """Decoding with drafts.
+
+    by: a smaller model of the same vocabulary, "lookup" for what stands in the text, "mtp" for the model's own layer
+    that reads ahead. vocabulary: how many of the model's logits are of tokens. context: tokens that the smaller model
+    can look back at.
+
+    Raises OptionError for what can't draft, for the model itself, and for candidates beside each other where a model
+    can't check them; ModelError for a model without a layer that reads ahead.
+    """
+    drafting = drafting or Drafting()
+    if by is model:
+        raise OptionError("the draft is the model itself", "a smaller one is needed, or this one in a smaller format")
+    if drafting.children > 1 and by == "lookup":
+        raise OptionError("what is looked up in the text is one draft", "leave --draft-tree out")
+    if drafting.children > 1 and not model.trees:
+        raise OptionError(f"a model of {model.architecture.name} checks one draft at a time", "leave --draft-tree out")
+    if model.encoder_decoder is not None and by != "lookup":
+        raise OptionError(f"{model.architecture.name} has an encoder: its text is drafted by --draft-lookup alone")
+    drawing = Drawing(sampler, drafting, vocabulary)
+    drafter: Drafter
+    if by == "lookup":
+        drafter = LookupDrafter()
+    else:
+        drafter = NextTokenDrafter(model, drawing) if by == "mtp" else ModelDrafter(by, drawing, context)
+    most = drafting.most or (MOST_BY_LOOKUP if by == "lookup" else MOST_BY_MODEL)
+    rule = verify_typically if drafting.typical else verify
+    return Speculation(model, sampler, drafter, most, vocabulary, rule)

@@ -1,0 +1,206 @@
+"""Where drafts come from: a smaller model, what stands in the text already, or the model's own layer that reads ahead.
+
+A drafter is asked with the whole text each time and finds out itself what became of its last draft.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from quants.errors import ModelError, OptionError
+
+from ..arrays import Floats
+from ..model import Model
+from ..prefill import chunk_size
+from ..sampling.sampler import Distribution, Sampler, State
+from .acceptance import Candidate, drawn
+from .parameters import MOST_BY_MODEL, Drafting
+from .trees import DraftTree, chain, comb
+
+LONGEST, SHORTEST = 4, 2  # tokens that have to stand elsewhere, too
+FARTHEST = 32  # as far back the same tokens are counted
+
+
+class Drafter(Protocol):
+    """Says how a text may go on.
+
+    reads_states: whether `follow` is to be called with what the model makes of each token.
+    """
+
+    reads_states: bool
+
+    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+        """At most so many tokens in depth that may follow; none is a draft, too.
+
+        text: token ids of prompt and text. state: what the model's sampler remembers of it.
+        """
+
+    def follow(self, states: Floats) -> None:
+        """Be told what the model made of the tokens that came into its cache since, (tokens, width): that is all of the
+        text but its last one.
+        """
+
+
+class LookupDrafter:
+    """What followed when the latest tokens stood in the text before: nothing is computed.
+
+    The latest place counts where the last four tokens stand, else three, else two. Twice as many tokens are drafted as
+    are the same before it: a phrase by chance is short, a copy is not.
+
+    Source: the idea of prompt lookup (github.com/apoorvumang/prompt-lookup-decoding).
+    """
+
+    reads_states = False
+
+    def __init__(self) -> None:
+        self._after: dict[tuple[int, ...], int] = {}  # tokens → where the one after them stands
+        self._indexed = SHORTEST
+
+    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+        for end in range(self._indexed, len(text)):
+            for size in range(SHORTEST, min(LONGEST, end) + 1):
+                self._after[tuple(text[end - size : end])] = end
+        self._indexed = max(self._indexed, len(text))
+        for size in range(min(LONGEST, len(text)), SHORTEST - 1, -1):
+            place = self._after.get(tuple(text[-size:]))
+            if place is not None:
+                return chain(map(Candidate, self._copied(text, place, most)))
+        return DraftTree()
+
+    def follow(self, states: Floats) -> None:
+        """Nothing is to be known."""
+
+    def _copied(self, text: Sequence[int], place: int, most: int) -> list[int]:
+        """Tokens from a place on; where it comes to the text's end, those that were just copied."""
+        same = 1
+        while same < min(FARTHEST, place) and text[place - 1 - same] == text[-1 - same]:
+            same += 1
+        apart = len(text) - place
+        return [text[place + i % apart] for i in range(min(most, 2 * same))]
+
+
+class Drawing:
+    """Draws candidates as the model's sampler would; random numbers are its own."""
+
+    def __init__(self, sampler: Sampler, drafting: Drafting, vocabulary: int) -> None:
+        """sampler: the model's. vocabulary: how many ids of the model are tokens."""
+        self.sampler = sampler.fork()
+        self.sampler.grammar = None  # the model's refuses what it must
+        self.drafting, self.vocabulary, self.most = drafting, vocabulary, drafting.most or MOST_BY_MODEL
+
+    def candidates(self, logits: Floats, state: State) -> list[Candidate]:
+        """For one place: logits (vocabulary of the draft,); none where it is not sure enough.
+
+        Whether it is sure must not depend on what is drawn, or the candidate's distribution would not be known.
+        """
+        logits = logits[: self.vocabulary]
+        if len(logits) < self.vocabulary:
+            logits = np.pad(logits, (0, self.vocabulary - len(logits)), constant_values=-np.inf)
+        highest = logits.max()
+        if self.drafting.min_p > 0 and 1 / np.exp(logits - highest, dtype=np.float64).sum() < self.drafting.min_p:
+            return []
+        if self.sampler.sampling.temperature <= 0 and self.drafting.children > 1:
+            likeliest = np.argsort(-logits, kind="stable")[: self.drafting.children]
+            return [Candidate(int(token)) for token in likeliest]
+        q = self.sampler.probabilities(logits, state)
+        found: list[Candidate] = []
+        while True:
+            found.append(Candidate(drawn(q, self.sampler.random.random()), q))
+            left = q.ids != found[-1].token
+            if len(found) == self.drafting.children or not left.any():
+                return found
+            q = Distribution(q.ids[left], q.p[left] / q.p[left].sum())
+
+    def after(self, state: State, candidate: Candidate) -> State:
+        """The state after the first of a place's candidates."""
+        return self.sampler.after(state, candidate.token, candidate.q)
+
+
+class ModelDrafter:
+    """A smaller model of the same vocabulary, with a cache of its own."""
+
+    reads_states = False
+
+    def __init__(self, model: Model, drawing: Drawing, context: int | None = None) -> None:
+        """context: tokens that the draft can look back at. Raises OptionError for what does not go on with texts."""
+        if model.encoder_decoder is not None or not model.architecture.block.causal:
+            raise OptionError(f"a model of {model.architecture.name} can't draft: it does not go on with texts")
+        self.model, self.drawing, self.context = model, drawing, context
+        self.cache = model.new_cache()
+        self.cache.memory = drawing.most
+        self._seen: list[int] = []  # tokens in the cache
+        self._known = 0  # of which so many were the text's, and not drafted
+
+    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+        most = most if self.context is None else min(most, self.context - len(text))
+        if most < 1:
+            return DraftTree()
+        same = self._known
+        while same < min(len(self._seen), len(text) - 1) and self._seen[same] == text[same]:
+            same += 1
+        self.cache.truncate(same)
+        del self._seen[same:]
+        logits, self._known = self._run(text[same:]), len(text)
+        places: list[list[Candidate]] = []
+        while found := self.drawing.candidates(logits, state):
+            places.append(found)
+            if len(places) == most:
+                break
+            state = self.drawing.after(state, found[0])
+            logits = self._run([found[0].token])
+        return comb(places)
+
+    def follow(self, states: Floats) -> None:
+        """Nothing is to be known."""
+
+    def _run(self, tokens: Sequence[int]) -> Floats:
+        """Logits (vocabulary,) behind the last of further tokens."""
+        ids = [token if token < self.model.vocabulary_size else 0 for token in tokens]  # 0: unknown to the draft
+        size = chunk_size(self.model, len(ids))
+        try:
+            for start in range(0, len(ids), size):
+                piece = ids[start : start + size]
+                logits = self.model.forward(piece, self.cache, len(piece) - 1)
+        except ModelError as error:
+            raise ModelError(f"the draft can't be run: {error}", error.hint) from error
+        self._seen += tokens
+        last: Floats = logits[-1]
+        return last
+
+
+class NextTokenDrafter:
+    """The model's own layer that predicts a token further, fed with what it made itself for those after that."""
+
+    reads_states = True
+
+    def __init__(self, model: Model, drawing: Drawing) -> None:
+        """Raises ModelError for a model without such a layer, or with one that can't run."""
+        model.next_tokens  # noqa: B018
+        self.model, self.drawing = model, drawing
+        self.cache = model.new_cache()
+        self.cache.memory = drawing.most
+        self._states: list[Floats] = []  # of tokens that the layer has not run
+        self._known = 0  # tokens that it has run, and that were not drafted
+
+    def propose(self, text: Sequence[int], most: int, state: State) -> DraftTree:
+        self.cache.truncate(self._known)
+        states = np.concatenate(self._states)
+        following = text[len(text) - len(states) :]
+        self._states, self._known = [], self._known + len(states)
+        places: list[list[Candidate]] = []
+        while True:
+            ahead = self.model.read_ahead(states, following, self.cache)
+            found = self.drawing.candidates(replace(ahead, x=ahead.x[-1:]).float32()[0], state)
+            if not found:
+                break
+            places.append(found)
+            if len(places) >= most:
+                break
+            state = self.drawing.after(state, found[0])
+            states, following = ahead.x[-1:], [found[0].token]
+        return comb(places)
+
+    def follow(self, states: Floats) -> None:
+        self._states.append(states)

@@ -1,0 +1,32 @@
+"""How much is drafted, and how it is checked."""
+
+from dataclasses import dataclass
+
+from quants.errors import OptionError
+from quants.spelling import quote
+
+MOST_BY_MODEL, MOST_BY_LOOKUP = 3, 16
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """most: tokens drafted for a cycle, in depth; None for 3, or 16 where they are looked up in the text. min_p: a
+    draft ends where the likeliest token is less likely than this, before any sampler. children: candidates for each
+    place. typical: accept what is likely enough (Medusa's rule), which changes what is written.
+
+    Raises OptionError for what these cannot be.
+    """
+
+    most: int | None = None
+    min_p: float = 0.0
+    children: int = 1
+    typical: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("most", self.most), ("children", self.children)):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not whole and not (name == "most" and value is None):
+                raise OptionError(f"{name} is {quote(value)}: a whole number, 1 or more, is needed")
+        number = isinstance(self.min_p, (int, float)) and not isinstance(self.min_p, bool)
+        if not number or not 0 <= self.min_p <= 1:
+            raise OptionError(f"min_p is {quote(self.min_p)}: a number from 0 to 1 is needed")
