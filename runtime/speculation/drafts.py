@@ -137,8 +137,10 @@ class ModelDrafter:
         most = most if self.context is None else min(most, self.context - len(text))
         if most < 1:
             return DraftTree()
-        same = self._known
-        while same < min(len(self._seen), len(text) - 1) and self._seen[same] == text[same]:
+        most_alike = min(len(self._seen), len(text) - 1)
+        same = min(self._known, most_alike)
+        same = same if self._seen[:same] == list(text[:same]) else 0
+        while same < most_alike and self._seen[same] == text[same]:
             same += 1
         self.cache.truncate(same)
         del self._seen[same:]

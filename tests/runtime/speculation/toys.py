@@ -1,0 +1,154 @@
+"""Tiny models of a few tokens, and the distribution of the texts that they write."""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quants import from_array
+from runtime.arrays import Ids
+from runtime.kv_cache import KVCache
+from runtime.model import Model
+from runtime.sampling.parameters import Sampling
+from runtime.sampling.sampler import Sampler
+from runtime.speculation.decoding import Speculation
+
+WORDS, WIDTH, INNER = 6, 32, 48
+KEYS = {
+    "embedding_length": WIDTH, "block_count": 1, "attention.head_count": 2, "attention.head_count_kv": 1,
+    "attention.layer_norm_rms_epsilon": 1e-5, "context_length": 64,
+}  # fmt: skip
+SHAPES = {
+    "token_embd": (WORDS, WIDTH), "output": (WORDS, WIDTH), "blk.0.attn_q": (WIDTH, WIDTH), "blk.0.attn_k": (16, WIDTH),
+    "blk.0.attn_v": (16, WIDTH), "blk.0.attn_output": (WIDTH, WIDTH), "blk.0.ffn_gate": (INNER, WIDTH),
+    "blk.0.ffn_up": (INNER, WIDTH), "blk.0.ffn_down": (WIDTH, INNER),
+}  # fmt: skip
+PROMPT = (1, 4, 2, 1, 4)
+
+
+def toy(seed: int, noise: float = 0.0, words: int = WORDS, kind: type[Model] = Model) -> Model:
+    """A model that says a few words. noise: how far it is from the one without, 1 for all that it holds."""
+    drawn, other = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    tensors = {}
+    for name, shape in SHAPES.items():
+        values = drawn.standard_normal(shape) + noise * other.standard_normal(shape)
+        scale = 2.0 if name in ("token_embd", "output") else 1.5
+        values = (values * scale / np.sqrt(shape[1])).astype(np.float32)
+        tensors[f"{name}.weight"] = from_array(f"{name}.weight", values[:words] if shape[0] == WORDS else values)
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        tensors[f"{name}.weight"] = from_array(f"{name}.weight", np.ones(WIDTH, np.float32))
+    keys = {f"llama.{key}": value for key, value in KEYS.items()}
+    return kind({"general.architecture": "llama", **keys}, tensors, threads=1)
+
+
+def texts_of(model: Model, sampling: Sampling, length: int, words: int = WORDS) -> np.ndarray:
+    """The probability of each text of so many tokens behind the prompt, by plain sampling: (words,) * length."""
+    p = np.zeros((words,) * length)
+    for text in product(range(words), repeat=length):
+        sampler, odds = primed(sampling), 1.0
+        for place, token in enumerate(text):
+            logits = known(model, (*PROMPT, *text[:place]))
+            distribution = sampler.probabilities(logits)
+            odds *= distribution.of(token)
+            if odds == 0:
+                break
+            sampler.accept(token, distribution)
+        p[text] = odds
+    return p
+
+
+KNOWN: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+
+
+def known(model: Model, text: tuple[int, ...]) -> np.ndarray:
+    """Logits (words,) behind a text."""
+    found = KNOWN.get((id(model), text))
+    if found is None:
+        found = KNOWN[id(model), text] = model.forward(text, first=len(text) - 1)[-1]
+    return found
+
+
+class Text(KVCache):
+    """In place of keys and values: the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.seen)
+
+    def truncate(self, length: int) -> None:
+        del self.seen[length:]
+
+    def keep_rows(self, length: int, rows: Ids) -> None:
+        self.seen[length:] = [self.seen[length + row] for row in rows]
+
+
+class Rows(NamedTuple):
+    """In place of logits that are not computed yet."""
+
+    array: np.ndarray
+    x: np.ndarray
+
+    def float32(self) -> np.ndarray:
+        return self.array
+
+
+class Remembering(Model):
+    """Computes the logits behind a text once: for very many draws."""
+
+    def new_cache(self, *arguments: Any) -> Text:
+        return Text()
+
+    def forward(self, tokens: Any, cache: Any = None, first: int = 0) -> np.ndarray:
+        if cache is None:
+            return super().forward(tokens, None, first)
+        return self.lazy_forward(tokens, cache).array[first:]
+
+    def lazy_forward(self, tokens: Any, cache: Any = None, parents: Any = None) -> Any:
+        rows, paths = [], []
+        for place, token in enumerate(tokens):
+            parent = place - 1 if parents is None else parents[place]
+            paths.append([*(paths[parent] if parent >= 0 else ()), int(token)])
+            rows.append(known(self, (*cache.seen, *paths[-1])))
+        cache.seen += [int(token) for token in tokens]
+        return Rows(np.array(rows), np.zeros((len(rows), 1), np.float32))
+
+
+def primed(sampling: Sampling) -> Sampler:
+    sampler = Sampler(sampling)
+    sampler.prime(PROMPT)
+    return sampler
+
+
+def write(speculation: Speculation, cache: KVCache, length: int, more: int = 3) -> tuple[int, ...]:
+    """A text of so many tokens behind the prompt, which is in the cache but for its last token."""
+    text: list[int] = list(PROMPT)
+    while len(text) < len(PROMPT) + length:
+        for token, state, _ in speculation.cycle(text, cache, more + 1):
+            text.append(token)
+            speculation.sampler.state = state
+    return tuple(text[len(PROMPT) : len(PROMPT) + length])
+
+
+def read(model: Model, tokens: Sequence[int], memory: int) -> KVCache:
+    cache = model.new_cache()
+    cache.memory = memory
+    model.forward(tokens, cache)
+    return cache
+
+
+def too_unlikely(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Pearson's statistic in standard deviations above what chance gives; rare texts are counted together."""
+    counts, expected = counts.reshape(-1), expected.reshape(-1)
+    assert counts[expected == 0].sum() == 0
+    rare = expected < 8
+    pairs = [*zip(counts[~rare], expected[~rare], strict=True)]
+    if expected[rare].sum() > 0:
+        pairs.append((counts[rare].sum(), expected[rare].sum()))
+    statistic = sum((count - wanted) ** 2 / wanted for count, wanted in pairs)
+    freedom = len(pairs) - 1
+    return float((statistic - freedom) / np.sqrt(2 * freedom))
