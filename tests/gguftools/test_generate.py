@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import numpy as np
 import pytest
 
 import gguftools
+from gguftools.console.streaming import stream
+from gguftools.files.gguf.reader import open_gguf
 from quants.errors import ModelError, OptionError, VocabularyError
+from runtime.generation import Generation
 from runtime.kv_cache import CacheType
 from runtime.sampling.parameters import Sampling
 
@@ -193,6 +197,7 @@ def test_a_conversation_goes_through_the_template(path: Path):
     ("template", "said"),
     [
         ("{% for i in range(10**9) %}{% endfor %}", "chat template"),
+        ("{{ 'x' * 10**11 }}", "memory"),
         ("{{ raise_exception('no') }}", "no"),
         (None, "no chat"),
     ],
@@ -217,6 +222,68 @@ def test_what_was_said_before_logits_break_is_kept(model: gguftools.Model, monke
         list(generation)
     assert len(generation.tokens) == 3
     assert generation.text
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interruption_within_a_character(
+    model: gguftools.Model, as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """What is said before it is kept, half a character as U+FFFD; JSON is whole."""
+    pieces = [model.tokenizer.piece(token) for token in range(model.tokenizer.vocab_size)]
+    tokens = iter([pieces.index(each) for each in (b"a", b"\xe2", b"\x82")])
+    generation = model.generate("Anne", GREEDY, n=20)
+
+    def speaking(*arguments: Any) -> Any:
+        for token in tokens:
+            logits = np.zeros((1, len(pieces)), np.float32)
+            logits[0, token] = 9
+            return logits
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generation.model, "forward", speaking)
+    with pytest.raises(KeyboardInterrupt):
+        stream([generation], Path("model.gguf"), 1, as_json)
+    said = capsys.readouterr().out
+    if as_json:
+        found = json.loads(said)
+        assert (found["text"], found["stop_reason"], len(found["tokens"])) == ("a\ufffd", "interrupted", 3)
+    else:
+        assert said == "a\ufffd\n"
+
+
+def test_an_interruption_between_texts_keeps_those_that_are_done(
+    model: gguftools.Model, capsys: pytest.CaptureFixture[str]
+):
+    def texts() -> Iterator[Generation]:
+        yield model.generate("Anne", GREEDY, n=3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream(texts(), Path("model.gguf"), 2, True)
+    assert [len(each["tokens"]) for each in json.loads(capsys.readouterr().out)] == [3]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_damaged_weights_are_one_line(path: Path, tmp_path: Path, as_json: bool):
+    raw = np.fromfile(path, np.uint8)
+    at = open_gguf(path).parts[0].offsets["blk.2.ffn_up.weight"]
+    raw[at + 20 : at + 24].view(np.float32)[:] = np.nan
+    raw.tofile(tmp_path / "damaged.gguf")
+    done = typed("generate", tmp_path / "damaged.gguf", "-p", "Anne", "-n", "3", *["--json"] * as_json)
+    assert done.returncode == 1
+    assert "logits are not finite" in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
+    if as_json:
+        assert json.loads(done.stdout)["stop_reason"] == "interrupted"
+    else:
+        assert not done.stdout.strip()
+
+
+def test_a_prompt_without_room_is_one_line(path: Path):
+    done = typed("generate", path, "-p", "Anne Elliot", "--ctx", "4")
+    assert done.returncode == 1
+    assert "the context of 4 has no room for more" in done.stderr
+    assert not done.stdout
 
 
 def test_text_goes_to_stdout_and_speeds_to_stderr(path: Path):
@@ -253,12 +320,13 @@ def test_an_interruption_keeps_what_was_said(path: Path):
     assert (first + rest).decode().endswith("\n")
 
 
-def test_a_reader_that_leaves_is_no_error_to_tell(path: Path):
-    words = [sys.executable, "-m", "gguftools", "generate", str(path), "-p", "Anne", "--ignore-eos", "--ctx", "100000"]
+@pytest.mark.parametrize(("more", "read"), [(["--ignore-eos", "--ctx", "100000"], 10), (["-n", "2", "--json"], 0)])
+def test_a_reader_that_leaves_is_no_error_to_tell(path: Path, more: list[str], read: int):
+    words = [sys.executable, "-m", "gguftools", "generate", str(path), "-p", "Anne", *more]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        child.stdout.read(10)
+        child.stdout.read(read)
         child.stdout.close()
         said = child.stderr.read().decode()
     assert child.returncode == 1
