@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from archs.hyper import LayerHyper
 from quants import Tensor
+from quants.kernels.lanes import LANES
 
 from .arrays import Floats
 from .few_inputs import MOST_TOKENS, Vectors, aligned, product_fields, vectors, whole_blocks
@@ -167,13 +168,14 @@ class TokenSteps:
             cache.reserve(layer, tokens, (own.kv_heads, own.key_width), (own.kv_heads, own.value_width))
         if self.cache == (cache, cache.version):
             return
-        room = cache.room
-        if self.scratch.size < self.threads * room:
-            self.scratch, self.tables = np.empty(self.threads * room, np.float32), {}
+        room, heads = cache.room, max(own.heads for own in self.network.hyper.layers)
+        apart = room + LANES  # rows 2**n apart would share cache lines
+        if self.scratch.size < heads * apart:
+            self.scratch, self.tables = np.empty(heads * apart, np.float32), {}
         for row, layer in self.operations.attends:
             for at, array in zip((parts.ALL_KEYS, parts.ALL_VALUES), cache.arrays(layer), strict=True):
                 self.rows[row, at] = array.ctypes.data
-            self.rows[row, parts.SCRATCH], self.rows[row, parts.ROOM] = self.scratch.ctypes.data, room
+            self.rows[row, parts.SCRATCH], self.rows[row, parts.ROOM] = self.scratch.ctypes.data, apart
             self.rows[row, team.FUNCTION] = parts.ATTEND[cache.kind]()
         for row, own in self.operations.rotates:
             for at, table in zip((parts.COS, parts.SIN), self._angles(own, room), strict=True):

@@ -22,6 +22,7 @@ from .team import FIELDS, array_at, operation
 
 f32 = np.float32
 ZERO, ONE = f32(0), f32(1)
+TOGETHER = 64  # positions that all heads look at before the next ones, so that memory is read in its order
 
 STATE = 2  # address of int64: how many tokens there are, the position of the first
 X, X_WIDTH, OUT, OUT_WIDTH = 3, 4, 5, 6  # input and output: addresses, and the width of a token's row
@@ -33,7 +34,7 @@ COS, SIN, HALF = 16, 17, 18  # tables (positions, HALF)
 Y, Y_WIDTH, Z, Z_WIDTH = 19, 20, 21, 22  # keys and values of the tokens, or what a gate multiplies
 ALL_KEYS, ALL_VALUES, VALUE_WIDTH = 23, 24, 25  # of all positions: (positions, GROUPS, HEAD_WIDTH or VALUE_WIDTH)
 SCALE, CAP, WINDOW = 26, 27, 28  # float64s; how far a token sees, 0 for everywhere
-SCRATCH, ROOM = 29, 30  # float32 (threads, ROOM) for scores
+SCRATCH, ROOM = 29, 30  # float32 (heads, ROOM) for scores
 
 
 @inlined
@@ -189,10 +190,10 @@ def _score_numbers(q, at, cache, head, width):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _mix_numbers(weights, cache, head, apart, width, out, at, share):  # type: ignore[no-untyped-def]
-    """out[at:at + width] = share times the sum of weights[j] times row head + apart * j of a cache."""
+def _mix_numbers(weights, cache, head, apart, width, out, at):  # type: ignore[no-untyped-def]
+    """Add to out[at:at + width] the sum of weights[j] times row head + apart * j of a cache."""
     for i in range(0, width, LANES):
-        a, b = every(ZERO), every(ZERO)
+        a, b = load(out, at + i), every(ZERO)
         for j in range(0, weights.size - 1, 2):
             place = (head + apart * j) * width + i
             a = multiply_add(load_numbers(cache, place), every(weights[j]), a)
@@ -200,7 +201,7 @@ def _mix_numbers(weights, cache, head, apart, width, out, at, share):  # type: i
         if weights.size % 2:
             j = weights.size - 1
             a = multiply_add(load_numbers(cache, (head + apart * j) * width + i), every(weights[j]), a)
-        store(out, at + i, (a + b) * share)
+        store(out, at + i, a + b)
 
 
 @inlined
@@ -229,16 +230,16 @@ def _score_blocks(q, at, cache, head, width):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _mix_blocks(weights, cache, head, apart, width, out, at, share):  # type: ignore[no-untyped-def]
+def _mix_blocks(weights, cache, head, apart, width, out, at):  # type: ignore[no-untyped-def]
     for i in range(0, width, VALUES):
-        a, b = every(ZERO), every(ZERO)
+        a, b = load(out, at + i), load(out, at + i + LANES)
         for j in range(weights.size):
             place = ((head + apart * j) * (width // VALUES) + i // VALUES) * Q8_BYTES
             scale = every(load_half(cache, place) * weights[j])
             a = multiply_add(to_float(load(cache, place + 2)), scale, a)
             b = multiply_add(to_float(load(cache, place + 2 + LANES)), scale, b)
-        store(out, at + i, a * share)
-        store(out, at + i + LANES, b * share)
+        store(out, at + i, a)
+        store(out, at + i + LANES, b)
 
 
 @inlined
@@ -252,8 +253,9 @@ def _attend(row, thread, threads, kind, keep, score, mix):  # type: ignore[no-un
     end = position + tokens
     keys = array_at(op[ALL_KEYS], 2 * end * groups * width, kind)  # more than there is: bytes of scales count, too
     values = array_at(op[ALL_VALUES], 2 * end * groups * value_width, kind)
-    scores = array_at(op[SCRATCH] + 4 * thread * op[ROOM], op[ROOM], np.float32)
+    scores = array_at(op[SCRATCH], groups * op[HEADS] * op[ROOM], np.float32)
     scale, cap = f32(numbers[SCALE]), f32(numbers[CAP])
+    first, last = groups * thread // threads, groups * (thread + 1) // threads
     for t in range(tokens):
         at = position + t
         q = array_at(op[X] + 4 * t * op[X_WIDTH], op[X_WIDTH], np.float32)
@@ -261,17 +263,32 @@ def _attend(row, thread, threads, kind, keep, score, mix):  # type: ignore[no-un
         v = array_at(op[Z] + 4 * t * op[Z_WIDTH], groups * value_width, np.float32)
         out = array_at(op[OUT] + 4 * t * op[OUT_WIDTH], op[OUT_WIDTH], np.float32)
         begin = max(0, at - op[WINDOW] + 1) if op[WINDOW] else 0
-        for g in range(groups * thread // threads, groups * (thread + 1) // threads):
+        for g in range(first, last):
             keep(keys, at * groups + g, k, g * width, width)
             keep(values, at * groups + g, v, g * value_width, value_width)
-            for h in range(g * op[HEADS], (g + 1) * op[HEADS]):
-                for j in range(begin, at + 1):
-                    scores[j - begin] = score(q, h * width, keys, j * groups + g, width) * scale
-                seen = scores[: at + 1 - begin]
-                if cap > ZERO:
-                    activations.each_softcap(seen, cap)
-                share = every(f32(1.0 / exp_and_sum(seen, largest(seen))))
-                mix(seen, values, begin * groups + g, groups, value_width, out, h * value_width, share)
+        for start in range(begin, at + 1, TOGETHER):
+            for g in range(first, last):
+                for h in range(g * op[HEADS], (g + 1) * op[HEADS]):
+                    for j in range(start, min(start + TOGETHER, at + 1)):
+                        found = score(q, h * width, keys, j * groups + g, width)
+                        scores[h * op[ROOM] + j - begin] = found * scale
+        for h in range(first * op[HEADS], last * op[HEADS]):
+            seen = scores[h * op[ROOM] : h * op[ROOM] + at + 1 - begin]
+            if cap > ZERO:
+                activations.each_softcap(seen, cap)
+            share = every(f32(1.0 / exp_and_sum(seen, largest(seen))))
+            for i in range(0, seen.size // LANES * LANES, LANES):
+                store(seen, i, load(seen, i) * share)
+            for i in range(seen.size // LANES * LANES, seen.size):
+                seen[i] *= lane(share, 0)
+            for i in range(0, value_width, LANES):
+                store(out, h * value_width + i, every(ZERO))
+        for start in range(begin, at + 1, TOGETHER):
+            for g in range(first, last):
+                for h in range(g * op[HEADS], (g + 1) * op[HEADS]):
+                    base = h * op[ROOM] - begin
+                    weights = scores[base + start : base + min(start + TOGETHER, at + 1)]
+                    mix(weights, values, start * groups + g, groups, value_width, out, h * value_width)
 
 
 @operation
