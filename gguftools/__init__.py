@@ -26,6 +26,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.inspection.validation": "validate",
     "gguftools.inspection.weight_errors": "weight_errors",
     "gguftools.measurement.divergence": "divergence",
+    "gguftools.measurement.draft_check": "draft_check",
     "gguftools.measurement.evaluation": "evaluate",
     "gguftools.measurement.importance": "imatrix",
     "gguftools.measurement.perplexity": "perplexity",
@@ -40,8 +41,8 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
     "__version__", "apply_patch", "architectures", "attest", "audit", "convert", "convert_endian", "diff", "divergence",
-    "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix", "load",
-    "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate",
+    "draft_check", "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix",
+    "load", "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate",
     "verify_attestation", "weight_errors",
 ]  # fmt: skip
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from .inspection.validation import validate
     from .inspection.weight_errors import weight_errors
     from .measurement.divergence import divergence
+    from .measurement.draft_check import draft_check
     from .measurement.evaluation import evaluate
     from .measurement.importance import imatrix
     from .measurement.perplexity import perplexity

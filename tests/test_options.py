@@ -29,6 +29,7 @@ CALLS = {
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
     "chat-template": "CHAT", "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
     "embed": "MODEL --pooling mean --prompt word",
+    "draft-check": "MODEL --lookup -f TEXT -c 64 --chunks 1 --simulate 0 --draft-max 2",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",
     "formats": "", "generate": "MODEL --prompt word --predict 1", "gpu-split": "activations --vram 1G",
     "graft": "MODEL -o out.gguf --drop-layers 1",
@@ -89,6 +90,8 @@ WRONG_VALUES: dict[str, tuple[str, ...]] = {
     "--repeat-last-n": ("-1", "x", ""), "--repeat-penalty": ("0", "-1", "nan", "x", ""),
     "--presence-penalty": ("nan", "inf", "x", ""), "--frequency-penalty": ("nan", "inf", "x", ""),
     "--stop": ("",), "--grammar": ("", "absent", "MODEL", "TEXT"), "--json-schema": ("", "absent", "MODEL", "TEXT"),
+    "--temps": ("", "x", "-1", "nan", "1,1"),
+    "--cost-ratio": ("", "x", "-1", "nan"), "--verify-cost": ("-1", "x", "nan", ""), "--simulate": ("-1", "x", ""),
     "--system": ("\udcff",), "--messages": ("", "absent", "MODEL", "TEXT"),
     "--pooling": ("", "men", "max", "rank"), "--normalize": ("-2", "x", "1.5", ""),
     "--draft": ("", "absent.gguf", "MODEL", "TEXT"), "--draft-max": COUNTS, "--draft-tree": COUNTS,
@@ -113,7 +116,7 @@ FLAGS = {
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
     "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
-    "--truncate",
+    "--truncate", "--lookup",
     "--draft-lookup", "--draft-mtp", "--draft-typical",
 }  # fmt: skip
 

@@ -64,6 +64,24 @@ def parse_bits(text: str) -> tuple[float, ...]:
         raise OptionError(f"{text!r} are not bits per weight", hint="for example 3.5,4,4.5") from None
 
 
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Temperatures such as `0,0.8,1`."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise OptionError(f"{text!r} are not temperatures", hint="for example 0,0.8,1") from None
+
+
+def parse_ratio(text: str) -> float | str:
+    """A cost ratio such as `0.1`, or how it is to be found."""
+    if text in ("timed", "bytes"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{text!r} is no cost ratio", hint="a number, timed or bytes is expected") from None
+
+
 def parse_layers(text: str) -> tuple[int, ...]:
     """Layer numbers such as `3,5-7`."""
     found: list[int] = []

@@ -59,6 +59,7 @@ BY_NAME = {
 
     "manifest_file": "FILE",
     "recipe": "RECIPE", "recipes": "RECIPE", "record": "FILE", "remove": "KEY", "rename": "OLD=NEW", "reserve": "SIZE",
+    "cost_ratio": "RATIO", "temps": "T,…",
     "prices": "FILE", "rate": "SIZE", "scheduler": "ADDRESS",
     "special_token": "ROLE=TOKEN", "split_max_size": "SIZE", "tensor_type": "REGEX=FORMAT", "target_bpw": "BITS",
     "target_size": "BYTES", "tensors": "REGEX",
@@ -70,6 +71,7 @@ BY_TYPE = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 PARSERS = {
     "ADAPTER[=SCALE]": "parse_merge", "KEY=TYPE:VALUE": "parse_override", "LAYERS": "parse_layers",
     "BITS,…": "parse_bits", "BYTES": "parse_file_size", "REGEX=FORMAT": "parse_rule", "SEVERITY": "severity_named",
+    "RATIO": "parse_ratio", "T,…": "parse_temperatures",
     "SIZE": "parse_size", "DONOR PATTERN…": "parse_donor",
 }  # fmt: skip
 COMPLETED = ("FORMAT", "OUTTYPE", "RECIPE", "SEVERITY")

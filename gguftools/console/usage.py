@@ -59,6 +59,10 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "--draft-min-p": "--draft-p-min --spec-draft-p-min",
         DROPPED: "-no-cnv --no-conversation --simple-io --no-display-prompt",
     }),
+    "draft-check": _by_old({
+        "--nextn": "--mtp --draft-mtp", "--lookup": "--draft-lookup", "--temps": "--temp --temperature --temperatures",
+        "--draft-max": "--draft-n --draft-n-max --spec-draft-n-max --gamma", LAST: "--draft -md --model-draft",
+    }),
     "tokenize": _by_old({"--special": "--parse-special", DROPPED: "--ids --stdin"}),
     "embed": _by_old({"--normalize": "--embd-normalize --embd-norm", "--prompts": "-f --file",
                       DROPPED_WITH_VALUE: "--embd-output-format --embd-separator --cls-separator --attention"}),
@@ -167,6 +171,7 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("save_base", "workers scheduler", "a base is saved by the process that runs it"),
         ("top_k", "with_output", "a top-k base needs no output matrix"),
     ],
+    "draft-check": [("json", "markdown", ONE_FORM)],
     "evaluate": [("json", "markdown", ONE_FORM)],
     "embed": [("prompt", "prompts", "texts are given here or there")],
     "imatrix": [("workers", "scheduler", "the work is done here or there")],

@@ -1,0 +1,249 @@
+"""How likely drafted tokens stand, at every scored place of texts: one pass of the model and of all its drafts.
+
+The texts are what is written: at each place the distributions of the model and of a draft are those after the same
+tokens, and a token drawn from the draft's stands with the probability sum of min(p, q), at every temperature. Of a
+draft looked up in the text, one token is proposed; it stands with its p.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.errors import ModelError
+
+if TYPE_CHECKING:
+    from runtime.arrays import Floats, Ids
+    from runtime.divergence import LazyForward, RunningLogits
+    from runtime.head import LazyLogits
+    from runtime.model import Model as RunningModel
+    from runtime.windows import Window
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
+LEAST_PLACES = 16  # at a time, however large the vocabulary
+MOST_LOOKED_UP = 16  # tokens of a looked-up draft, as `generate` drafts
+
+Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
+
+
+@dataclass
+class Acceptance:
+    """What was found of one draft: lists have an entry for each window, of n places.
+
+    stands: float64 (n, temperatures), the chance that a token drafted there stands. agree: (n,), whether the likeliest
+    tokens are the same. Of looked-up drafts stands is 0 where nothing is drafted, and the others are what
+    `draft_figures.copied` needs: drafted, matched (n,), own, missed (n, temperatures). problem: why it is not measured
+    to the end.
+    """
+
+    stands: list[Doubles] = field(default_factory=list)
+    agree: list[Flags] = field(default_factory=list)
+    drafted: list[Ints] = field(default_factory=list)
+    matched: list[Ints] = field(default_factory=list)
+    own: list[Doubles] = field(default_factory=list)
+    missed: list[Doubles] = field(default_factory=list)
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A model and its drafts over windows.
+
+    size: tokens of the model's vocabulary; what its matrix has beyond them is never drawn. drafts: by name. A draft's
+    tokens beyond its own matrix have probability 0. lookup: the name of a draft that is looked up in each window's
+    tokens, None for none.
+    """
+
+    windows: Sequence["Window"]
+    size: int
+    target: "RunningLogits"
+    drafts: Mapping[str, "RunningLogits"]
+    lookup: str | None
+    temperatures: Sequence[float]
+    threads: int
+
+    def run(self, progress: Progress | None = None) -> dict[str, Acceptance]:
+        """Raises ModelError where the model's own logits are not finite; of a draft that is its problem."""
+        names = [*self.drafts, *([] if self.lookup is None else [self.lookup])]
+        found = {name: Acceptance() for name in names}
+        first = found[names[0]]
+        for number, window in enumerate(self.windows):
+            self._window(number, window, found)
+            if progress is not None:
+                progress(number + 1, len(self.windows), _mean(first.stands))
+        return found
+
+    def _window(self, number: int, window: "Window", found: Mapping[str, Acceptance]) -> None:
+        from runtime.kernels.threads import spans
+
+        count = len(window.scored)
+        for each in found.values():
+            each.stands.append(np.zeros((count, len(self.temperatures))))
+            each.agree.append(np.zeros(count, np.bool_))
+        copies = None if self.lookup is None else _Copies(window, found[self.lookup], len(self.temperatures))
+        step = max(LEAST_PLACES, LOGITS_AT_ONCE // self.size)
+        for start, stop in spans(count, step):
+            logits = np.ascontiguousarray(self.target.logits(number, start, stop)[:, : self.size])
+            check_finite(logits, f"logits of window {number + 1}")
+            likeliest = logits.argmax(axis=1)
+            rows: dict[str, Floats] = {}
+            for name, draft in self.drafts.items():
+                if found[name].problem is None:
+                    try:
+                        rows[name] = self._of_draft(draft, number, start, stop)
+                    except ModelError as error:
+                        found[name].problem = str(error)
+            for i, temperature in enumerate(self.temperatures):
+                of = Tempered(logits, temperature, self.threads)
+                for name, own in rows.items():
+                    found[name].stands[-1][start:stop, i] = of.overlap(own)
+                if copies is not None:
+                    copies.take(of, i, start, stop)
+            for name, own in rows.items():
+                found[name].agree[-1][start:stop] = own.argmax(axis=1) == likeliest
+            if copies is not None:
+                copies.found.agree[-1][start:stop] = copies.first[start:stop] == likeliest
+
+    def _of_draft(self, draft: "RunningLogits", number: int, start: int, stop: int) -> "Floats":
+        """Its logits over the model's vocabulary. Raises ModelError."""
+        logits = draft.logits(number, start, stop)[:, : self.size]
+        check_finite(logits, f"logits of window {number + 1}")
+        if logits.shape[1] < self.size:
+            logits = np.pad(logits, ((0, 0), (0, self.size - logits.shape[1])), constant_values=-np.inf)
+        return np.ascontiguousarray(logits)
+
+
+class Tempered:
+    """A model's distributions at a temperature: rows of logits (n, vocabulary). 0: the likeliest token is certain."""
+
+    def __init__(self, logits: "Floats", temperature: float, threads: int = 1) -> None:
+        from runtime.divergence import row_figures
+
+        self.temperature, self.threads = temperature, threads
+        self.likeliest = logits.argmax(axis=1)
+        self.logits = logits
+        if temperature > 0:
+            self.logits = logits if temperature == 1 else logits / np.float32(temperature)
+            self.rows = row_figures(self.logits, np.zeros(len(logits), np.int64), threads)
+
+    def overlap(self, logits: "Floats") -> Doubles:
+        """Sum of min(p, q) of each row, q being the other model's distribution at the same temperature: (n,)."""
+        from runtime.divergence import VARIATION, compare
+
+        other = Tempered(logits, self.temperature, self.threads)
+        if self.temperature == 0:
+            return np.where(other.likeliest == self.likeliest, 1.0, 0.0)
+        found: Doubles = 1 - compare(self.rows, other.rows, self.threads)[:, VARIATION]
+        return found.clip(0, 1)
+
+    def probability(self, rows: "Ids", tokens: "Ids") -> Doubles:
+        """Of a token in a row, of each (n,): 0 for the token -1."""
+        if self.temperature == 0:
+            return np.where(tokens == self.likeliest[rows], 1.0, 0.0)
+        own = self.logits[rows, np.maximum(tokens, 0)].astype(np.float64)
+        return np.where(tokens >= 0, np.exp(own - self.rows.z[rows]), 0.0)
+
+
+class _Copies:
+    """What is looked up in a window, and what the model says of it. first: of each place the draft's first token."""
+
+    def __init__(self, window: "Window", found: Acceptance, temperatures: int) -> None:
+        drafts = looked_up(window)
+        self.window, self.found = window, found
+        self.first = np.array([each.tokens[0] if each.tokens else -1 for each in drafts], np.int64)
+        found.drafted.append(np.array([len(each.tokens) for each in drafts], np.int64))
+        found.matched.append(np.array([each.matched for each in drafts], np.int64))
+        for values in (found.own, found.missed):
+            values.append(np.zeros((len(drafts), temperatures)))
+        index = {place: i for i, place in enumerate(window.scored.tolist())}
+        wrong = [
+            (index.get(place + each.matched, -1), i, each.tokens[each.matched])
+            for i, (place, each) in enumerate(zip(window.scored.tolist(), drafts, strict=True))
+            if each.matched < len(each.tokens)
+        ]  # the place where the model says it, the draft's place, the token
+        self._wrong = np.array(wrong, np.int64).reshape(-1, 3)
+
+    def take(self, of: Tempered, i: int, start: int, stop: int) -> None:
+        """What the model says at places start … stop - 1, at temperature number i."""
+        found, rows = self.found, np.arange(stop - start)
+        found.stands[-1][start:stop, i] = of.probability(rows, self.first[start:stop])
+        found.own[-1][start:stop, i] = of.probability(rows, self.window.targets[start:stop])
+        place, draft, token = self._wrong[(self._wrong[:, 0] >= start) & (self._wrong[:, 0] < stop)].T
+        found.missed[-1][draft, i] = of.probability(place - start, token)
+
+
+class LookedUp(NamedTuple):
+    """A draft that is found in a text: matched: how many of its tokens, from the first on, are those that follow."""
+
+    tokens: list[int]
+    matched: int
+
+
+def looked_up(window: "Window") -> list[LookedUp]:
+    """What is found in a window's own tokens, at each scored place."""
+    from runtime.sampling.sampler import State
+    from runtime.speculation.drafts import LookupDrafter
+
+    text = window.inputs.tolist()
+    if int(window.scored[-1]) + 1 == len(text):
+        text.append(int(window.targets[-1]))
+    drafter, state, found = LookupDrafter(), State(), []
+    for place in window.scored.tolist():
+        draft = drafter.propose(text[: place + 1], MOST_LOOKED_UP, state).tokens
+        following = text[place + 1 : place + 1 + len(draft)]
+        same = [mine == its for mine, its in zip(draft, following, strict=False)]
+        found.append(LookedUp(draft, same.index(False) if False in same else len(same)))
+    return found
+
+
+def check_finite(logits: "Floats", what: str) -> None:
+    """Raises ModelError; minus infinity bars a token."""
+    most = logits.max()
+    if not np.isfinite(most):
+        raise ModelError(f"{what} are not finite: its weights are damaged")
+
+
+def known_to(net: "RunningModel") -> "LazyForward":
+    """A draft's forward; tokens that it does not know are token 0, as they are where it drafts."""
+
+    def forward(ids: "Ids", first: int) -> "LazyLogits":
+        return net.lazy_logits(np.where(ids < net.vocabulary_size, ids, 0), first)
+
+    return forward
+
+
+class SharedStates:
+    """The layers of a model, run once for itself and for its layer that reads ahead: a forward for `RunningLogits`.
+
+    Give the model's own logits `own`, those of that layer `further`, which is asked for the same windows after it.
+    """
+
+    def __init__(self, net: "RunningModel") -> None:
+        self.net = net
+        self._last: tuple[Ids, Floats] | None = None
+
+    def own(self, ids: "Ids", first: int) -> "LazyLogits":
+        self._last = None
+        states = self.net.lazy_logits(ids, 0)
+        self._last = ids, states.x
+        return replace(states, x=states.x[:, first:])
+
+    def further(self, ids: "Ids", first: int) -> "LazyLogits":
+        """What it says of the tokens after `first` and on: from the place before, and the token at `first`."""
+        if self._last is None or not np.array_equal(self._last[0], ids):
+            self.own(ids, first)
+        assert self._last is not None
+        found = self.net.further_logits(ids, self._last[1])
+        return replace(found, x=found.x[:, first - 1 :])
+
+
+def _mean(stands: Sequence[Doubles]) -> float:
+    """Over all places, at the last temperature."""
+    count = sum(len(each) for each in stands)
+    return float(sum(each[:, -1].sum() for each in stands) / count) if count else 0.0

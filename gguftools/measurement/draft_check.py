@@ -1,0 +1,316 @@
+"""Whether a draft is worth it: vocabularies, acceptance on texts, what that gains, and decoding as it would run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quants.arguments import PathLike, as_count, wrong
+from quants.errors import ModelError, OptionError, VocabularyError
+
+from ..inspection.drafting import can_draft
+from ..model import Model, opened
+from .draft_acceptance import Acceptance, Pass, SharedStates, known_to
+from .draft_costs import bytes_of_further_layer, bytes_read, timed_costs
+from .draft_figures import Costs, cycles, runs
+from .draft_report import AtTemperature, DraftCheckReport, DraftFigures
+from .draft_simulation import Setting, prompts_of, simulate
+from .draft_texts import USUAL_LENGTH, at_temperature, chances, parts, places
+from .perplexity import Progress, tokens_at_once
+from .reading import Reading, texts_read
+from .texts import Texts, default_texts, texts_named
+
+if TYPE_CHECKING:
+    from runtime.model import Model as RunningModel
+    from runtime.windows import Window
+
+TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
+LONGEST = 16  # draft length that is looked at
+SIMULATED = 256  # tokens of each draft at each temperature
+LOOKUP, NEXTN = "lookup", "nextn"
+DEEPEST_NEXTN = 1  # what the layer says of tokens further on depends on what it drafted itself
+
+
+def draft_check(
+    target: PathLike | Model, *drafts: PathLike | Model, lookup: bool = False, nextn: bool = False,
+    text: Texts | None = None, n_ctx: int | None = None, chunks: int | None = None,
+    temperatures: Sequence[float] = TEMPERATURES, draft_max: int = LONGEST, cost_ratio: float | str = "timed",
+    verify_cost: float | None = None, simulated: int = SIMULATED, seed: int = 1, threads: int | None = None,
+    progress: Progress | None = None,
+) -> DraftCheckReport:  # fmt: skip
+    """How much faster a model writes with a draft: measured on texts, predicted from that, and simulated.
+
+    drafts: smaller models of the same vocabulary. lookup: also drafts that are found in the text so far; nextn: and
+    those of the file's own layer that predicts a token further. text: one, several, or several by name, each of which
+    gets its own figures, too; None for those that come with this package. n_ctx: tokens of a window, 512 if not given;
+    chunks: of how many windows of each text. temperatures: of both models' distributions, which no other sampler
+    changes; 0 for the likeliest tokens. draft_max: the longest draft that is looked at. cost_ratio: what drafting a
+    token costs beside one token of the model: a number, or "timed" here, or by the "bytes" of weights. verify_cost:
+    what each drafted token adds to the pass that checks it, one token's pass being 1; None for what is timed here, or 0
+    where cost_ratio is not timed. simulated: tokens that each draft helps to write at each temperature, 0 for none, by
+    draws of `seed`. threads: None for all processors.
+    progress: called with (steps done, of how many, mean acceptance of the first draft so far).
+    Raises FileError, ModelError, VocabularyError for the model itself, and OptionError for too short a text or nothing
+    to check. What is wrong with a draft is in its figures.
+    """
+    plan = _plan(temperatures, draft_max, cost_ratio, verify_cost, simulated, seed)
+    model = opened(target)
+    candidates = [_candidate(model, draft) for draft in drafts]
+    candidates += [_Candidate(LOOKUP, LOOKUP)] if lookup else []
+    candidates += [_Candidate(NEXTN, NEXTN)] if nextn else []
+    _check_names([each.name for each in candidates])
+    net = model.running(threads)
+    if nextn:
+        net.next_tokens  # noqa: B018  a model without one is told before anything runs
+    _check_speaks(model, net)
+    reading = texts_read(model, default_texts() if text is None else texts_named(text), n_ctx, chunks, None)
+    run = _Run(model, net, reading, plan, threads, progress)
+    figures = run.figures(candidates)
+    source = "given" if plan.verify_cost is not None or cost_ratio != "timed" else "timed"
+    return DraftCheckReport(
+        str(model.path), reading.n_ctx, reading.texts, [float(each) for each in run.verify], source, seed, figures,
+        reading.remarks,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The options, checked."""
+
+    temperatures: tuple[float, ...]
+    longest: int
+    cost_ratio: float | Literal["timed", "bytes"]
+    verify_cost: float | None
+    simulated: int
+    seed: int
+
+
+def _plan(
+    temperatures: Sequence[float], longest: int, ratio: float | str, verify: float | None, simulated: int, seed: int
+) -> _Plan:
+    if not temperatures:
+        raise OptionError("there is no temperature", "for example 0,0.8,1")
+    for each in temperatures:
+        _check_number(each, "the temperature", 0)
+    if len(set(temperatures)) < len(temperatures):
+        raise OptionError("a temperature is given twice")
+    if isinstance(ratio, str):
+        if ratio not in ("timed", "bytes"):
+            raise OptionError(f"the cost ratio is {ratio!r}", "a number, timed or bytes is expected")
+    else:
+        _check_number(ratio, "the cost ratio", 0)
+    if verify is not None:
+        _check_number(verify, "the cost of verification", 0)
+    longest = as_count(longest, "the longest draft", 1)
+    simulated, seed = as_count(simulated, "simulated tokens", 0), as_count(seed, "the seed", 0)
+    return _Plan(tuple(map(float, temperatures)), longest, ratio, verify, simulated, seed)  # type: ignore[arg-type]
+
+
+def _check_number(given: Any, what: str, least: float) -> None:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise wrong(what, given, "a number")
+    if not (math.isfinite(given) and given >= least):
+        raise OptionError(f"{what} is {given}; a number from {least:g} on is expected")
+
+
+def _check_speaks(model: Model, net: "RunningModel") -> None:
+    if net.encoder_decoder is not None or not net.architecture.block.causal:
+        problem = f"a model of {model.architecture} does not go on with texts"
+        raise ModelError(f"{model.path} can't be drafted for: {problem}")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise OptionError("there is no draft to check", "name a file, or ask for lookup or nextn")
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"{name} is to be checked twice", "name it once")
+
+
+@dataclass
+class _Candidate:
+    """A draft to be checked. name: its path, or its kind."""
+
+    name: str
+    kind: str
+    model: Model | None = None
+    obstacles: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
+    """Raises OptionError for the model itself, FileError for what can't be read."""
+    draft = opened(given)
+    if draft is model or _same_file(model, draft):
+        problem = f"{draft.path} is the model itself: drafting would take as long as writing"
+        raise OptionError(problem, "name a smaller model, or the same one in a smaller format")
+    try:
+        found = can_draft(model, draft)
+    except VocabularyError as error:
+        return _Candidate(str(draft.path), "model", draft, (str(error),))
+    return _Candidate(str(draft.path), "model", draft, found.obstacles, found.edits, found.notes)
+
+
+def _same_file(one: Model, other: Model) -> bool:
+    try:
+        return bool(one.files) and one.files[0].samefile(other.files[0])
+    except (OSError, IndexError):
+        return False
+
+
+class _Run:
+    """One check: the model and its drafts on texts. verify: of `Costs`."""
+
+    def __init__(
+        self, model: Model, net: "RunningModel", reading: Reading, plan: _Plan, threads: int | None,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.model, self.net, self.reading, self.plan, self.threads = model, net, reading, plan, threads
+        self.size = min(model.tokenizer.vocab_size, net.vocabulary_size)
+        self.progress, self.done, self.steps, self.mean = progress, 0, 0, 0.0
+        self.verify: NDArray[np.float64] = np.ones(plan.longest + 1)
+        self.ratios: dict[str, float] = {}
+        self.ids = reading.windows[0].inputs.tolist()
+        self.prompts = prompts_of(list(reading.by_text().values()), reading.n_ctx, plan.simulated)
+
+    def figures(self, candidates: Sequence[_Candidate]) -> list[DraftFigures]:
+        able = [each for each in candidates if not each.obstacles]
+        nets: dict[str, RunningModel] = {}
+        for each in able:
+            if each.model is not None:
+                self._prepare(each, nets)
+        able = [each for each in able if not each.obstacles]
+        kinds = len(self.plan.temperatures) * len(self.prompts) if self.plan.simulated else 0
+        self.steps = len(self.reading.windows) * bool(able) + kinds * len(able)
+        if not able:
+            return [_unable(each) for each in candidates]
+        self._time(nets)
+        try:
+            found = self._pass(self.reading.windows, able, nets, self.plan.temperatures).run(self._window_done)
+        except ModelError as error:  # a draft's is its own problem
+            raise ModelError(f"{self.model.path} can't be measured: {error}", error.hint) from error
+        for each in able:
+            if (problem := found[each.name].problem) is not None:
+                each.obstacles = (problem,)
+        return [
+            _unable(each) if each.obstacles else self._measured(each, found[each.name], nets) for each in candidates
+        ]
+
+    def _prepare(self, candidate: _Candidate, nets: dict[str, "RunningModel"]) -> None:
+        """Make a draft ready to run; what keeps it from that is its obstacle."""
+        assert candidate.model is not None
+        try:
+            net = candidate.model.running(self.threads)
+            if net.encoder_decoder is not None or not net.architecture.block.causal:
+                raise ModelError(f"a model of {candidate.model.architecture} does not go on with texts")
+        except ModelError as error:
+            candidate.obstacles = (str(error),)
+            return
+        nets[candidate.name] = net
+
+    def _time(self, nets: Mapping[str, "RunningModel"]) -> None:
+        plan = self.plan
+        timed = plan.cost_ratio == "timed"
+        if timed:
+            ratios, self.verify = timed_costs(self.net, list(nets.values()), self.ids, plan.longest)
+            self.ratios = dict(zip(nets, ratios, strict=True))
+        if plan.verify_cost is not None or not timed:
+            self.verify = 1 + (plan.verify_cost or 0.0) * np.arange(plan.longest + 1, dtype=np.float64)
+
+    def _window_done(self, done: int, _: int, mean: float) -> None:
+        self.done, self.mean = done, mean
+        self._told()
+
+    def _told(self) -> None:
+        if self.progress is not None:
+            self.progress(self.done, self.steps, self.mean)
+
+    def _pass(
+        self, windows: Sequence["Window"], drafts: Sequence[_Candidate], nets: Mapping[str, "RunningModel"],
+        temperatures: Sequence[float],
+    ) -> Pass:  # fmt: skip
+        from runtime.divergence import RunningLogits
+        from runtime.head import output_of
+
+        at_once = tokens_at_once(self.model)
+        shared = SharedStates(self.net) if any(each.kind == NEXTN for each in drafts) else None
+        forward = self.net.lazy_logits if shared is None else shared.own
+        target = RunningLogits(forward, windows, at_once, output_of(self.net.network))
+        running: dict[str, RunningLogits] = {}
+        for each in drafts:
+            if each.model is not None:
+                net = nets[each.name]
+                running[each.name] = RunningLogits(
+                    known_to(net), windows, tokens_at_once(each.model), output_of(net.network)
+                )
+            elif each.kind == NEXTN:
+                assert shared is not None
+                running[each.name] = RunningLogits(shared.further, windows, at_once)
+        lookup = next((each.name for each in drafts if each.kind == LOOKUP), None)
+        return Pass(windows, self.size, target, running, lookup, temperatures, self.net.threads)
+
+    def _measured(self, draft: _Candidate, found: Acceptance, nets: Mapping[str, "RunningModel"]) -> DraftFigures:
+        plan, size = self.plan, bytes_read(self.model)
+        own = 0.0
+        if draft.model is not None:
+            own = bytes_read(draft.model)
+        elif draft.kind == NEXTN:
+            own = bytes_of_further_layer(self.model)
+        ratio, source = own / size, "bytes"
+        if draft.kind != LOOKUP and not isinstance(plan.cost_ratio, str):
+            ratio, source = plan.cost_ratio, "given"
+        elif draft.name in self.ratios:
+            ratio, source = self.ratios[draft.name], "timed"
+        costs = Costs(ratio, self.verify)
+        longest = DEEPEST_NEXTN if draft.kind == NEXTN else plan.longest
+        at = [
+            at_temperature(found, i, temperature, self.reading, longest, costs)
+            for i, temperature in enumerate(plan.temperatures)
+        ]
+        if plan.simulated:
+            at = [self._with_simulation(draft, each, nets) for each in at]
+        agree = parts(found.agree, places(self.reading.windows))
+        every = np.concatenate(agree)
+        offered = np.concatenate(found.drafted) > 0 if found.drafted else np.ones(len(every), bool)
+        return DraftFigures(
+            draft.name, draft.kind, [], list(draft.edits), list(draft.notes), int(own), ratio, source, own / size,
+            float(offered.mean()), float(every[offered].mean()) if offered.any() else 0.0,
+            None if draft.kind == LOOKUP else runs(agree), at,
+        )  # fmt: skip
+
+    def _with_simulation(
+        self, draft: _Candidate, at: AtTemperature, nets: Mapping[str, "RunningModel"]
+    ) -> AtTemperature:
+        """Its figures with those of decoding beside them, and what the text that was written predicts of it."""
+        length = at.draft_length or min(USUAL_LENGTH, len(at.tokens_per_cycle) or 1)
+        by: Any = nets.get(draft.name) or ("lookup" if draft.kind == LOOKUP else "mtp")
+        context = None if draft.model is None else draft.model.context_length
+        ends = self.model.tokenizer.end_ids
+        setting = Setting(
+            self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed
+        )
+        found, written = simulate(setting, self.prompts, self.plan.simulated, self._prompt_done)
+        if found is None:
+            return at
+        return replace(at, simulation=replace(found, predicted=self._predicted(draft, written, nets, at, length)))
+
+    def _prompt_done(self) -> None:
+        self.done += 1
+        self._told()
+
+    def _predicted(
+        self, draft: _Candidate, written: Sequence["Window"], nets: Mapping[str, "RunningModel"], at: AtTemperature,
+        length: int,
+    ) -> float | None:  # fmt: skip
+        """Tokens of a cycle, from the chances along texts."""
+        found = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
+        came = cycles(chances(found, 0, places(written), length), length)
+        return None if came is None else came.tokens
+
+
+def _unable(draft: _Candidate) -> DraftFigures:
+    return DraftFigures(draft.name, draft.kind, list(draft.obstacles), list(draft.edits), list(draft.notes))

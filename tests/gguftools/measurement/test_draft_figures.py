@@ -1,0 +1,138 @@
+"""What drafts gain, beside sums by hand and cycles that are followed one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gguftools.measurement.draft_figures import (
+    Costs,
+    best_length,
+    chain,
+    copied,
+    cycles,
+    independent_tokens,
+    runs,
+    speedup,
+)
+
+SHARES = st.floats(0, 1)
+
+
+def test_cycles_begin_where_others_end():
+    """Chances of 1 and 0: 1 1 | next 0, a cycle of two drafts gives 3 tokens, 3 again, then 1 at a place of 0."""
+    found = cycles(chain([np.array([1, 1, 0, 1, 1, 1, 0, 0.0])], 4), 2)
+    assert found is not None
+    assert found.tokens == pytest.approx((3 + 3 + 1) / 3)
+    assert found.accepted == pytest.approx([2 / 3, 1])
+    assert found.drafted.tolist() == [0, 0, 1]
+    assert found.standard_error is None
+
+
+def test_two_texts():
+    """One gives cycles of 2 tokens, the other of 1: 3 and 6 of them; the residuals 2 - 4/3 and 1 - 4/3 of each."""
+    found = cycles(chain([np.ones(6), np.zeros(6)], 1), 1)
+    assert found is not None
+    assert found.tokens == pytest.approx(12 / 9)
+    residuals = [6 - 12 / 9 * 3, 6 - 12 / 9 * 6]
+    assert found.standard_error == pytest.approx((sum(each**2 for each in residuals) * 2) ** 0.5 / 9)
+
+
+def test_a_text_too_short_for_a_cycle():
+    assert cycles(chain([np.ones(2)], 3), 3) is None
+    assert cycles(chain([], 3), 1) is None
+    found = cycles(chain([np.ones(2), np.full(9, 0.5)], 3), 3)
+    assert found is not None
+    assert found.tokens == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+
+
+@given(SHARES, st.integers(1, 6))
+def test_equal_chances_come_to_the_formula(alpha, length):
+    found = cycles(chain([np.full(40, alpha)], length), length)
+    assert found is not None
+    assert found.tokens == pytest.approx(independent_tokens(alpha, length))
+
+
+def test_a_long_draft_comes_to_the_limit():
+    """1 / (1 - α), as γ grows."""
+    found = cycles(chain([np.full(200, 0.7)], 60), 60)
+    assert found is not None
+    assert found.tokens == pytest.approx(1 / 0.3, rel=1e-6)
+    assert independent_tokens(0.7, 60) == pytest.approx(1 / 0.3, rel=1e-6)
+    assert independent_tokens(1, 4) == 5
+
+
+@settings(max_examples=40)
+@given(st.lists(SHARES, min_size=3, max_size=9), st.integers(1, 3))
+def test_followed_one_by_one(chances, length):
+    """All ways that cycles can go, each with its probability."""
+    count = tokens = 0.0
+
+    def follow(place: int, weight: float) -> None:
+        nonlocal count, tokens
+        if place + length > len(chances) or weight == 0:
+            return
+        count += weight
+        reached = weight
+        for depth in range(length):
+            tokens += reached  # the token that ends here, or is followed by one more
+            refused = reached * (1 - chances[place + depth])
+            follow(place + depth + 1, refused)
+            reached -= refused
+        tokens += reached
+        follow(place + length + 1, reached)
+
+    follow(0, 1.0)
+    found = cycles(chain([np.array(chances)], length), length)
+    assert found is not None
+    assert found.tokens == pytest.approx(tokens / count)
+
+
+def test_copies():
+    """Of four places the second drafts three tokens, of which one is right, the third two that are right.
+
+    Second: .5, then the wrong token with .25, then the mean of what is known so deep: nothing, 0. Third: .8, .9.
+    """
+    found = copied(
+        [np.array([0.3, 0.5, 0.8, 0.9])], [np.array([0.0, 0.25, 0.0, 0.1])], [np.array([0, 1, 2, 0])],
+        [np.array([0, 3, 2, 1])], 3,
+    )  # fmt: skip
+    assert found.stands[0] == pytest.approx(np.array([[0, 0, 0], [0.5, 0.125, 0], [0.8, 0.72, 0], [0.1, 0, 0]]))
+    assert found.drafted.tolist() == [[0, 3, 2, 1]]
+    of_two = cycles(found, 2)
+    assert of_two is not None
+    # a cycle at 0 gives 1 token, so one begins at 1, which ends at 2 with 0.5, at 3 with 0.375; 2 is the last that fits
+    begins = [1, 1, 0.5]
+    assert of_two.tokens == pytest.approx((1 + 1.625 + 0.5 * 2.52) / sum(begins))
+    assert of_two.drafted.tolist() == pytest.approx([1 / 2.5, 0, 1.5 / 2.5])
+    assert of_two.accepted == pytest.approx([(0.5 + 0.5 * 0.8) / 1.5, (0.125 + 0.5 * 0.72) / (0.5 + 0.5 * 0.8)])
+
+
+def test_what_is_not_known_of_a_copy_is_as_what_is():
+    """Behind a wrong token: the mean chance at that depth, .6."""
+    own, missed = np.array([0.2, 0.4, 0.6, 0.5]), np.array([0.3, 0.0, 0.0, 0.0])
+    found = copied([own], [missed], [np.array([0, 2, 0, 0])], [np.array([2, 2, 0, 0])], 2)
+    assert found.stands[0] == pytest.approx(np.array([[0.3, 0.18], [0.4, 0.24], [0, 0], [0, 0]]))
+
+
+def test_runs_of_agreement():
+    yes, no = True, False
+    first, second = np.array([yes, yes, no, no, yes, no, yes]), np.array([no, yes])
+    found = runs([first, second, np.array([yes] * 20 + [no]), np.ones(3, bool)])
+    assert found["counts"] == [2, 1, 1, *[0] * 14, 1]  # 0: the second no, and the first of the second text
+    assert (found["longest"], found["median"], found["open"]) == (20, 1, 1 + 1 + 3)
+    assert found["mean"] == pytest.approx((2 + 0 + 1 + 0 + 20) / 5)
+    assert runs([np.ones(2, bool)])["mean"] is None
+
+
+def test_speedup():
+    """Two tokens drafted at 0.1 each and a pass of 1.4: 2.71 / 1.6."""
+    chances = chain([np.full(50, 0.9)], 3)
+    costs = Costs(0.1, np.array([1, 1.2, 1.4, 3.0]))
+    every = [cycles(chances, length) for length in (1, 2, 3)]
+    assert [speedup(each, costs) for each in every] == pytest.approx([1.9 / 1.3, 2.71 / 1.6, 3.439 / 3.3])
+    assert best_length(every, costs) is every[1]
+    assert best_length(every, Costs(1.0, np.ones(4))) is None
+    assert best_length([], costs) is None
