@@ -176,7 +176,7 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
     """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
     whole = unpacked(config, tensors)
     count = layer_count(architecture, config)
-    rules = _rules(architecture)
+    rules = rules_of(architecture.tensors)
     result, unknown = Mapped(ignored=whole.ignored), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
@@ -198,14 +198,14 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
                 raise ModelError(f"config.json says {count} layers; the checkpoint has {name!r}", hint)
             result.left_out.append(name)
             continue
-        rule = _rule(rules, bare)
+        rule = rule_of(rules, bare)
         if rule is None:
             unknown.append(name)
         elif isinstance(rule[0], PerLayerScalars):
             result.numbers.setdefault(rule[0].key, {})[numbers[0]] = tensor
         else:
             for each in maps_of(rule[0]):
-                _place(each, rule[1], numbers, tensor, config, result)
+                place(each, rule[1], numbers, tensor, config, result)
     if unknown:
         more = f" and {len(unknown) - 1} more tensors" if len(unknown) > 1 else ""
         hint = "the checkpoint is of another variant, or is quantized in a way this version does not read"
@@ -223,9 +223,23 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
 def targets(architecture: Architecture, config: Config, name: str) -> list[tuple[TensorMap, str]]:
     """Where the source tensor `name` goes: each rule with the GGUF name it gives; empty where there is no rule."""
     bare = without_prefix(name, architecture.prefixes)
-    target, suffix = _rule(_rules(architecture), bare) or (None, "")
+    target, suffix = rule_of(rules_of(architecture.tensors), bare) or (None, "")
     numbers = [int(n) for n in NUMBER.findall("." + bare)]
     return [(each, _target_name(each, suffix, numbers, config)) for each in maps_of(target)]
+
+
+def unplaced(architecture: Architecture, config: Config, tensors: Tensors) -> list[str]:
+    """The names of those source tensors that a text model's family has no rule for."""
+    if architecture.prepare:
+        config, tensors = architecture.prepare(config, tensors)
+    rules = rules_of(architecture.tensors)
+
+    def is_known(name: str) -> bool:
+        bare = without_prefix(name, architecture.prefixes)
+        ignored = _matches(bare, architecture.ignored) or _matches(name, IGNORED)
+        return ignored or rule_of(rules, bare) is not None
+
+    return [name for name in tensors if not is_known(name)]
 
 
 def _as_stored_plainly(architecture: Architecture, config: Config, stored: Tensors, whole: Tensors) -> Tensors:
@@ -249,11 +263,12 @@ def is_left_out(name: str) -> bool:
     return _matches(name, LEFT_OUT)
 
 
-def _rules(architecture: Architecture) -> dict[str, Target]:
-    return {PLACE.sub("#", pattern): target for pattern, target in architecture.tensors.items()}
+def rules_of(tensors: Mapping[str, Target]) -> dict[str, Target]:
+    """Targets by what `rule_of` looks for."""
+    return {PLACE.sub("#", pattern): target for pattern, target in tensors.items()}
 
 
-def _rule(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
+def rule_of(rules: Mapping[str, Target], bare: str) -> tuple[Target, str] | None:
     """The rule of a source name and the suffix that carries over; an exact rule goes first and carries none.
 
     Numbers stand for places in the rule, or all but the first for themselves.
@@ -280,7 +295,8 @@ def _target_name(each: TensorMap, suffix: str, numbers: Sequence[int], config: C
     return name if SUFFIX.search(name) else name + suffix
 
 
-def _place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped) -> None:
+def place(each: TensorMap, suffix: str, numbers: list[int], tensor: Tensor, config: Config, result: Mapped) -> None:
+    """Put a source tensor where a rule says. Raises ModelError where another one is there."""
     name = _target_name(each, suffix, numbers, config)
     if name == suffix:
         result.ignored.append(tensor.name)

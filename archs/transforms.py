@@ -307,6 +307,11 @@ column = Invertible(
     lambda tensor, config: reshape(tensor, tensor.shape[:-1]),
 )
 flat = Invertible(column.invert, column.forward)
+# a matrix of one row as a vector
+flat_row = Invertible(
+    lambda tensor, config: reshape(tensor, tensor.shape[1:]),
+    lambda tensor, config: reshape(tensor, (1, *tensor.shape)),
+)
 # the weight of a convolution over each channel by itself, (channels, 1, taps), without the middle dimension
 channels_and_taps = Invertible(
     lambda tensor, config: reshape(tensor, tensor.shape[::2]) if len(tensor.shape) == 3 else tensor,
@@ -365,6 +370,20 @@ def skip_rows(count: int | Callable[[Config], int]) -> Transform:
         lambda tensor, config: take(tensor, np.arange(skipped(config), tensor.shape[0])),
         lambda tensor, config: concatenated([zeros(tensor, skipped(config)), tensor], tensor.name),
     )
+
+
+def frame(number: int) -> Transform:
+    """One of the frames of a convolution over time, (out, in, frames, height, width), as one over a picture."""
+
+    def transform(tensor: Tensor, config: Config) -> Tensor:
+        if len(tensor.shape) != 5 or tensor.shape[2] <= number:
+            wanted = f"(out, in, {number + 1} or more frames, height, width)"
+            raise FormatError(f"{tensor.where} has the shape {tensor.shape}; {wanted} was expected")
+        out, into, frames, height, width = tensor.shape
+        each = reshape(tensor, (out * into * frames, height * width))
+        return reshape(take(each, np.arange(number, out * into * frames, frames)), (out, into, height, width))
+
+    return transform
 
 
 def part(number: int, parts: int) -> Transform:

@@ -175,6 +175,15 @@ def architectures() -> str:
     return table(("GGUF name", "Hugging Face classes", "vocabularies"), rows)
 
 
+def towers() -> str:
+    """Classes whose towers are converted."""
+    rows = [
+        (", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts))
+        for each in gguftools.inspection.catalogue.towers()
+    ]
+    return table(("classes", "where the tower's model type is", "towers"), rows)
+
+
 def keys(*starts: str) -> str:
     """The schema's keys that begin with one of these: type, bounds, what they mean."""
     known = {name: key for name, key in archs.schema.KEYS.items() if name.startswith(starts)}
@@ -313,7 +322,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "added-keys": added_keys, "architectures": architectures, "commands": commands, "contradictions": contradictions,
     "dialects": dialects, "flags": flags,
     "formats": formats, "keys": keys, "older-spellings": older_spellings, "options": options, "programs": programs,
-    "reference": reference, "rooms": rooms,
+    "reference": reference, "rooms": rooms, "towers": towers,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_count, as_path, wrong
-from quants.errors import FileError, OptionError, VocabularyError
+from quants.errors import FileError, ModelError, OptionError, VocabularyError
 from quants.spelling import quote
 from quants.tensor import all_readable
 
@@ -492,7 +492,7 @@ def planner_of(
     from .quantization.stock import in_stock_formats
 
     kind = model.metadata.get("general.type")
-    if isinstance(kind, str) and kind in NO_MODELS:
+    if isinstance(kind, str) and kind in NO_MODELS and kind != "mmproj":  # towers are only no text models
         raise _no_model(model.path, kind)
     matrix, warnings = usable_matrix(imatrix, include, exclude)
     stock = in_stock_formats(model.streamed() if tensors is None else tensors, recipes, model.path)
@@ -624,6 +624,11 @@ def tensors_of_checkpoint(source: str, pre: str | None) -> dict[str, Tensor]:
     return dict(open_to_convert(source, pre).tensors)
 
 
+def tensors_of_towers(source: str) -> dict[str, Tensor]:
+    """The same of a checkpoint's towers, as `open_towers` has them."""
+    return dict(open_towers(source).tensors)
+
+
 def open_to_convert(
     source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
     derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF",
@@ -638,23 +643,16 @@ def open_to_convert(
     from archs.plan import plan, stays_float32
     from archs.transforms import computed
 
-    from .files.checkpoint.folder import open_checkpoint  # here, because GGUF files open without
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
-    held: AbstractContextManager[Checkpoint]  # its folder may be gone after the block
-    if is_remote(source):
-        from .files.checkpoint.remote import open_remote  # here, because it imports much
-
-        held = open_remote(source)
-    else:
-        held = nullcontext(open_checkpoint(Path(source)))
-    with held as checkpoint:
+    with _checkpoint(source) as checkpoint:
         planned = plan(
             checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
             embed_tokenizer=embed_tokenizer, change=change,
         )  # fmt: skip
     if derive is not None:
         planned = derive(planned, checkpoint)
+    told = _left_out(checkpoint, planned.left_out)
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep):
@@ -664,7 +662,45 @@ def open_to_convert(
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
-        float32=keep, remote=bool(checkpoint.remote), reopen=_reopening(checkpoint, pre, change, derive),
+        float32=keep, remote=bool(checkpoint.remote), reopen=_reopening(checkpoint, pre, change, derive), warnings=told,
+    )  # fmt: skip
+    return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
+
+
+def _checkpoint(source: PathLike) -> AbstractContextManager[Checkpoint]:
+    """A checkpoint, whose folder may be gone after the block."""
+    if is_remote(source):
+        from .files.checkpoint.remote import open_remote  # here, because it imports much
+
+        return open_remote(source)
+    from .files.checkpoint.folder import open_checkpoint  # here, because GGUF files open without
+
+    return nullcontext(open_checkpoint(Path(source)))
+
+
+def open_towers(source: PathLike) -> Model:
+    """A checkpoint's towers for pictures and sounds as the Model that is written beside that of its text model.
+
+    As of `open_to_convert`, nothing is read but headers. Raises FileError, ModelError.
+    """
+    from archs.tower import tower_format
+    from archs.tower_plan import plan_towers
+    from archs.transforms import as_float32
+
+    from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
+
+    with _checkpoint(source) as checkpoint:
+        planned = plan_towers(checkpoint.folder, checkpoint.config, checkpoint.tensors)
+    tensors = dict(planned.tensors)
+    for name, tensor in planned.tensors.items():
+        if {tower_format(name, tensor.shape, planned.fixed, outtype) for outtype in FILE_TYPES} == {"F32"}:
+            tensors[name] = as_float32(tensor)
+    states = {path: state_of(path) for path in checkpoint.files}
+    outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
+    origin = Origin(
+        checkpoint.folder, tuple(states), states, recorded=tuple(filter(None, (checkpoint.remote, ("towers",)))),
+        outtype=outtype, fixed=planned.fixed, remote=bool(checkpoint.remote),
+        reopen=partial(tensors_of_towers, _named(checkpoint)),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
 
@@ -675,8 +711,33 @@ def _reopening(
     """How another process opens a checkpoint, of a repository the same commit; None for one that was changed."""
     if change is not None or derive is not None:
         return None
+    return partial(tensors_of_checkpoint, _named(checkpoint), pre)
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    """What another process opens a checkpoint by."""
     if checkpoint.remote:
         name, commit = checkpoint.remote
-        pinned = f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name
-        return partial(tensors_of_checkpoint, pinned, pre)
-    return partial(tensors_of_checkpoint, str(checkpoint.folder.absolute()), pre)
+        return f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name
+    return str(checkpoint.folder.absolute())
+
+
+def _left_out(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:
+    """What is to be said of tensors that a text model's file has no place for.
+
+    Raises ModelError where towers of the class are known, and a tensor is none of theirs: nothing is lost in silence.
+    """
+    from archs.plan import is_left_out
+    from archs.tower_plan import left_to_towers, towers_of
+
+    names = [name for name in names if is_left_out(name)]  # others predict further tokens
+    if not names:
+        return ()
+    nbytes = sum(checkpoint.tensors[name].nbytes for name in names if name in checkpoint.tensors)
+    what = f"{len(names)} tensors ({nbytes:,} bytes) of towers for pictures or sounds"
+    if towers_of(checkpoint.config) is None:
+        return (f"{what} are left out, such as {names[0]!r}: no towers of this class are known",)
+    if lost := left_to_towers(checkpoint.config, names):
+        more = f" and {len(lost) - 1} more tensors" if len(lost) > 1 else ""
+        raise ModelError(f"neither the text model nor its towers have {lost[0]!r}{more}", "it is of another variant")
+    return (f"{what} are not in this file: `gguftools convert MODEL --mmproj` writes them",)

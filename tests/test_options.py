@@ -118,6 +118,7 @@ FLAGS = {
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
     "--truncate", "--lookup",
     "--draft-lookup", "--draft-mtp", "--draft-typical",
+    "--mmproj", "--all-parts",
 }  # fmt: skip
 
 

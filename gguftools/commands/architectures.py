@@ -7,8 +7,12 @@ EXAMPLES = ("gguftools architectures", "gguftools architectures --json")
 def architectures(json: bool = False, markdown: bool = False) -> None:
     from ..console.ui import print_markdown, print_table, said
     from ..inspection.catalogue import architectures as known
+    from ..inspection.catalogue import towers
 
     if said(known(), json):
         return
+    show = print_markdown if markdown else print_table
     rows = [(each.name, ", ".join(each.hf_classes), ", ".join(each.vocabularies)) for each in known()]
-    (print_markdown if markdown else print_table)(None, ("GGUF name", "Hugging Face classes", "vocabularies"), rows)
+    show(None, ("GGUF name", "Hugging Face classes", "vocabularies"), rows)
+    having = [(", ".join(each.hf_classes), ", ".join(each.model_types), ", ".join(each.parts)) for each in towers()]
+    show("Classes with towers, which `convert --mmproj` writes", ("classes", "model types", "towers"), having)

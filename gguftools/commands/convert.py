@@ -13,6 +13,7 @@ EXAMPLES = (
     "gguftools convert checkpoint/ --outtype Q4_K_M --imatrix imatrix.gguf",
     "gguftools convert gptq-checkpoint/ --outtype exact",
     "gguftools convert checkpoint/ --lora adapter/ -o adapter.gguf",
+    "gguftools convert checkpoint/ --mmproj --outtype f16",
 )
 
 
@@ -30,6 +31,8 @@ def convert(
     embed_tokenizer: Annotated[bool, "Also keep tokenizer.json itself in the file."] = False,
     lora: Annotated[Path | None, "Write this PEFT adapter of MODEL instead; MODEL's config.json is enough."] = None,
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
+    mmproj: Annotated[bool, "Write the towers for pictures and sounds instead: mmproj-NAME-OUTTYPE.gguf."] = False,
+    all_parts: Annotated[bool, "Write both files: the text model, and its towers beside it."] = False,
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
     imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
     manifest: bool = False, threads: int | None = None, memory: Any = "512M",
@@ -55,9 +58,9 @@ def convert(
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
-            predictor=predictor, fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0, resume=resume,
-            threads=threads, memory=memory, progress=progress, executor=executor, terms=terms, overwrite=overwrite,
-            manifest=manifest, **extra,
+            predictor=predictor, mmproj=mmproj, all_parts=all_parts, fallback=fallback, rounded_grids=rounded_grids,
+            reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress, executor=executor,
+            terms=terms, overwrite=overwrite, manifest=manifest, **extra,
         )  # fmt: skip
     if check_logits:
         note_slow_products(threads)

@@ -76,7 +76,6 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
     "convert": {
         "--vocab-only": "a file of the vocabulary alone is not made",
-        "--mmproj": "towers for pictures and sounds are not converted, only text models",
         "--mistral-format": "Mistral's own layout is not read: fetch the Hugging Face version",
         "--bigendian": "convert, then `gguftools convert-endian FILE big`",
         "--model-name": "convert, then `gguftools set-metadata FILE general.name=NAME`",
@@ -155,6 +154,9 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
          "an adapter's own file has the adapter alone"),
         ("workers", "scheduler", "the work is done here or there"),
         ("plan", "scheduler lora predictor merge_lora check_logits manifest resume", "nothing is written"),
+        ("mmproj", "lora merge_lora predictor imatrix pre embed_tokenizer manifest check_logits all_parts",
+         "towers are no text model"),
+        ("all_parts", "lora plan check_logits", "it writes two files"),
         ("manifest", "merge_lora predictor", "a manifest says nothing of these"),
         ("resume", "merge_lora predictor", "what an interrupted run left does not say with which it was made"),
     ],

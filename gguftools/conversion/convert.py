@@ -17,7 +17,7 @@ from quants.errors import OptionError
 from ..files.atomic import Reads, output_path
 from ..files.checkpoint.folder import Checkpoint
 from ..files.naming import is_remote
-from ..model import open_to_convert, write_plain
+from ..model import open_to_convert, open_towers, write_plain
 from ..provenance.parameters import Opening, Parameters
 from ..provenance.recording import Described, Recording
 from ..quantization.outputs import Run, write_file
@@ -39,7 +39,8 @@ def convert(
     source: PathLike, output: PathLike | None = None, outtype: str = "auto", *,
     pre: str | None = None, embed_tokenizer: bool = False,
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
-    predictor: PathLike | None = None, fallback: str = "auto", rounded_grids: bool = False,
+    predictor: PathLike | None = None, mmproj: bool = False, all_parts: bool = False,
+    fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
     overwrite: bool = False, reads: Iterable[PathLike] = (), manifest: bool = False, **quantizing: Any,
@@ -55,6 +56,9 @@ def convert(
     lora: write the adapter in this PEFT folder for the base model `source`, F32 unless outtype says otherwise.
     merge_lora: adapters to add to the weights, each with a scale if it is not 1. predictor: folder of the predictor
     for a PowerInfer file.
+    mmproj: write the towers for pictures and sounds instead of the text model, the file that llama.cpp takes by
+    --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the towers beside the text model
+    as mmproj- and its name, in the type that follows the checkpoint where outtype is a recipe.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
@@ -73,7 +77,23 @@ def convert(
         if given is not None:
             as_path(given, what)
     as_path(source, "the model")
+    if all_parts:
+        if mmproj or lora is not None or terms is not None:
+            raise OptionError("all parts are the text model and its towers", "leave out mmproj, lora and the plan")
+        shared = {
+            "fallback": fallback, "rounded_grids": rounded_grids, "reserve": reserve, "resume": resume,
+            "threads": threads, "memory": memory, "progress": progress, "executor": executor, "overwrite": overwrite,
+            "reads": reads,
+        }  # fmt: skip
+        own = {
+            "pre": pre, "embed_tokenizer": embed_tokenizer, "merge_lora": merge_lora, "predictor": predictor,
+            "manifest": manifest, **quantizing,
+        }  # fmt: skip
+        return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
+    if mmproj and (lora is not None or merge_lora or predictor is not None or manifest or pre or embed_tokenizer):
+        problem = "towers have no vocabulary, adapters, predictor or manifest"
+        raise OptionError(problem, "leave that out, or convert the text model")
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
     read = Reads().also([source, lora, *adapters, predictor, *reads])
@@ -92,10 +112,10 @@ def convert(
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
     derive = None if predictor is None else partial(_with_predictor, *open_predictor(predictor))
     change, magic = merge_change(merge_lora), b"GGUF" if derive is None else MAGIC
-    model = open_to_convert(source, pre, embed_tokenizer, change, derive, magic)
+    model = open_towers(source) if mmproj else open_to_convert(source, pre, embed_tokenizer, change, derive, magic)
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
-    path = _target(output, model.path, wanted)
+    path = _target(output, model.path, wanted, "mmproj-" if mmproj else "")
     if model.origin.remote and threads is None:
         threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
@@ -110,7 +130,7 @@ def convert(
     kept = resume or model.origin.remote or leaves_process(executor)
     resumable = Resumable(fingerprint(model.files, model.origin.recorded), resume) if kept else None
     run = replace(run, threads=threads, reads=replace(read, states=model.origin.states))
-    warnings = [*idle_resume([path], resume), *left_behind([path], resume)]
+    warnings = [*model.origin.warnings, *idle_resume([path], resume), *left_behind([path], resume)]
     instead = of_source if instead == "AUTO" else instead
     recording = None
     if described is not None:
@@ -126,6 +146,22 @@ def convert(
     return report if recording is None else recording.write(report, [wanted])
 
 
+def _all_parts(
+    source: PathLike, output: PathLike | None, outtype: str, shared: dict[str, Any], own: dict[str, Any]
+) -> QuantizeReport:  # fmt: skip
+    """The text model's file and that of its towers. own: arguments for the text model alone."""
+    open_towers(source)  # before hours of work on the text model
+    wanted = outtype.upper() if outtype.upper() in ("AUTO", *FILE_TYPES) else "AUTO"
+    written = convert(source, output, outtype, **shared, **own)
+    text = written.outputs[0].file
+    more = convert(source, text.with_name(f"mmproj-{text.name}"), wanted, mmproj=True, **shared)
+    told = [each for each in written.warnings if "--mmproj" not in each]
+    return replace(
+        written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],
+        seconds=written.seconds + more.seconds,
+    )  # fmt: skip
+
+
 def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: bool) -> None:
     """Raise OptionError where what belongs to EXACT is wrong, or has no meaning, or EXACT is to be quantized."""
     if fallback not in ("AUTO", *FILE_TYPES):
@@ -138,9 +174,9 @@ def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: b
         raise OptionError("the outtype exact rounds nothing, so that nothing is weighed", "leave out --imatrix")
 
 
-def _target(output: PathLike | None, folder: Path, outtype: str) -> Path:
+def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str = "") -> Path:
     """The file that is named, or NAME-OUTTYPE.gguf in the folder that is (or the current one). Raises FileError."""
-    return output_path("." if output is None else output, f"{folder.resolve().name}-{outtype}.gguf")
+    return output_path("." if output is None else output, f"{beginning}{folder.resolve().name}-{outtype}.gguf")
 
 
 def _with_predictor(

@@ -123,7 +123,7 @@ def plan_exact_again(
     """The plan of what `write_exact` wrote, without a search. formats: of its tensors, by name."""
     tensors, said = dict(model.streamed()), []
     for tensor in _weights(model, tensors):
-        stored = converted_format(tensor, fallback, model.origin.float32)
+        stored = converted_format(tensor, fallback, model.origin.float32, model.origin.fixed)
         form = format_named(formats.get(tensor.name, stored.name))
         if form.name != stored.name:
             rounded_to = tensor.format if rounded_grids and tensor.format.name in PRECISION else None
@@ -157,7 +157,7 @@ def transcoded(
     while asked := {name: each for name, each in searches.items() if each.viable}:
         for name, count in _inexact(asked, run):
             searches[name].tried(count)
-    stored = {tensor.name: converted_format(tensor, fallback, keep) for tensor in weights}
+    stored = {tensor.name: converted_format(tensor, fallback, keep, model.origin.fixed) for tensor in weights}
     left = [each.tensor for each in searches.values() if each.format is None]
     changed = dict(_changed(left, stored, run))
     found = [each.report(stored[name], changed.get(name, 0)) for name, each in searches.items()]

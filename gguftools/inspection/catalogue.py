@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from archs.registry import architectures as every_architecture
+from archs.spec import Architecture
+from archs.tower_plan import all_towers
 from quants.format import formats as every_format
 
 from ..writing.report import Report
@@ -40,13 +42,41 @@ def formats() -> tuple[FormatInfo, ...]:
 
 @dataclass(frozen=True)
 class ArchitectureInfo(Report):
-    """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn."""
+    """An architecture by its GGUF name, the Hugging Face classes it takes, the kinds of vocabulary tried in turn.
+
+    towers: those of the classes that have towers for pictures or sounds, which `convert --mmproj` writes.
+    """
 
     name: str
     hf_classes: tuple[str, ...]
     vocabularies: tuple[str, ...]
+    towers: tuple[str, ...] = ()
 
 
 def architectures() -> tuple[ArchitectureInfo, ...]:
     """All architectures, those of other packages too; each is converted to GGUF and run. Several may share a name."""
-    return tuple(ArchitectureInfo(each.name, each.hf_classes, each.vocab) for each in every_architecture())
+    have = {hf_class for tower in all_towers() for hf_class in tower.hf_classes}
+
+    def info(each: Architecture) -> ArchitectureInfo:
+        having = tuple(name for name in each.hf_classes if name in have)
+        return ArchitectureInfo(each.name, each.hf_classes, each.vocab, having)
+
+    return tuple(map(info, every_architecture()))
+
+
+@dataclass(frozen=True)
+class TowerInfo(Report):
+    """Towers for pictures or sounds: the Hugging Face classes that have them, and what they are for.
+
+    model_types: of the classes' vision or audio parts, where these have several towers.
+    """
+
+    hf_classes: tuple[str, ...]
+    model_types: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+def towers() -> tuple[TowerInfo, ...]:
+    """All towers that `convert --mmproj` writes, by the names of their classes."""
+    found = (TowerInfo(each.hf_classes, each.model_types, tuple(each.parts)) for each in all_towers())
+    return tuple(sorted(found, key=lambda each: (each.hf_classes, each.model_types)))

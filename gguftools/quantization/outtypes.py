@@ -1,12 +1,13 @@
 """The types of a plain conversion, F32, F16, BF16 and Q8_0: what a converter makes of each tensor."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from archs.metadata import Metadata
 from archs.plan import stays_float32
 from archs.spec import COMMON
+from archs.tower import tower_format
 from quants import Format, Tensor, format_named
 
 from ..writing.items import Item
@@ -30,10 +31,14 @@ def checkpoint_type(tensors: Iterable[Tensor], packed: bool) -> str:
     return most if most in ("F32", "F16", "BF16") else "BF16"
 
 
-def converted_format(tensor: Tensor, outtype: str, keep: tuple[str, ...] = ()) -> Format:
-    """What a tensor is stored as in a conversion to one of FILE_TYPES. keep: parts of names that stay float32."""
+def converted_format(
+    tensor: Tensor, outtype: str, keep: tuple[str, ...] = (), fixed: Mapping[str, str] = {}
+) -> Format:
+    """What a tensor is stored as in a conversion to one of FILE_TYPES. keep, fixed: as in `Origin`."""
     if tensor.format.is_quantized:
         return tensor.format  # a checkpoint that already has ggml's blocks (MXFP4) goes over without loss
+    if fixed and (of_tower := tower_format(tensor.name, tensor.shape, fixed, outtype)):
+        return format_named(of_tower)
     if stays_float32(tensor.name, tensor.shape, keep):
         return format_named("F32")
     if outtype == "Q8_0" and tensor.width % format_named("Q8_0").block_size:
@@ -45,7 +50,7 @@ def plan_conversion(
     path: Path, metadata: Metadata, tensors: Iterable[Tensor], origin: Origin, outtype: str, reserve: int = 0
 ) -> FilePlan:
     """The file that a plain conversion of a checkpoint to one of FILE_TYPES writes."""
-    items = tuple(Item(tensor, converted_format(tensor, outtype, origin.float32)) for tensor in tensors)
+    items = tuple(Item(tensor, converted_format(tensor, outtype, origin.float32, origin.fixed)) for tensor in tensors)
     typed = with_file_type(metadata, file_type(items, outtype))
     return FilePlan(path, typed, items, reserve=reserve, magic=origin.magic)
 

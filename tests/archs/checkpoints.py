@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tests.conftest import DATA
 
 FAMILIES = DATA / "families"
+TOWERS = DATA / "towers"
+OUTTYPES = ("f32", "f16", "bf16", "q8_0")
 RECORDS = ("spec.json", "reference.json", "logits.npz", "encodings.json")
 DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
@@ -36,14 +38,37 @@ def build(entry: str, folder: Path) -> None:
     write_tensors(folder / "model.safetensors", entry, spec["tensors"])
 
 
-def write_tensors(file: Path, entry: str, rows: Iterable[Sequence[Any]]) -> None:
-    """A safetensors file of made weights. rows: name, stored type, shape, mean, standard deviation of each."""
+def towers() -> list[str]:
+    return sorted(path.parent.name for path in TOWERS.glob("*/config.json"))
+
+
+def build_tower(entry: str, folder: Path, renamed: Mapping[str, str] = {}) -> None:
+    """Write a checkpoint of tests/data/towers into `folder`; there is a vocabulary in few of them.
+
+    renamed: beginnings of names → what they begin with instead, with the same values.
+    """
+    rows = json.loads((TOWERS / entry / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    folder.mkdir(parents=True)
+    for file in sorted((TOWERS / entry).iterdir()):
+        if file.name not in RECORDS:
+            shutil.copyfile(file, folder / file.name)
+    write_tensors(folder / "model.safetensors", entry, rows, renamed)
+
+
+def write_tensors(
+    file: Path, entry: str, rows: Iterable[Sequence[Any]], renamed: Mapping[str, str] = {}
+) -> None:  # fmt: skip
+    """A safetensors file of made weights. rows: name, stored type, shape, mean, standard deviation of each. renamed:
+    beginnings of names → what they begin with in the file.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     parts: list[bytes] = []
     place = 0
     for name, dtype, shape, mean, std in rows:
         parts.append(stored(values(entry, name, shape, mean, std), dtype))
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + len(parts[-1])]}
+        begins = next((old for old in renamed if name.startswith(old)), "")
+        written = renamed.get(begins, "") + name.removeprefix(begins)
+        header[written] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + len(parts[-1])]}
         place += len(parts[-1])
     head = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))

@@ -1,0 +1,178 @@
+"""What the towers of a model are: plain data that says how the parts of a checkpoint beside its text model, which turn
+pictures and sounds into embeddings, become one more GGUF file (llama.cpp's mmproj file).
+
+A file of `archs/towers` declares one or more `Tower` values. A tower's config is the checkpoint's config.json with the
+parts "vision" and "audio", the "text" model's own config as its family reads it, and "preprocessor": what
+preprocessor_config.json and processor_config.json say.
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .config import lookup, required
+from .spec import Computed, Config, Target, TensorMap, Tensors
+from .typed_json import Kind
+
+NAME = "clip"  # `general.architecture` of such files, and what their keys begin with
+KIND = "mmproj"  # their `general.type`
+
+
+@dataclass(frozen=True)
+class Tower:
+    """The towers of a model family, which are in one file.
+
+    hf_classes: entries of config.json's `architectures`, or of its vision part's. model_types: of its vision or audio
+        part, where wrappers of one class have different towers (Llava); none: any.
+    metadata: GGUF key without "clip.", in the order of the file → a path in the config that must be there, or a
+        function of the config (None leaves the key out).
+    tensors: source name → target, as in `Architecture.tensors`, but that targets are full names.
+    parts: where the parts' configs are, by "vision" and "audio": paths in config.json.
+    defaults: what the model type means by keys that config.json omits, by part.
+    fixed: globs of GGUF names → the format that these have in every output type: F32, F16, or PATCHES.
+    ignored: globs of source names → why no program reads them.
+    spellings: other beginnings of source names → those that `tensors` has; "" takes a beginning away.
+    tokens: names → tokens whose ids the towers need, as `tokens.NAME` of the config.
+    generated: tensors made from the config alone, which come first in the file.
+    prepare: what is done to the tensors first, where names depend on the config.
+    keys: what keys of the parts hold, where it is something else than `archs.config_keys` says.
+    refused: paths in the config with a test of what files cannot express.
+    text_names: globs of source names that are the text model's, where no family of ours takes its class.
+    """
+
+    hf_classes: tuple[str, ...]
+    metadata: Mapping[str, str | Computed]
+    tensors: Mapping[str, Target]
+    model_types: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=lambda: {"vision": "vision_config"})
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    generated: tuple[Callable[[Config], Iterable[Tensor]], ...] = ()
+    prepare: Callable[[Config, Tensors], Tensors] | None = None
+    keys: Mapping[str, Kind] = field(default_factory=dict)
+    refused: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+
+
+PATCHES = "F16 or F32"  # F16 in a file of that type, else F32: what convolutions are computed with
+
+# Formats that tensors of any tower have, by their GGUF names; what comes first counts. Beside these are vectors, norms
+# and whatever does not end with ".weight" F32.
+FIXED = {
+    "*.patch_embd.weight": PATCHES, "*.patch_embd.weight.1": PATCHES, "*.patch_merger.weight": PATCHES,
+    "[va].position_embd.weight": "F32",
+}  # fmt: skip
+
+
+def tower_format(name: str, shape: tuple[int, ...], fixed: Mapping[str, str], outtype: str) -> str | None:
+    """What a tensor of a tower is stored as in files of any type, or of one (F32, F16, …); None where the type decides.
+
+    Every vector, norm, and whatever is no weight is F32, however large it is.
+    """
+    if len(shape) < 2 or name.endswith("_norm.weight"):
+        return "F32"
+    for pattern, form in fixed.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return form if form != PATCHES else "F16" if outtype == "F16" else "F32"
+    return None if name.endswith(".weight") else "F32"
+
+
+def always(value: Any) -> Computed:
+    """The same of every config."""
+    return lambda config: value
+
+
+def maybe(path: str, otherwise: Any = None) -> Computed:
+    """What a path of the config holds, if it is there."""
+    return lambda config: otherwise if (found := lookup(config, path)) is None else found
+
+
+def side(path: str) -> Computed:
+    """The side of a square that may be given by both."""
+
+    def found(config: Config) -> Any:
+        value = required(config, path)
+        if isinstance(value, list) and len(set(value)) > 1:
+            raise ModelError(f"config.json has {path} = {value}; files of towers know only squares")
+        return value[0] if isinstance(value, list) and value else value
+
+    return found
+
+
+def activation(path: str, **flags: str) -> dict[str, Computed]:
+    """A key `use_…` for the activation that the config names. flags: activations → the keys of these.
+
+    Raises ModelError for another one.
+    """
+
+    def flag(key: str) -> Computed:
+        def is_used(config: Config) -> bool | None:
+            name = lookup(config, path)
+            if name not in flags:
+                raise ModelError(f"{path} = {name!r} in config.json is not one of {', '.join(flags)}")
+            return True if flags[name] == key else None
+
+        return is_used
+
+    return {key: flag(key) for key in dict.fromkeys(flags.values())}
+
+
+LAYERS = "num_hidden_layers|n_layers|n_layer|num_layers|depth|layers|encoder_layers"
+
+
+def _within(part: str, keys: str) -> str:
+    return "|".join(f"{part}.{key}" for key in keys.split("|"))
+
+
+VISION: dict[str, str | Computed] = {  # what every vision tower writes, in llama.cpp's order
+    "has_vision_encoder": always(True),
+    "vision.projection_dim": "text.hidden_size|text.n_embd",
+    "vision.image_size": side("vision.image_size"),
+    "vision.patch_size": side("vision.patch_size"),
+    "vision.embedding_length": _within("vision", "hidden_size|width"),
+    "vision.feed_forward_length": "vision.intermediate_size",
+    "vision.block_count": _within("vision", LAYERS),
+    "vision.attention.head_count": _within("vision", "num_attention_heads|num_heads|heads"),
+    "vision.image_mean": "preprocessor.image_mean",
+    "vision.image_std": "preprocessor.image_std",
+}
+AUDIO: dict[str, str | Computed] = {  # the same of sounds
+    "has_audio_encoder": always(True),
+    "audio.projection_dim": "text.hidden_size|text.n_embd",
+    "audio.embedding_length": _within("audio", "hidden_size|d_model"),
+    "audio.feed_forward_length": _within("audio", "intermediate_size|encoder_ffn_dim"),
+    "audio.block_count": _within("audio", LAYERS),
+    "audio.attention.head_count": _within("audio", "num_attention_heads|encoder_attention_heads"),
+}
+
+
+def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
+    """Targets by full names: what stands before the source names and before the GGUF names."""
+
+    def full(target: Target) -> Target:
+        if isinstance(target, tuple):
+            return tuple(each for single in target if isinstance(each := full(single), TensorMap))
+        if isinstance(target, TensorMap) and isinstance(target.name, str):
+            return TensorMap(f"{name}{target.name}", target.transform, target.stack)
+        return f"{name}{target}" if isinstance(target, str) else target
+
+    return {f"{source}{each}": full(target) for each, target in targets.items()}
+
+
+# Layers as most checkpoints name them, CLIP's and SigLIP's.
+CLIP_LAYER: dict[str, Target] = {
+    "layer_norm1": "ln1", "layer_norm2": "ln2",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+}  # fmt: skip
+CLIP_VISION: dict[str, Target] = {  # behind "vision_model." or what else stands there
+    **at("encoder.layers.{i}.", "v.blk.{i}.", CLIP_LAYER),
+    "embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln",
+}

@@ -1,0 +1,42 @@
+"""What keys of the parts of a config.json that describe towers hold, and those of a preprocessor's files."""
+
+from .config_keys import EPSILON, FLAG, LAYERS, NET_WIDTH, POSITIVE, SIZE, TEXT, WINDOW
+from .typed_json import Anything, Either, Fields, Kind, ListOf, Number, Whole
+
+SIDE = Either((Whole(1, 1 << 20), ListOf(Whole(1, 1 << 20), 2)))
+COLOUR = ListOf(Number(-1e6, 1e6), 3)
+LAYER_LIST = ListOf(Whole(0, 10_000))
+
+
+def _by_key(table: dict[str, Kind]) -> dict[str, Kind]:
+    return {key: kind for keys, kind in table.items() for key in keys.split()}
+
+
+PARTS: dict[str, Kind] = _by_key({
+    "image_size patch_size": SIDE,
+    "num_channels in_channels in_chans": Whole(1, 64),
+    "depth num_hidden_layers layers encoder_layers": LAYERS,
+    "embed_dim width d_model out_hidden_size projection_dim vision_output_dim": SIZE,
+    "num_heads heads encoder_attention_heads": SIZE,
+    "intermediate_size encoder_ffn_dim": NET_WIDTH,
+    "spatial_merge_size temporal_patch_size scale_factor spatial_patch_size": Whole(1, 1 << 16),
+    "fullatt_block_indexes deepstack_visual_indexes": LAYER_LIST,
+    "num_position_embeddings": SIZE,
+    "window_size": WINDOW,
+    "downsample_ratio pixel_shuffle_ratio": Number(1e-3, 1),
+    "min_dynamic_patch max_dynamic_patch": Whole(0, 1 << 16),
+    "layer_norm_eps norm_eps rms_norm_eps": EPSILON,
+    "hidden_act projector_hidden_act": TEXT,
+    "use_qk_norm qk_normalization attention_bias": FLAG,
+    "mlp_ratio": POSITIVE,
+    "num_mel_bins input_feat_size": Whole(1, 1 << 16),
+    "vision_feature_layer": Either((Whole(-10_000), ListOf(Whole(-10_000)))),
+    "vision_config audio_config": Anything(),
+})
+PREPROCESSOR: dict[str, Kind] = _by_key({
+    "image_mean image_std": COLOUR,
+    "image_seq_length": Whole(1, 1 << 20),
+    "size": Either((Fields({key: Whole(1, 1 << 24) for key in ("longest_edge", "shortest_edge", "height", "width")}),
+                    Anything())),
+    "patch_size merge_size": Whole(1, 1 << 16),
+})  # fmt: skip

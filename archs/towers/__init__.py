@@ -1,0 +1,1 @@
+"""Families of towers, one file each; `archs.tower_plan` finds them by where they are."""

@@ -1,0 +1,36 @@
+"""Gemma 3: SigLIP, whose patches are averaged before one matrix brings them to the text model's width."""
+
+import math
+
+from ..spec import Config, TensorMap
+from ..tower import CLIP_VISION, VISION, Tower, always, at, maybe
+from ..transforms import add_one
+
+USUAL = 4  # patches a side that are averaged in published models
+
+
+def _averaged(config: Config) -> int | None:
+    """Patches a side that become one embedding, where that is not what programs take it for."""
+    tokens = math.isqrt(int(config["preprocessor"].get("image_seq_length") or 256))
+    factor = int(config["vision"]["image_size"]) // int(config["vision"]["patch_size"]) // max(tokens, 1)
+    return factor if factor not in (0, USUAL) else None
+
+
+GEMMA3 = Tower(
+    hf_classes=("Gemma3ForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "projector_type": always("gemma3"),
+        "vision.attention.layer_norm_epsilon": maybe("vision.layer_norm_eps", 1e-6),
+        "use_gelu": always(True),
+        "vision.projector.scale_factor": _averaged,
+    },
+    tensors={
+        **at("vision_tower.", "", CLIP_VISION),
+        "multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight",
+        "multi_modal_projector.mm_soft_emb_norm": TensorMap("mm.soft_emb_norm", add_one),
+    },
+    fixed={"mm.input_projection.weight": "F16", "v.patch_embd.weight": "F32"},
+    ignored={"vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use"},
+    spellings={"vision_tower.vision_model.": "vision_tower.", "multimodal_projector.": "multi_modal_projector."},
+)

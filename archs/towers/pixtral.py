@@ -1,0 +1,49 @@
+"""Pixtral and Mistral 3: layers like Llama's with rotation in two dimensions, then a net of two matrices; Mistral 3
+first merges squares of patches. The text model's embedding of [IMG_BREAK], which ends a row of patches, goes along.
+"""
+
+import numpy as np
+
+from ..spec import Config, Index, Target, TensorMap
+from ..tower import VISION, Tower, activation, always, at, maybe
+from ..transforms import chain, flat_row, interleave_rope, share
+
+ROTATED = interleave_rope("vision.num_attention_heads")
+LAYER: dict[str, Target] = {
+    "attention_norm": "ln1", "ffn_norm": "ln2",
+    "attention.q_proj": TensorMap("attn_q", ROTATED), "attention.k_proj": TensorMap("attn_k", ROTATED),
+    "attention.v_proj": "attn_v", "attention.o_proj": "attn_out",
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def _break_row(rows: int, config: Config) -> Index:
+    return np.array([config["tokens"]["break"]])
+
+
+PIXTRAL = Tower(
+    hf_classes=("LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration"),
+    model_types=("pixtral",),
+    metadata={
+        **VISION,
+        "projector_type": always("pixtral"),
+        "vision.attention.layer_norm_epsilon": maybe("vision.layer_norm_eps", 1e-5),
+        **activation("vision.hidden_act", silu="use_silu", gelu="use_gelu"),
+        "vision.spatial_merge_size": maybe("spatial_merge_size"),
+    },
+    defaults={
+        "vision": {
+            "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+            "image_size": 1024, "patch_size": 16, "hidden_act": "gelu",
+        },
+    },
+    tensors={
+        **at("vision_tower.transformer.layers.{i}.", "v.blk.{i}.", LAYER),
+        "vision_tower.patch_conv": "v.patch_embd", "vision_tower.ln_pre": "v.pre_ln",
+        "multi_modal_projector.norm": "mm.input_norm", "multi_modal_projector.linear_1": "mm.1",
+        "multi_modal_projector.linear_2": "mm.2", "multi_modal_projector.patch_merger.merging_layer": "mm.patch_merger",
+        "language_model.embed_tokens.weight": TensorMap("v.token_embd.img_break", chain(share(_break_row), flat_row)),
+    },
+    spellings={"language_model.model.": "language_model."},
+    tokens={"break": "[IMG_BREAK]"},
+)  # fmt: skip

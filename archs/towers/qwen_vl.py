@@ -1,0 +1,119 @@
+"""Qwen2-VL to Qwen3.5: patches of two frames, rotation in two dimensions, squares of patches merged by a net.
+Qwen2.5-VL has gated nets and windows; Qwen3-VL learned positions, fused q/k/v, and "deepstack": nets for the outputs of
+some layers, which are added in the text model's first layers.
+"""
+
+import math
+
+from quants.errors import ModelError
+
+from ..spec import Config, Target, TensorMap, Tensors
+from ..tower import VISION, Tower, always, at, maybe
+from ..transforms import frame, part
+
+PATCHES: dict[str, Target] = {
+    "visual.patch_embed.proj.weight": (
+        TensorMap("v.patch_embd.weight", frame(0)), TensorMap("v.patch_embd.weight.1", frame(1)),
+    ),
+    "visual.patch_embed.proj.bias": "v.patch_embd.bias",
+}  # fmt: skip
+LAYER: dict[str, Target] = {
+    "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
+    "attn.qkv": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def _window_pattern(config: Config) -> int:
+    """One of how many layers attends to all patches. Raises ModelError where they do not come so regularly."""
+    full = config["vision"].get("fullatt_block_indexes") or []
+    period = full[0] + 1 if full else 0
+    if not full or full != [period * (i + 1) - 1 for i in range(len(full))]:
+        raise ModelError(f"config.json has fullatt_block_indexes {full}; files know only every so many-th layer")
+    return period
+
+
+QWEN2_VL = Tower(
+    hf_classes=("Qwen2VLForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "vision.image_size": maybe("vision.image_size", 560),
+        "vision.embedding_length": "vision.embed_dim",
+        "vision.feed_forward_length": "vision.hidden_size",
+        "projector_type": always("qwen2vl_merger"),
+        "vision.attention.layer_norm_epsilon": maybe("rms_norm_eps", 1e-6),
+    },
+    tensors={
+        **PATCHES,
+        **at("visual.blocks.{i}.", "v.blk.{i}.", LAYER),
+        "visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.{i}": "mm.{i}",
+    },
+)  # fmt: skip
+QWEN25_VL = Tower(
+    hf_classes=("Qwen2_5_VLForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "vision.image_size": maybe("vision.image_size", 560),
+        "projector_type": always("qwen2.5vl_merger"),
+        "use_silu": always(True),
+        "vision.n_wa_pattern": _window_pattern,
+        "vision.attention.layer_norm_epsilon": QWEN2_VL.metadata["vision.attention.layer_norm_epsilon"],
+    },
+    tensors=QWEN2_VL.tensors,
+)
+
+
+def _image_size(config: Config) -> int:
+    vision = config["vision"]
+    positions = vision.get("num_position_embeddings") or 2304
+    return vision.get("image_size") or int(math.sqrt(positions) * vision["patch_size"])
+
+
+def _deepstack(config: Config) -> list[bool] | None:
+    chosen = config["vision"].get("deepstack_visual_indexes") or []
+    return [layer in chosen for layer in range(int(config["vision"]["depth"]))] or None
+
+
+def by_layer(config: Config, tensors: Tensors) -> Tensors:
+    """Deepstack's nets, which are counted from 0, by the layers whose outputs they take."""
+    beginning, layers = "visual.deepstack_merger_list.", config["vision"].get("deepstack_visual_indexes") or []
+
+    def placed(name: str) -> str:
+        if not name.startswith(beginning):
+            return name
+        number, _, rest = name.removeprefix(beginning).partition(".")
+        if not number.isdecimal() or int(number) >= len(layers):
+            raise ModelError(f"config.json names {len(layers)} layers for deepstack; the checkpoint has {name!r}")
+        return f"{beginning}{layers[int(number)]}.{rest}"
+
+    return {placed(name): tensor for name, tensor in tensors.items()}
+
+
+QWEN3_VL = Tower(
+    hf_classes=(
+        "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    ),
+    metadata={
+        **VISION,
+        "vision.image_size": _image_size,
+        "projector_type": always("qwen3vl_merger"),
+        "use_gelu": always(True),
+        "vision.spatial_merge_size": maybe("vision.spatial_merge_size"),
+        "vision.attention.layer_norm_epsilon": maybe("text_config.rms_norm_eps", 1e-6),
+        "vision.is_deepstack_layers": _deepstack,
+    },
+    tensors={
+        **PATCHES,
+        **at("visual.blocks.{i}.", "v.blk.{i}.", {
+            **LAYER, "attn.qkv": "attn_qkv", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down",
+        }),
+        **at("visual.deepstack_merger_list.{i}.", "v.deepstack.{i}.", {
+            "norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2",
+        }),
+        "visual.merger.norm": "v.post_ln", "visual.merger.linear_fc1": "mm.0", "visual.merger.linear_fc2": "mm.2",
+        "visual.pos_embed": "v.position_embd",
+    },
+    prepare=by_layer,
+)  # fmt: skip

@@ -1,0 +1,164 @@
+"""`convert --mmproj`: towers for pictures and sounds as llama.cpp's converter writes them, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.model import open_to_convert, open_towers
+from quants.errors import ModelError, OptionError
+
+from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, towers, write_tensors
+from ...findings.tool import run
+
+RECORDED = [name for name in towers() if (TOWERS / name / "reference.json").is_file()]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path):
+    def made(name: str, **changes) -> Path:
+        folder = tmp_path / name
+        build_tower(name, folder)
+        if changes:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
+            (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
+    reference = json.loads((TOWERS / name / "reference.json").read_text(encoding="utf-8"))
+    folder = checkpoint(name)
+    for outtype in OUTTYPES:
+        output = tmp_path / f"{outtype}.gguf"
+        gguftools.convert(folder, output, outtype, mmproj=True)
+        place = 1 + OUTTYPES.index(outtype)
+        with gguftools.open(output) as model:
+            assert {t.name: [list(t.shape), t.format.name] for t in model.tensors.values()} == {
+                tensor: [said[0], said[place]] for tensor, said in reference["tensors"].items()
+            }
+            assert list(model.metadata) == list(reference["keys"])
+        assert sha256(output.read_bytes()).hexdigest() == reference["files"][outtype]
+
+
+def renamed(folder: Path, name: str, **beginnings: str) -> None:
+    rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    write_tensors(folder / "model.safetensors", name, rows, beginnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "beginnings"),
+    [
+        ("gemma3", {"vision_tower.vision_model.": "model.vision_tower.", "multi_": "model.multi_",
+                    "language_model.model.": "model.language_model."}),
+        ("qwen2-vl", {"visual.": "model.visual.", "model.": "model.language_model."}),
+        ("internvl-hf", {"vision_tower.": "model.vision_tower.", "multi_modal": "model.multi_modal"}),
+    ],
+)  # fmt: skip
+def test_names_of_newer_checkpoints_mean_the_same(checkpoint, tmp_path, name, beginnings):
+    folder = checkpoint(name)
+    with open_towers(folder) as model:
+        wanted = {each.name: each.raw().tobytes() for each in model.tensors.values()}
+    renamed(folder, name, **beginnings)
+    with open_towers(folder) as model:
+        assert {each.name: each.raw().tobytes() for each in model.tensors.values()} == wanted
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_every_tensor_is_in_one_of_both_files_or_nothing_is_written(checkpoint, tmp_path, name):
+    folder = checkpoint(name)
+    rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    write_tensors(folder / "model.safetensors", name, [*rows, ["vision_tower.extra.weight", "BF16", [4, 4], 0, 1]])
+    with pytest.raises(ModelError, match=r"vision_tower\.extra\.weight"):
+        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_a_lost_layer_is_found(checkpoint, tmp_path):
+    folder = checkpoint("gemma3")
+    rows = json.loads((TOWERS / "gemma3" / "spec.json").read_text(encoding="utf-8"))["tensors"]
+    kept = [row for row in rows if "vision_model.encoder.layers.0." not in row[0]]
+    write_tensors(folder / "model.safetensors", "gemma3", kept)
+    with pytest.raises(ModelError, match="2 vision layers; the checkpoint lacks layer 0"):
+        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "wrong"),
+    [
+        ("gemma3", {"architectures": ["LlamaForCausalLM"]}, "no towers are known of LlamaForCausalLM"),
+        ("gemma3", {"vision_config": {"hidden_size": 32}}, '"vision.image_size"'),
+        ("gemma3", {"vision_config": {"hidden_size": "32"}}, 'vision_config.hidden_size" is "32"'),
+        ("gemma3", {"vision_config": []}, '"vision_config" is '),
+        ("qwen2-5-vl", {"vision_config": {"fullatt_block_indexes": [1, 2]}}, "every so many-th layer"),
+        ("internvl", {"downsample_ratio": 0}, '"downsample_ratio" is 0'),
+    ],
+)  # fmt: skip
+def test_configs_that_lie_are_refused(checkpoint, tmp_path, name, changes, wrong):
+    before = json.loads((TOWERS / name / "config.json").read_text(encoding="utf-8"))
+    if isinstance(changes.get("vision_config"), dict) and name != "gemma3":
+        changes = {"vision_config": {**before["vision_config"], **changes["vision_config"]}}
+    with pytest.raises(ModelError, match=wrong):
+        gguftools.convert(checkpoint(name, **changes), tmp_path / "x.gguf", mmproj=True)
+
+
+def test_a_missing_preprocessor_or_token_is_said(checkpoint, tmp_path):
+    folder = checkpoint("pixtral")
+    (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ModelError, match=r"does not say which token \[IMG_BREAK\] is"):
+        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+    folder = checkpoint("gemma3")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match=r'no preprocessor_config\.json says "image_mean"'):
+        gguftools.convert(folder, tmp_path / "x.gguf", mmproj=True)
+
+
+def with_text(tmp_path: Path) -> Path:
+    folder = tmp_path / "smolvlm"
+    build("smolvlm", folder)
+    said = (TOWERS / "smolvlm" / "preprocessor_config.json").read_text(encoding="utf-8")
+    (folder / "preprocessor_config.json").write_text(said, encoding="utf-8")
+    return folder
+
+
+def test_all_parts_are_two_files_that_have_every_tensor(tmp_path):
+    report = gguftools.convert(with_text(tmp_path), tmp_path, "q8_0", all_parts=True)
+    text, towers = (output.file for output in report.outputs)
+    assert [text.name, towers.name] == ["smolvlm-Q8_0.gguf", "mmproj-smolvlm-Q8_0.gguf"]
+    assert not report.warnings
+    with gguftools.open(text) as first, gguftools.open(towers) as second:
+        assert (first.architecture, second.architecture) == ("llama", "clip")
+        assert second.metadata["general.type"] == "mmproj"
+    with pytest.raises(OptionError):
+        gguftools.convert(with_text(tmp_path / "b"), tmp_path, mmproj=True, all_parts=True)
+
+
+def test_the_text_model_alone_says_what_is_not_in_its_file(tmp_path):
+    folder = with_text(tmp_path)
+    [said] = gguftools.convert(folder, tmp_path / "x.gguf").warnings
+    assert "are not in this file" in said
+    assert "--mmproj" in said
+    spec = json.loads((DATA / "families" / "smolvlm" / "spec.json").read_text(encoding="utf-8"))
+    rows = [*spec["tensors"], ["vision_model.extra.weight", "BF16", [4, 4], 0, 1]]
+    write_tensors(folder / "model.safetensors", "smolvlm", rows)
+    with pytest.raises(ModelError, match=r"vision_model\.extra\.weight"):
+        open_to_convert(folder)
+
+
+def test_the_command(checkpoint, tmp_path):
+    done = run("convert", checkpoint("smolvlm"), "--mmproj", "-o", tmp_path, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [output] = json.loads(done.stdout)["outputs"]
+    assert Path(output["file"]).name == "mmproj-smolvlm-BF16.gguf"
+    with gguftools.open(output["file"]) as model:
+        assert np.isfinite(model.tensors["v.patch_embd.weight"].float32()).all()
+    done = run("convert", checkpoint("llama4"), "--mmproj", "--pre", "llama-bpe", "-o", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "towers are no text model" in done.stderr
