@@ -1,8 +1,10 @@
 """Tiny models of a few tokens, and the distribution of the texts that they write."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -58,15 +60,11 @@ def texts_of(model: Model, sampling: Sampling, length: int, words: int = WORDS) 
     return p
 
 
-KNOWN: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-
-
 def known(model: Model, text: tuple[int, ...]) -> np.ndarray:
     """Logits (words,) behind a text."""
-    found = KNOWN.get((id(model), text))
-    if found is None:
-        found = KNOWN[id(model), text] = model.forward(text, first=len(text) - 1)[-1]
-    return found
+    if isinstance(model, Remembering):
+        return model.lazy_forward(text, Text()).array[-1]
+    return model.forward(text, first=len(text) - 1)[-1]
 
 
 class Text(KVCache):
@@ -87,18 +85,33 @@ class Text(KVCache):
         self.seen[length:] = [self.seen[length + row] for row in rows]
 
 
-class Rows(NamedTuple):
-    """In place of logits that are not computed yet."""
+@dataclass(frozen=True)
+class Rows:
+    """In place of logits that are not computed yet; x: numbers that stand for states."""
 
     array: np.ndarray
     x: np.ndarray
 
     def float32(self) -> np.ndarray:
-        return self.array
+        return self.array[-len(self.x) :]
 
 
 class Remembering(Model):
-    """Computes the logits behind a text once: for very many draws."""
+    """Computes what stands behind a text once: for very many draws."""
+
+    @cached_property
+    def numbers(self) -> dict[Any, int]:
+        """What a state is of → the number that stands for it."""
+        return {}
+
+    @cached_property
+    def numbered(self) -> list[Any]:
+        return []
+
+    @cached_property
+    def behind(self) -> dict[Any, tuple[np.ndarray, np.ndarray]]:
+        """Of a text, or of all that the layer that reads ahead was given: logits, and what the model made of it."""
+        return {}
 
     def new_cache(self, *arguments: Any) -> Text:
         return Text()
@@ -109,13 +122,36 @@ class Remembering(Model):
         return self.lazy_forward(tokens, cache).array[first:]
 
     def lazy_forward(self, tokens: Any, cache: Any = None, parents: Any = None) -> Any:
-        rows, paths = [], []
+        paths: list[tuple[int, ...]] = []
         for place, token in enumerate(tokens):
             parent = place - 1 if parents is None else parents[place]
-            paths.append([*(paths[parent] if parent >= 0 else ()), int(token)])
-            rows.append(known(self, (*cache.seen, *paths[-1])))
+            paths.append(((*paths[parent],) if parent >= 0 else (*cache.seen,)) + (int(token),))
+        for path in paths:
+            if path not in self.behind:
+                run = self.lazy_logits(path)
+                self.behind[path] = run.float32()[-1], run.x[-1]
         cache.seen += [int(token) for token in tokens]
-        return Rows(np.array(rows), np.zeros((len(rows), 1), np.float32))
+        return self.rows(paths)
+
+    def read_ahead(self, hidden: Any, following: Any, cache: Any) -> Any:
+        keys = []
+        for number, token in zip(hidden[:, 0], following, strict=True):
+            cache.seen.append((self.numbered[number], token))
+            keys.append(("ahead", *cache.seen))
+        for key in keys:
+            if key not in self.behind:
+                states = np.stack([self.behind[of][1] for of, _ in key[1:]])
+                run = super().read_ahead(states, [token for _, token in key[1:]], KVCache())
+                self.behind[key] = run.float32()[-1], run.x[-1]
+        return self.rows(keys)
+
+    def rows(self, keys: Sequence[Any]) -> Rows:
+        for key in keys:
+            if key not in self.numbers:
+                self.numbers[key] = len(self.numbered)
+                self.numbered.append(key)
+        numbers = [self.numbers[key] for key in keys]
+        return Rows(np.array([self.behind[key][0] for key in keys]), np.array(numbers)[:, None])
 
 
 def primed(sampling: Sampling) -> Sampler:
