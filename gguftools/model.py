@@ -261,9 +261,9 @@ class Model:
         context = context or self.context_length
         samplers = [sampler_of(tokenizer, self.metadata, of_sample(chosen, i), follow) for i in range(count)]
         speculations = self._speculations(model, samplers, draft, drafting, threads)
-        first = speculations[0]
+        first, more = speculations[0], n if n is None or context is None else max(0, min(n, context - len(ids)))
         prefill = Prefill(
-            model, ids, cache_type, texts=count, more=n, progress=progress, back=first.most if first else 0,
+            model, ids, cache_type, texts=count, more=more, progress=progress, back=first.most if first else 0,
             keep_states=first is not None and first.drafter.reads_states,
         )  # fmt: skip
         made = [

@@ -16,6 +16,7 @@ import gguftools
 from gguftools.console.streaming import stream
 from gguftools.files.gguf.reader import open_gguf
 from quants.errors import ModelError, OptionError, VocabularyError
+from runtime import prefill
 from runtime.generation import Generation
 from runtime.kv_cache import CacheType
 from runtime.sampling.parameters import Sampling
@@ -57,7 +58,10 @@ def test_greedy_text_is_llama_cpps(model: gguftools.Model, text: dict[str, Any])
 
 
 @pytest.mark.parametrize("entry", recorded("zoo"), ids=lambda each: each["entry"])
-def test_greedy_text_is_transformers(entry: dict[str, Any], tmp_path: Path, shared: Path):
+def test_greedy_text_is_transformers(
+    entry: dict[str, Any], tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prefill, "CHUNK", 5)  # the prompt in pieces, as a long one is read
     module("build").build(ZOO, entry["entry"], tmp_path / "checkpoint")
     gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
     sampling = Sampling(temperature=0)
@@ -135,6 +139,44 @@ def test_it_ends_at_a_stop_string_that_is_not_part_of_the_text(model: gguftools.
     generation = model.generate("Anne", GREEDY, n=20, stop=[stop])
     assert "".join(piece.text for piece in generation) == generation.text == whole.text[: whole.text.index(stop)]
     assert (generation.stop_reason, generation.stopped_by) == ("stop", stop)
+
+
+LONG = """
+import sys
+import numpy as np
+import gguftools
+from runtime.sampling.parameters import Sampling
+
+path, tokens = sys.argv[1], int(sys.argv[2])
+model = gguftools.open(path)
+if tokens > 8192:
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 8192}
+    model.metadata.update({f"llama.rope.scaling.{key}": value for key, value in scaling.items()})
+greedy = Sampling(temperature=0, ignore_eos=True)
+list(model.generate([5] * 20, greedy, n=2, context=100))
+
+def status(key):
+    return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
+
+before = status("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+prompt = np.random.default_rng(0).integers(5, model.tokenizer.vocab_size, tokens)
+generation = model.generate(prompt, greedy, n=20, context=tokens + 8)
+list(generation)
+print(status("VmHWM") - before, generation.cache_bytes, len(generation.tokens), generation.stop_reason)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system for the peak of memory")
+@pytest.mark.parametrize(
+    "tokens", [2500, pytest.param(8192, marks=pytest.mark.slow), pytest.param(12_000, marks=pytest.mark.slow)]
+)
+def test_a_long_prompt_takes_little_more_than_its_cache(path: Path, tokens: int):
+    done = subprocess.run([sys.executable, "-c", LONG, path, str(tokens)], capture_output=True, text=True, check=True)
+    peak, cache, written, ended = done.stdout.split()
+    assert int(cache) == (tokens + 8) * 4 * 4 * 2 * 32 * 4  # layers, heads, keys and values of so many float32
+    assert int(peak) < int(cache) + 20_000_000 + tokens * 1500  # of one layer keys and values are laid out anew
+    assert (written, ended) == ("8", "context")
 
 
 def test_it_ends_where_the_context_ends(model: gguftools.Model):

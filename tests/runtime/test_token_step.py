@@ -77,9 +77,9 @@ def stored(name, values, form):
     return Tensor(name, values.shape, format_named(form), lambda start, stop: raw[start:stop])
 
 
-def file_of(family, form="F32", damaged=None, more=None):
+def file_of(family, form="F32", damaged=None, more=None, keys=None):
     """Keys and tensors. damaged: a tensor with a NaN in it."""
-    architecture, layer, around, keys = FAMILIES[family]
+    architecture, layer, around, own = FAMILIES[family]
     rng, tensors = np.random.default_rng(3), {}
     shapes = AROUND | around | {f"blk.{i}.{name}": s for i in range(2) for name, s in layer.items()} | (more or {})
     for name, shape in shapes.items():
@@ -89,7 +89,8 @@ def file_of(family, form="F32", damaged=None, more=None):
         if name == damaged:
             values[-1, -1] = np.nan
         tensors[name] = stored(name, values, form)
-    keys = {"general.architecture": architecture} | {f"{architecture}.{k}": v for k, v in (KEYS | keys).items()}
+    keys = KEYS | own | (keys or {})
+    keys = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in keys.items()}
     return keys, tensors
 
 
