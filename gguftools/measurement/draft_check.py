@@ -188,7 +188,6 @@ class _Run:
         self.steps = len(self.reading.windows) * bool(able) + kinds * len(able)
         if not able:
             return [_unable(each) for each in candidates]
-        self._time(nets)
         try:
             found = self._pass(self.reading.windows, able, nets, self.plan.temperatures).run(self._window_done)
         except ModelError as error:  # a draft's is its own problem
@@ -196,6 +195,8 @@ class _Run:
         for each in able:
             if (problem := found[each.name].problem) is not None:
                 each.obstacles = (problem,)
+                nets.pop(each.name, None)
+        self._time(nets)
         return [
             _unable(each) if each.obstacles else self._measured(each, found[each.name], nets) for each in candidates
         ]

@@ -1,0 +1,146 @@
+"""Drafts checked by files: figures beside those of other passes, decoding beside both, and what can't draft."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import gguftools
+from gguftools.measurement.draft_check import draft_check
+from gguftools.measurement.draft_costs import bytes_read
+from quants.errors import ModelError, OptionError
+
+from ...findings.tool import EXAMPLE, TEXT, typed
+from ..models import edited
+
+GIVEN = {
+    "lookup": True, "text": TEXT, "n_ctx": 64, "chunks": 8, "temperatures": (0, 0.5, 1), "draft_max": 4,
+    "cost_ratio": 0.1, "simulated": 160, "threads": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drafts")
+    base = gguftools.convert(EXAMPLE, folder / "base.gguf", "F16").outputs[0].file
+    return base, gguftools.quantize(base, "Q2_K", folder / "small.gguf").outputs[0].file
+
+
+@pytest.fixture(scope="module")
+def report(files):
+    return draft_check(*files, **GIVEN)
+
+
+def test_acceptance_is_that_of_a_divergence(files, report):
+    beside = gguftools.divergence(*files, text=TEXT, n_ctx=64, chunks=8).files[0].figures
+    model = report.drafts[0]
+    assert model.temperatures[2].acceptance == pytest.approx(beside["acceptance"], rel=1e-4)
+    assert model.temperatures[0].acceptance["mean"] == model.agreement == pytest.approx(beside["same_top"])
+
+
+def test_tokens_a_cycle(report):
+    """Beside cycles that are followed through the text by draws, at temperature 0; and longer drafts give more."""
+    for draft in report.drafts:
+        for at in draft.temperatures:
+            assert at.tokens_per_cycle == sorted(at.tokens_per_cycle) or draft.kind == "lookup"
+            assert len(at.tokens_per_cycle) == len(at.speedup) == len(at.accepted_per_position) == 4
+            assert 1 <= at.tokens_per_cycle[0] <= 2
+    first = report.drafts[0].temperatures[1]
+    assert first.tokens_per_cycle == pytest.approx(first.independent, rel=0.1)
+    assert first.speedup == pytest.approx(np.divide(first.tokens_per_cycle, [1.1, 1.2, 1.3, 1.4]).tolist())
+    assert first.best_speedup == max(first.speedup)
+
+
+def test_decoding_is_as_predicted(report):
+    """Acceptance within four standard errors of the sum of min(p, q), tokens of a cycle within 10 %."""
+    for draft in report.drafts:
+        for at in draft.temperatures:
+            run = at.simulation
+            assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error + 1e-9
+            assert run.tokens == pytest.approx(run.tokens_per_cycle * run.cycles)
+            assert run.tokens == run.cycles + run.accepted
+            assert run.predicted == pytest.approx(run.tokens_per_cycle, rel=0.1)
+
+
+def test_the_same_seed_writes_the_same(files, report):
+    assert draft_check(*files, **GIVEN).as_dict() == report.as_dict()
+
+
+def test_texts_apart(files, tmp_path):
+    words = TEXT.read_text(encoding="utf-8")
+    for name, part in (("a", words[:3000]), ("b", words[5000:8000])):
+        (tmp_path / name).write_text(part, encoding="utf-8")
+    both = {"first": tmp_path / "a", "second": tmp_path / "b"}
+    given = {"n_ctx": 64, "chunks": 3, "temperatures": [1], "cost_ratio": "bytes", "simulated": 0, "draft_max": 2}
+    got = draft_check(*files, text=both, **given)
+    model = got.drafts[0]
+    assert [text.name for text in got.texts] == list(model.temperatures[0].texts) == ["first", "second"]
+    for name, path in both.items():
+        alone = draft_check(*files, text=path, **given).drafts[0].temperatures[0]
+        found = model.temperatures[0].texts[name]
+        assert found["acceptance"] == pytest.approx(alone.acceptance, rel=1e-4)
+        assert found["tokens_per_cycle"] == pytest.approx(alone.tokens_per_cycle[found["draft_length"] - 1], rel=1e-4)
+    sizes = [bytes_read(gguftools.open(file)) for file in files]
+    assert model.cost_ratio == model.bytes_ratio == sizes[1] / sizes[0]
+    assert got.verify == [1, 1, 1]
+
+
+def test_what_cannot_draft(files, tmp_path):
+    """The row says why, the others are measured, and the exit code is 1."""
+    base, small = files
+    other = edited(small, tmp_path / "other.gguf", {"tokenizer.ggml.bos_token_id": 7})
+    tokens = gguftools.open(base).metadata["tokenizer.ggml.tokens"]
+    strange = edited(small, tmp_path / "strange.gguf", {"tokenizer.ggml.tokens": [*tokens[:9], "wrong", *tokens[10:]]})
+    words = ("-f", TEXT, "-c", 64, "--chunks", 1, "--simulate", 0, "--draft-max", 2, "--temps", "1")
+    done = typed("draft-check", base, other, strange, small, *words)
+    assert done.returncode == 1, done.stderr
+    assert "other.gguf can NOT draft: BOS is token" in done.stdout
+    assert f"set-metadata {other} tokenizer.ggml.bos_token_id=" in done.stdout
+    assert "strange.gguf can NOT draft: 1 tokens differ; the first is 9" in done.stdout
+    assert sum(line.startswith("small.gguf  ") for line in done.stdout.splitlines()) == 3
+    plain = json.loads(typed("draft-check", base, strange, *words, "--json").stdout)
+    assert (plain["possible"], plain["best"], plain["drafts"][0]["temperatures"]) == (False, [], [])
+
+
+def test_damaged_weights(files):
+    base, small = files
+    broken, name = gguftools.open(small), "blk.1.ffn_down.weight"
+    broken.tensors[name] = np.full(broken.tensors[name].shape, np.nan, np.float32)
+    given = {"text": TEXT, "n_ctx": 64, "chunks": 1, "simulated": 0, "threads": 1, "draft_max": 2}
+    found = draft_check(base, broken, lookup=True, **given).drafts
+    assert "finite" in found[0].obstacles[0]
+    assert [bool(draft.temperatures) for draft in found] == [False, True]
+    with pytest.raises(ModelError, match=r"small.gguf can't be measured: .*finite"):
+        draft_check(broken, base, **given)
+
+
+def test_wrong_calls(files, tmp_path):
+    base, small = files
+    with pytest.raises(OptionError, match="no draft to check"):
+        draft_check(base)
+    with pytest.raises(OptionError, match="is the model itself"):
+        draft_check(base, base)
+    with pytest.raises(OptionError, match="is to be checked twice"):
+        draft_check(base, small, small)
+    with pytest.raises(OptionError, match="the longest draft is 0"):
+        draft_check(base, small, draft_max=0)
+    with pytest.raises(ModelError, match="predicts a token further"):
+        draft_check(base, nextn=True)
+    (tmp_path / "short.txt").write_text("Anne")
+    done = typed("draft-check", base, small, "-f", tmp_path / "short.txt")
+    assert done.returncode == 1
+    assert "too short" in done.stderr or "short: " in done.stderr
+    assert typed("draft-check", base).returncode == 2
+
+
+def test_tables(files):
+    words = ("-f", TEXT, "-c", 64, "--chunks", 2, "--simulate", 32, "--draft-max", 3, "--temps", "0,1")
+    done = typed("draft-check", *files, "--lookup", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("small.gguf     0  ") == 4
+    for each in ("decoding as it ran, seed 1", "tokens a cycle, and the speed-up", "in a row mean", "as timed here"):
+        assert each in done.stdout
+    shown = typed("draft-check", *files, *words, "--markdown").stdout
+    assert "| small.gguf | 0 |" in shown
