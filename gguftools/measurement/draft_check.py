@@ -287,7 +287,8 @@ class _Run:
         self, draft: _Candidate, at: AtTemperature, nets: Mapping[str, "RunningModel"]
     ) -> AtTemperature:
         """Its figures with those of decoding beside them, and what the text that was written predicts of it."""
-        length = at.draft_length or min(USUAL_LENGTH, len(at.tokens_per_cycle) or 1)
+        usual = min(USUAL_LENGTH, self.plan.longest)
+        length = usual if draft.kind == NEXTN else at.draft_length or usual
         by: Any = nets.get(draft.name) or ("lookup" if draft.kind == LOOKUP else "mtp")
         context = None if draft.model is None else draft.model.context_length
         ends = self.model.tokenizer.end_ids
@@ -297,7 +298,9 @@ class _Run:
         found, written = simulate(setting, self.prompts, self.plan.simulated, self._prompt_done)
         if found is None:
             return at
-        return replace(at, simulation=replace(found, predicted=self._predicted(draft, written, nets, at, length)))
+        known = draft.kind != NEXTN or length <= DEEPEST_NEXTN
+        predicted = self._predicted(draft, written, nets, at, length) if known else None
+        return replace(at, simulation=replace(found, predicted=predicted))
 
     def _prompt_done(self) -> None:
         self.done += 1

@@ -11,9 +11,10 @@ class Simulation:
     """Speculative decoding as it ran on prompts cut from the texts.
 
     tokens_per_cycle ± standard_error beside predicted: what chances along the text that was written predict (None
-    where that is too short). acceptance: the share of decided tokens that stood, beside expected_acceptance, the mean
-    of the sum of min(p, q) at the same places; acceptance_error: the standard error of their difference.
-    accepted_per_position: of cycles that drafted so far, the share whose first, second, … token stood.
+    where that is too short, or is not known for this length). acceptance: the share of decided tokens that stood,
+    beside expected_acceptance, the mean of the sum of min(p, q) at the same places; acceptance_error: the standard
+    error of their difference. accepted_per_position: of cycles that drafted so far, the share whose first, second, …
+    token stood.
     """
 
     draft_length: int

@@ -12,6 +12,7 @@ from gguftools.measurement.draft_check import draft_check
 from gguftools.measurement.draft_costs import bytes_read
 from quants.errors import ModelError, OptionError
 
+from ...archs import checkpoints
 from ...findings.tool import EXAMPLE, TEXT, typed
 from ..models import edited
 
@@ -144,3 +145,34 @@ def test_tables(files):
         assert each in done.stdout
     shown = typed("draft-check", *files, *words, "--markdown").stdout
     assert "| small.gguf | 0 |" in shown
+
+
+def test_the_layer_that_reads_ahead(tmp_path):
+    """Its chances beside logits of a whole window, each token's from the state before it and the token itself."""
+    checkpoints.build("qwen3-5", tmp_path / "checkpoint")
+    path = gguftools.convert(tmp_path / "checkpoint", tmp_path / "m.gguf", "f32").outputs[0].file
+    given = {"text": TEXT, "n_ctx": 32, "chunks": 2, "temperatures": [1], "cost_ratio": "bytes", "threads": 1}
+    (draft,) = draft_check(path, nextn=True, simulated=40, **given).drafts
+    model = gguftools.open(path)
+    ids = np.array(model.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:64]).reshape(2, 32)
+    if model.tokenizer.add_bos:
+        ids[:, 0] = model.tokenizer.bos
+    net = model.running(1)
+    states = net.lazy_logits(ids)
+    size = model.tokenizer.vocab_size
+    p, q = (softmax(rows[..., :size]) for rows in (states.float32(), net.further_logits(ids, states.x).float32()))
+    alike = np.minimum(p[:, 16:31], q[:, 15:30]).sum(axis=2)
+    at = draft.temperatures[0]
+    assert at.acceptance["mean"] == pytest.approx(alike.mean(), rel=1e-4)
+    assert at.tokens_per_cycle == [pytest.approx(1 + alike.mean(), rel=0.05)]
+    run = at.simulation
+    assert (run.draft_length, run.predicted) == (3, None)
+    assert abs(run.acceptance - run.expected_acceptance) <= 4 * run.acceptance_error
+    (short,) = draft_check(path, nextn=True, simulated=60, draft_max=1, **given).drafts
+    run = short.temperatures[0].simulation
+    assert run.predicted == pytest.approx(run.tokens_per_cycle, abs=4 * run.standard_error)
+
+
+def softmax(rows):
+    e = np.exp(rows.astype(np.float64) - rows.max(axis=2, keepdims=True))
+    return e / e.sum(axis=2, keepdims=True)
