@@ -162,6 +162,13 @@ KEYS: dict[str, Kind] = _by_key({
     "altup_correct_scale mup_enabled": FLAG,
     "mlp_multipliers": ListOf(POSITIVE, 2),
     "ssm_multipliers": ListOf(POSITIVE, 5),
+    # MiMo
+    "swa_num_key_value_heads": SIZE,
+    "hybrid_layer_pattern": ListOf(Whole(0, 1), per_layer=True),
+    "sliding_window_size": WINDOW,
+    "swa_rope_theta": BASE,
+    "layernorm_epsilon": EPSILON,
+    "attention_value_scale": POSITIVE,
     # experts
     "num_local_experts num_experts n_routed_experts moe_num_experts num_experts_per_tok moe_k top_k_experts "
     "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert moe_topk moe_intermediate_size "

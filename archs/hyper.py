@@ -70,6 +70,7 @@ class LayerHyper:
 class Hyper:
     """What holds for the whole model. eps of the norms; softcaps None where there is none.
 
+    value_scale: what attention makes of values is multiplied by it.
     alibi: the largest exponent of the distance penalties, 0 without them. xielu: each layer's alpha_n, alpha_p, beta
     and eps of the trained activation. temperature_scale, temperature_length: by how much queries grow with the
     logarithm of how often that many positions have passed. rope: always "halves" where positions have several parts.
@@ -82,6 +83,7 @@ class Hyper:
     attention_softcap: float | None
     logit_softcap: float | None
     clamp: float | None
+    value_scale: float
     temperature_scale: float
     temperature_length: int
     embedding_scale: float
@@ -129,6 +131,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         attention_softcap=_positive(keys.get("attn_logit_softcapping")),
         logit_softcap=_positive(keys.get("final_logit_softcapping")),
         clamp=_positive(keys.get("attention.clamp_kqv")),
+        value_scale=float(keys.get("attention.value_scale", 1.0)),
         temperature_scale=float(keys.get("attention.temperature_scale", 0.0)),
         temperature_length=int(keys.get("attention.temperature_length", trained)),
         embedding_scale=float(keys.get("embedding_scale", default_scale)),

@@ -38,6 +38,8 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     factors = temperature(forward, own.rotates)
     if factors is not None:
         q *= factors[:, None, None]
+    if hyper.value_scale != 1:
+        v *= np.float32(hyper.value_scale)
     if forward.cache is not None:
         k, v = forward.cache.append(layer.index, k, v)
     observe_mixed(forward, layer, own, x, q, k)

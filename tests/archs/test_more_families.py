@@ -41,7 +41,7 @@ ADDED = {
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
-    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "qwen2-5-vl", "qwen2-vl", "qwen3-vl",
+    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "mimo-v2-flash", "qwen2-5-vl", "qwen2-vl", "qwen3-vl",
     "qwen3-vl-moe", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {

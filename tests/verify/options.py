@@ -94,7 +94,8 @@ WITH_DEFAULTS = ("voxtral",)
 # Names that a base's config.json has beside those that transformers reads.
 OTHER_NAMES = {"nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer_norm_epsilon", "activation_function"),
                **dict.fromkeys(("mamba", "falcon-mamba"), ("d_model", "d_inner", "n_layer")),
-               "gptneox": ("partial_rotary_factor",)}  # fmt: skip
+               "gptneox": ("partial_rotary_factor",),
+               "mimo-v2-flash": ("hybrid_*", "swa_*", "layernorm_epsilon", "moe_layer_freq", "add_*")}  # fmt: skip
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
 FIXED_STRINGS = ("model_type", "dtype", "torch_dtype", "transformers_version")

@@ -1,0 +1,65 @@
+"""MiMo V2 Flash: windows with sinks and more key-value heads in most layers, each kind with a rotary base of its own;
+values are narrower than keys, and what attention makes of them is scaled. DeepSeek V3's routing without shared experts.
+
+Reference: transformers `models/mimo_v2_flash/`, which sees `sliding_window_size` tokens beside a token itself: where a
+config has that key the window is one more than llama.cpp writes. It takes rotary bases from `rope_parameters` alone;
+published configs say those that it means by none.
+"""
+
+from archs.config import head_dim, lookup
+from archs.experts import ROUTING, always, renormalized
+from archs.families.deepseek2 import DOTS1
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers, not_exportable
+from archs.spec import Config
+
+
+def window_pattern(config: Config) -> list[int]:
+    """1 for each layer with a window, as those have that predict further tokens."""
+    if kinds := config.get("layer_types"):
+        found = [int(kind == "sliding_attention") for kind in kinds]
+    elif kinds := config.get("hybrid_layer_pattern"):
+        found = [int(kind) for kind in kinds]
+    else:
+        found = [int(i > 0 and (i + 1) % 6 > 0) for i in range(config["num_hidden_layers"])]
+    return found + [1] * config["num_nextn_predict_layers"]
+
+
+def kv_heads(config: Config) -> list[int]:
+    some = config["num_key_value_heads"]
+    more = config.get("swa_num_key_value_heads") or 2 * some
+    return [more if windowed else some for windowed in window_pattern(config)]
+
+
+MIMO2 = DOTS1.derive(
+    name="mimo2", hf_classes=("MiMoV2FlashForCausalLM",), vocab=("bpe",), prepare=mtp_layers,
+    config_from_gguf=not_exportable,
+    metadata={
+        **ROUTING, **MTP_KEYS, "expert_gating_func": always("sigmoid"), "leading_dense_block_count": None,
+        "attention.head_count_kv": kv_heads, "attention.value_length": "v_head_dim",
+        "attention.sliding_window": lambda config: (
+            config["sliding_window_size"] + 1 if config.get("sliding_window_size") else config["sliding_window"]
+        ),
+        "attention.sliding_window_pattern": window_pattern,
+        "rope.freq_base_swa": "rope_local_base_freq|swa_rope_theta",
+        "rope.dimension_count": lambda config: int(head_dim(config) * config["partial_rotary_factor"]),
+        "attention.layer_norm_rms_epsilon": "layernorm_epsilon|rms_norm_eps",
+        "attention.value_scale": "attention_value_scale", "expert_weights_norm": renormalized(usual=True),
+        "expert_weights_scale": lambda config: (
+            None if lookup(config, "routed_scaling_factor") in (None, 1) else config["routed_scaling_factor"]
+        ),
+    },
+    defaults={
+        "model_type": "mimo_v2_flash", "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 48,
+        "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128,
+        "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "sliding_window": 129, "rope_theta": 5_000_000.0,
+        "swa_rope_theta": 10_000.0, "partial_rotary_factor": 0.334, "attention_value_scale": 0.707,
+        "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "num_nextn_predict_layers": 0, "vocab_size": 152_576,
+    },
+    tensors={
+        ".self_attn.sinks": "attn_sinks.weight", ".self_attn.attention_sink_bias": "attn_sinks.weight",
+        ".pre_mlp_layernorm": "ffn_norm", ".final_layernorm": "layer_output_norm",
+        **MTP_TENSORS, ".self_attn.q_norm": None, ".self_attn.k_norm": None,
+    },
+    block={"scoring": "sigmoid", "normalize_experts": True},
+)  # fmt: skip
