@@ -96,7 +96,8 @@ def normalized(
     any, which bound the config's counts. Raises ModelError.
     """
     read = typed(raw, keys, limits_of(tensors) if tensors else {})
-    read.pop("rope_scaling_local", None)  # a name of our own
+    for name in ("rope_scaling_local", "partial_rotary_factor_local"):  # names of our own
+        read.pop(name, None)
     # As transformers reads them: the older name goes first, and defaults are for configs with neither.
     rotary = read.get("rope_scaling") or read.pop("rope_parameters", None) or defaults.get("rope_scaling")
     config = ReadConfig({key: value for key, value in defaults.items() if not callable(value)} | read)
@@ -136,7 +137,8 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
     """transformers 5 writes `rope_parameters`, by kind of layer where they differ; 4 wrote theta and scaling apart.
 
-    `rope_scaling_local` is that of windowed layers, where the config says it for them apart.
+    `rope_scaling_local` and `partial_rotary_factor_local` are those of windowed layers, where the config says them
+    apart.
     """
     config.pop("rope_parameters", None)
     if not isinstance(parameters, Mapping):
@@ -147,6 +149,8 @@ def _one_rope_spelling(config: dict[str, Any], parameters: object) -> None:
             config[key] = main[key]
     if local.get("rope_theta") is not None:
         config["rope_local_base_freq"] = local["rope_theta"]
+    if local.get("partial_rotary_factor") is not None:
+        config["partial_rotary_factor_local"] = local["partial_rotary_factor"]
     config["rope_scaling"] = _scaling(main)
     config["rope_scaling_local"] = _scaling(local)
 

@@ -169,6 +169,17 @@ KEYS: dict[str, Kind] = _by_key({
     "swa_rope_theta": BASE,
     "layernorm_epsilon": EPSILON,
     "attention_value_scale": POSITIVE,
+    # Step
+    "num_attention_groups num_sliding_attention_heads share_expert_dim": SIZE,
+    "attention_other_setting": Fields({"num_attention_heads": SIZE, "num_attention_groups": SIZE, "head_dim": SIZE}),
+    "partial_rotary_factors": ListOf(SHARE),
+    "mtp_layer_types": ListOf(LAYER_TYPE),
+    "moe_layers_enum": Either((Text(most=60_000), ListOf(Whole(0)))),
+    "moe_every_n_layer": Whole(1),
+    "moe_router_scaling_factor": POSITIVE,
+    "moe_top_k": SOME,
+    "norm_expert_weight": FLAG,
+    "swiglu_limits swiglu_limits_shared": ListOf(Either((SCALE, ANYTHING))),
     # experts
     "num_local_experts num_experts n_routed_experts moe_num_experts num_experts_per_tok moe_k top_k_experts "
     "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert moe_topk moe_intermediate_size "

@@ -47,7 +47,8 @@ class LayerHyper:
 
     Widths are of one head; attention_scale: the factor of q·k. kv_source_layer: the layer whose keys and values this
     one looks at (None: its own). qk_l2_norm: q and k are normalised without weights. sparsity: how many standard
-    deviations above the mean a gate has to be to pass.
+    deviations above the mean a gate has to be to pass. net_limit, experts_limit: what the gated units of a dense net
+    or a shared expert, and of routed experts, are clamped to; 0 for nothing.
     """
 
     heads: int
@@ -64,6 +65,8 @@ class LayerHyper:
     chunk: int | None = None
     qk_l2_norm: bool = False
     sparsity: float | None = None
+    net_limit: float = 0.0
+    experts_limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,8 @@ def _layer(keys: Keys, block: Block, i: int, usual_width: int) -> LayerHyper:
         attention_scale=float(keys.of_layer("attention.scale", i, whole_width**-0.5 if whole_width else 1.0)),
         kv_source_layer=_kv_source_layer(keys, block, i),
         sparsity=float(sparsity) if sparsity is not None and sparsity > -np.inf else None,
+        net_limit=float(keys.of_layer("swiglu_clamp_shexp", i, 0.0)),
+        experts_limit=float(keys.of_layer("swiglu_clamp_exp", i, 0.0)),
     )
 
 

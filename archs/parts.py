@@ -80,7 +80,7 @@ ATTENTION = Part(
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
-        "attn_v": "values width", "attn_output": "width mixed", "attn_gate": "mixed width",
+        "attn_v": "values width", "attn_output": "width mixed", "attn_gate": "mixed width | heads width",
         "attn_q_norm": "key | heads*key | heads key", "attn_k_norm": "key | keys | kv_heads key",
         "attn_sinks": "heads",
     },

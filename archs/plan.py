@@ -39,7 +39,7 @@ IGNORED = (
 )  # fmt: skip
 LEFT_OUT = (
     "*vision_tower.*", "*vision_model.*", "visual.*", "*.visual.*", "*multi_modal_projector.*", "*audio_tower.*",
-    "*mm_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
+    "*mm_projector*", "*vit_large_projector*", "*vision_embed_tokens*", "*image_newline*", "*.connector.*",
     "*embed_vision.*", "*embed_audio.*",
 )  # fmt: skip
 

@@ -48,6 +48,8 @@ def _expert(forward: Pass, layer: Layer, expert: int, x: Floats) -> Floats:
         up, gate = project("up", x), project("gate", x)
     else:
         return project("down", ops.activated(activation, project("up", x), forward.threads))
+    if most := forward.numbers(layer).experts_limit:
+        return project("down", ops.gated_within(activation, gate, up, most, forward.threads))
     return project("down", ops.gated(activation, gate, up, limit, forward.threads))
 
 

@@ -111,3 +111,9 @@ def gated(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -
             np.multiply(gate, up, out=gate)
 
     return _each(product, gate, up, threads=threads)
+
+
+def gated_within(name: str, gate: Floats, up: Floats, limit: float, threads: int = 1) -> Floats:
+    """activation(gate), at most `limit`, times up, between -limit and limit, in `gate`; `up` is changed, too."""
+    np.minimum(activated(name, gate, threads), np.float32(limit), out=gate)
+    return np.multiply(gate, np.clip(up, np.float32(-limit), np.float32(limit), out=up), out=gate)

@@ -69,7 +69,11 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     if "attn_gate.weight" in layer:
         gate = forward.project(layer, "attn_gate", x)
     if gate is not None:
-        mixed *= ops.sigmoid(gate.reshape(mixed.shape), threads=threads)
+        gates = ops.sigmoid(gate.reshape(len(mixed), -1), threads=threads)
+        if gates.shape == mixed.shape:
+            mixed *= gates
+        else:  # one for each head
+            mixed = (mixed.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(mixed.shape)
     return forward.project(layer, "attn_output", mixed)
 
 

@@ -95,6 +95,8 @@ WITH_DEFAULTS = ("voxtral",)
 OTHER_NAMES = {"nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer_norm_epsilon", "activation_function"),
                **dict.fromkeys(("mamba", "falcon-mamba"), ("d_model", "d_inner", "n_layer")),
                "gptneox": ("partial_rotary_factor",),
+               "step3p5": ("use_*", "zero_centered", "norm_expert_weight", "moe_router_activation", "rope_theta",
+                           "partial_rotary_factors", "moe_layers_enum"),
                "mimo-v2-flash": ("hybrid_*", "swa_*", "layernorm_epsilon", "moe_layer_freq", "add_*")}  # fmt: skip
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")

@@ -1,0 +1,137 @@
+"""Step 3.5 and 3.7: windows in most layers, with more heads and a rotary base of their own; in the others half of each
+head rotates. A sigmoid for each head gates what it gives. Experts in one tensor, with a shared one; the gated units of
+some layers are clamped. Norm weights are stored minus one. Layers after the last predict further tokens.
+
+Reference: transformers `models/step3p7/`; published configs have a list for whatever differs by layer.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from archs.config import ReadConfig, rope_scaling
+from archs.config_keys import BASE, LAYER_TYPE
+from archs.experts import FUSED_EXPERTS, SHARED, always
+from archs.families.llama import HALVES
+from archs.hyper import Hyper, Keys
+from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, not_exportable
+from archs.spec import Config, TensorMap, Tensors
+from archs.transforms import add_one
+from archs.typed_json import Either, ListOf
+from quants import Tensor, from_array
+from quants.errors import ModelError
+
+KEYS = {"rope_theta": Either((BASE, ListOf(BASE))), "layer_types": ListOf(LAYER_TYPE)}
+
+
+def prepare(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Lists with an entry a layer, of those that predict further tokens too, where tensors have such."""
+    first, said = config["num_hidden_layers"], config.get("num_nextn_predict_layers") or 0
+    further = sum(any(f"layers.{first + i}." in name for name in tensors) for i in range(said))
+    kinds = list(config.get("layer_types") or ["full_attention"] * first)
+    kinds = (kinds + list(config.get("mtp_layer_types") or []) + ["full_attention"] * said)[: first + further]
+    windowed = [kind == "sliding_attention" for kind in kinds]
+    full, local = (windowed.index(each) if each in windowed else None for each in (False, True))
+    other = config.get("attention_other_setting") or {}
+    more = config.get("num_sliding_attention_heads") or other.get("num_attention_heads")
+    groups = config["num_key_value_heads"]
+    shares, bases = config.get("partial_rotary_factors"), config.get("rope_theta")
+    if not shares or config.get("rope_local_base_freq") is not None:  # as transformers saves them
+        whole, part = config.get("partial_rotary_factor", 1.0), config.get("partial_rotary_factor_local", 1.0)
+        shares = [part if each else whole for each in windowed]
+    if shares[: first + further] != [1.0 if each else 0.5 for each in windowed]:
+        raise ModelError("config.json lets other parts of heads rotate than half in full layers, all in windowed ones")
+    if isinstance(bases, list):
+        config = {**config, "rope_theta": bases[full or 0], "rope_local_base_freq": bases[local or 0]}
+    found = {
+        **config, "num_nextn_predict_layers": further, "layer_types": kinds, "partial_rotary_factor": 0.5,
+        "heads": [more if more and each else config["num_attention_heads"] for each in windowed],
+        "kv_heads": [other.get("num_attention_groups", groups) if each else groups for each in windowed],
+        **{key: limits(config, key, first + further) for key in ("swiglu_limits", "swiglu_limits_shared")},
+    }  # fmt: skip
+    bare = {name.replace(".transformer.shared_head", ".shared_head"): tensor for name, tensor in tensors.items()}
+    return ReadConfig(found), bare
+
+
+def limits(config: Config, key: str, count: int) -> list[float] | None:
+    """0 for none."""
+    given = config.get(key)
+    return None if given is None else [float(each or 0) for each in [*given, *[0.0] * count][:count]]
+
+
+def factors(config: Config) -> Iterable[Tensor]:
+    """The divisors of full layers by llama3's rule, with ones for what rotates in windowed layers alone."""
+    if rope_scaling(config, "rope_type") != "llama3":
+        return
+    width = config["head_dim"]
+    exponents = np.arange(0, width // 2, 2, dtype=np.float32) / np.float32(width // 2)
+    powers = np.power(float(config["rope_theta"]), exponents.astype(np.float64)).astype(np.float32)
+    wavelengths = 2 * math.pi / (np.float32(1) / powers).astype(np.float64)
+    factor, low, high, trained = (
+        float(rope_scaling(config, key) or usual)
+        for key, usual in (
+            ("factor", 8), ("low_freq_factor", 1), ("high_freq_factor", 4), ("original_max_position_embeddings", 8192),
+        )
+    )  # fmt: skip
+    smooth = (trained / wavelengths - low) / (high - low)
+    stretched = np.where(wavelengths > trained / low, factor, 1 / ((1 - smooth) / factor + smooth))
+    divisors = np.where(wavelengths < trained / high, 1.0, stretched)
+    ones = np.ones(width // 2 - len(divisors))
+    yield from_array("rope_freqs.weight", np.concatenate((divisors, ones)).astype(np.float32))
+
+
+def first_with_experts(config: Config) -> int:
+    if kinds := config.get("mlp_layer_types"):
+        return [*kinds, "sparse"].index("sparse")
+    said = config.get("moe_layers_enum")
+    return min((int(each) for each in str(said).split(",") if each.strip()), default=0) if said else 3
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """Half of each head rotates where there is no window."""
+    return usual.with_layers(lambda i, own: {} if own.window else {"rope_width": own.rope_width // 2})
+
+
+STEP35 = HALVES.derive(
+    name="step35", hf_classes=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"), keys=KEYS, prepare=prepare,
+    config_from_gguf=not_exportable, activation="",
+    metadata={
+        **MTP_KEYS, "context_length": "max_position_embeddings|max_seq_len", "attention.head_count": "heads",
+        "attention.head_count_kv": "kv_heads", "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: [kind[0] == "s" for kind in config["layer_types"]],
+        "attention.scale": lambda config: (
+            scalar**-0.5 if (scalar := config.get("query_pre_attn_scalar")) not in (None, config["head_dim"]) else None
+        ),
+        "rope.scaling.type": None, "rope.scaling.original_context_length": None,
+        "expert_count": "moe_num_experts|n_routed_experts", "expert_used_count": "moe_top_k|num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": always("sigmoid"),
+        "expert_shared_feed_forward_length": "share_expert_dim", "expert_weights_scale": "moe_router_scaling_factor",
+        "expert_weights_norm": "norm_expert_weight", "leading_dense_block_count": first_with_experts,
+        "moe_every_n_layers": lambda config: config.get("moe_every_n_layer", 1),
+        "swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared",
+    },
+    defaults={
+        "model_type": "step3p5", "intermediate_size": 11_264, "num_hidden_layers": 45, "num_attention_heads": 64,
+        "num_key_value_heads": lambda config: config.get("num_attention_groups", 8), "head_dim": 128,
+        "max_position_embeddings": 128_000, "rms_norm_eps": 1e-5, "moe_intermediate_size": 1280,
+        "n_routed_experts": lambda config: config.get("moe_num_experts", 288),
+        "num_experts_per_tok": lambda config: config.get("moe_top_k", 8), "share_expert_dim": 1280,
+        "moe_router_scaling_factor": 1.0, "vocab_size": 128_815,
+    },
+    tensors={
+        ".input_layernorm": TensorMap("attn_norm", add_one),
+        ".post_attention_layernorm": TensorMap("ffn_norm", add_one),
+        ".self_attn.q_norm": TensorMap("attn_q_norm", add_one), ".self_attn.k_norm": TensorMap("attn_k_norm", add_one),
+        ".self_attn.g_proj": "attn_gate", "norm": TensorMap("output_norm", add_one),
+        **gated_net("moe", "_exps"), **gated_net("share_expert", "_shexp"), **SHARED, **FUSED_EXPERTS,
+        ".moe.gate": "ffn_gate_inp", ".moe.router_bias": "exp_probs_b.bias", ".mlp.gate": "ffn_gate_inp",
+        ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **MTP_TENSORS,
+        ".enorm": TensorMap("nextn.enorm", add_one), ".hnorm": TensorMap("nextn.hnorm", add_one),
+        ".shared_head.norm": TensorMap("nextn.shared_head_norm", add_one),
+        ".shared_head.output": "nextn.shared_head_head",
+    },
+    refused={"norm_expert_weight": False},
+    generated=(factors,), layers_vary=True,
+    block={"scoring": "sigmoid", "normalize_experts": True, "numbers": numbers},
+)  # fmt: skip
