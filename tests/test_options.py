@@ -114,7 +114,7 @@ FLAGS = {
     "--embed-tokenizer", "--markdown", "--text", "--running", "--no-dense", "--dry-run", "--recover", "--roll-back",
     "--keep-split", "--leave-output-tensor", "--allow-missing-experts", "--list-recipes", "--all", "--all-tensors",
     "--xxh64", "--sha1", "--sha256", "--uuid", "--profile", "--errors", "--identify", "--full", "--parse-special",
-    "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign",
+    "--rounded-grids", "--fill", "--gptq-only", "--manifest", "--verify", "--sign", "--trust",
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
     "--truncate", "--lookup",
     "--draft-lookup", "--draft-mtp", "--draft-typical",

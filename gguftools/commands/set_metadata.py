@@ -33,7 +33,7 @@ def set_metadata(
     dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
-    from ..console.ui import bytes_progress, note, print_line, said, size, usage
+    from ..console.ui import bytes_progress, note, print_line, print_traffic, said, size, usage
     from ..console.usage import misplaced_words
     from ..metadata.edit import set_metadata as run
 
@@ -67,7 +67,9 @@ def set_metadata(
         print_line("a conversation by the new chat template:")
         for line in report.preview.splitlines():
             print_line(f"  | {line}")
+    in_store = report.traffic is not None and output is None
     if report.changes or report.recovered is None:
-        how = "in place" if report.in_place else "by a copy"
+        how = "in place" if report.in_place else "by a new version" if in_store else "by a copy"
         done = f"was changed {how}, {size(report.bytes_written)} written" if report.bytes_written else "is as it was"
         print_line(f"{report.path} {f'would be changed {how}' if report.dry_run else done}")
+    print_traffic(report.traffic)

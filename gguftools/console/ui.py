@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..conversion.shards import ShardsReport
+    from ..files.stores.pieces import Traffic
     from ..quantization.imatrix import ImportanceMatrix
     from ..quantization.imatrix_doctor import Finding
     from ..writing.report import QuantizeReport, TensorReport
@@ -252,6 +253,13 @@ def _feedback_line(tensors: "Sequence[TensorReport]") -> str:
     return line + (f"; no product was seen to read {', '.join(unseen[:3])}{' …' * (len(unseen) > 3)}" if unseen else "")
 
 
+def print_traffic(traffic: "Traffic | None") -> None:
+    """What work on stores costs, if it was about one."""
+    if traffic is not None:
+        read, sent, copied = map(size, (traffic.read, traffic.sent, traffic.copied))
+        print_line(f"stores: {read} read, {sent} sent, {copied} copied by the store itself")
+
+
 def print_shards(report: "ShardsReport", as_json: bool) -> None:
     """The shards of a set, and the file that has it all."""
     if said(report, as_json):
@@ -259,6 +267,7 @@ def print_shards(report: "ShardsReport", as_json: bool) -> None:
     rows = [(str(shard.path), str(shard.tensors), size(shard.nbytes)) for shard in report.shards]
     print_table(None, ("shard", "tensors", "bytes"), rows, "lrr")
     print_line(f"{report.whole}: {size(report.whole_bytes)}{'; nothing was written' if report.dry_run else ''}")
+    print_traffic(report.traffic)
 
 
 USUALLY_UNKNOWN = ("output.weight", "token_embd.weight")  # importance matrices leave them out on purpose

@@ -6,19 +6,20 @@ files: tensors that have another name now, experts and layers that moved up.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..files.gguf.reader import GgufFile, map_file
+from ..files.stores.views import AT_ONCE, Followed, View
 
 BLOCK = 1 << 16  # bytes that are compared at once
 LEAST_COPY = 64  # bytes; a range that is shorter costs more than its bytes
 LEAST_SOUGHT, MOST_BLOCKS = 1 << 12, 1 << 22  # bytes of a block that is looked for anywhere, blocks
-STEP = 1 << 24  # bytes between two calls of progress
 
-Raw = NDArray[np.uint8]
+Raw = Any  # uint8 of a file: an array, or a View of an object in a store, of which slices are looked at
 
 
 class Span(NamedTuple):
@@ -38,10 +39,13 @@ class Space:
     def starts(self) -> list[int]:
         return [sum(part.file_size for part in self.parts[:i]) for i in range(len(self.parts))]
 
-    @property
+    @cached_property
     def raw(self) -> list[Raw]:
-        """The files' bytes, mapped. Raises FileError."""
-        return [map_file(part.path, "GGUF file") for part in self.parts]
+        """The files' bytes, mapped; those of objects in a store are read when they are looked at. Raises FileError."""
+        return [
+            View(Followed(part.original), 0, part.file_size) if part.is_stored else map_file(part.path, "GGUF file")
+            for part in self.parts
+        ]
 
     @property
     def size(self) -> int:
@@ -92,7 +96,7 @@ def _header(
     end, their_end = min(part.header_bytes, len(mine)), old.parts[index].header_bytes
     theirs = raw[index][: old.parts[index].data_offset]
     front = _equal(mine[:end], theirs[:their_end])
-    back = _equal(mine[front:end][::-1], theirs[front:their_end][::-1])
+    back = _equal_back(mine[front:end], theirs[front:their_end])
     yield Span(starts[index], front)
     yield Span(-1, end - front - back)
     yield Span(starts[index] + their_end - back, back)
@@ -157,7 +161,8 @@ def _sought(
     slots = 1 << (2 * total // size + 2).bit_length()
     keys, places = np.zeros(slots, np.uint64), np.full(slots, -1, np.int64)
     for raw, start in zip(old, starts, strict=True):
-        add_blocks(raw, start, size, keys, places)
+        for at in range(0, len(raw), max(size, AT_ONCE)):  # both are powers of two
+            add_blocks(_array(raw[at : at + max(size, AT_ONCE)]), start + at, size, keys, places)
     for raw, mine in found:
         at = 0
         for each in mine:
@@ -172,24 +177,54 @@ def _found_again(
     mine: Raw, old: Sequence[Raw], starts: Sequence[int], size: int, keys: NDArray[np.uint64],
     places: NDArray[np.int64],
 ) -> Iterator[Span]:  # fmt: skip
-    from quants.kernels.rolling import find_block
-
     done = at = 0
     while True:
-        at, place = find_block(mine, at, size, keys, places)
+        at, place = _next_block(mine, at, size, keys, places)
         if at < 0:
             yield Span(-1, len(mine) - done)
             return
         index = max(i for i, start in enumerate(starts) if start <= place)
         theirs, there = old[index], place - starts[index]
-        if not np.array_equal(mine[at : at + size], theirs[there : there + size]):
+        if _equal(mine[at : at + size], theirs[there : there + size]) < size:
             at += 1
             continue
-        before = _equal(mine[done:at][::-1], theirs[:there][::-1])
+        before = _equal_back(mine[done:at], theirs[:there])
         after = _equal(mine[at + size :], theirs[there + size :])
         yield Span(-1, at - before - done)
         yield Span(place - before, before + size + after)
         done = at = at + size + after
+
+
+def _next_block(
+    mine: Raw, at: int, size: int, keys: NDArray[np.uint64], places: NDArray[np.int64]
+) -> tuple[int, int]:
+    """The first place from `at` on at which a block of the old files may stand, and the block's; (-1, -1)."""
+    from quants.kernels.rolling import find_block
+
+    step = len(mine) if isinstance(mine, np.ndarray) else max(2 * size, AT_ONCE)
+    while at + size <= len(mine):
+        window = _array(mine[at : at + step])
+        found, place = find_block(window, 0, size, keys, places)
+        if found >= 0:
+            return at + int(found), int(place)
+        at += len(window) - size + 1
+    return -1, -1
+
+
+def _array(raw: Raw) -> NDArray[np.uint8]:
+    """The bytes themselves. Raises FileError."""
+    return raw.followed.read(raw.begin, raw.end) if isinstance(raw, View) else np.asarray(raw)
+
+
+def _equal_back(a: Raw, b: Raw) -> int:
+    """How many bytes both end with."""
+    common = min(len(a), len(b))
+    for at in range(0, common, BLOCK):
+        size = min(BLOCK, common - at)
+        x, y = (each[len(each) - at - size : len(each) - at] for each in (a, b))
+        if not np.array_equal(x, y):
+            return at + int(np.argmax((x != y)[::-1]))
+    return common
 
 
 def _equal(a: Raw, b: Raw) -> int:

@@ -14,19 +14,22 @@ from quants.errors import FileError, OptionError
 
 from ..files import atomic
 from ..files.atomic import Reads, Unfinished, check_space, check_target, explained, output_path, unfinished
+from ..files.gguf.copies import Copy, planned_traffic, warning_of, write_copies
 from ..files.gguf.reader import DEFAULT_ALIGNMENT, GgufFile, align, map_file, open_gguf
 from ..files.gguf.shards import filled, set_name, shard_metadata, shard_paths, without_split_keys
-from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, create_ggufs, plan_file, tensor_infos
+from ..files.gguf.writer import Layout, OpenGguf, TensorInfo, plan_file, tensor_infos
 from ..files.locks import held, is_named, state_of
-from ..files.naming import refuse_store
 from ..files.positioned import CopyProgress, Move, copy_ranges
+from ..files.stores.path import StorePath, located
+from ..files.stores.pieces import Traffic
 from ..model import Model, stored_file
 from ..writing.row_blocks import Progress
 
-Output = tuple[Path, Layout, list[tuple[Path, list[Move]]]]  # a file, and what of which others is copied into it
+Output = tuple[Layout, Copy]
 
 DEFAULT_TENSORS = 128
 MERGING, STATE = ".merging", ".merging.json"  # behind the name of an output: as long as it is unfinished; its list
+FREE_STORED = "merge without --free, and delete the shards afterwards"
 FREE_HINT = "run the same command again to go on; what is merged already is kept"
 
 
@@ -43,7 +46,8 @@ class Shard:
 class ShardsReport:
     """What was, or (dry_run) would be, split or merged.
 
-    whole: the file that has it all; whole_bytes: its size. warnings: why merging would not give the same bytes again.
+    whole: the file that has it all; whole_bytes: its size. warnings: why merging would not give the same bytes again,
+    and what travels though a store has it. traffic: what it cost, or would cost, in a store.
     """
 
     whole: Path
@@ -51,12 +55,13 @@ class ShardsReport:
     shards: list[Shard]
     dry_run: bool
     warnings: list[str] = field(default_factory=list)
+    traffic: Traffic | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The contract of `split --json` and `merge --json`."""
         shards = [{"file": str(each.path), "tensors": each.tensors, "bytes": each.nbytes} for each in self.shards]
         return {"file": str(self.whole), "bytes": self.whole_bytes, "shards": shards, "dry_run": self.dry_run,
-                "warnings": self.warnings}  # fmt: skip
+                "warnings": self.warnings, "store": self.traffic.as_dict() if self.traffic else None}  # fmt: skip
 
 
 def split(
@@ -81,16 +86,27 @@ def split(
     groups = _groups(opened, max_size, max_tensors)
     if metadata_alone:
         groups.insert(0, [])
-    prefix = opened.path if output is None else output_path(output, opened.path.name)
+    prefix = opened.path if output is None else _prefix(output, opened.path.name)
     outputs = _plan_shards(opened, prefix, groups)
-    shards = [Shard(path, len(layout.tensors), layout.total) for path, layout, _ in outputs]
+    shards = [Shard(copy.path, len(layout.tensors), copy.total) for layout, copy in outputs]
     reads = Reads(states=opened.states)
     for shard in shards:
         check_target(shard.path, reads, overwrite)
-    if not dry_run:
+    warnings, copies = list(_why_not_exact(opened)), [copy for _, copy in outputs]
+    if dry_run:
+        traffic = planned_traffic(copies)
+    else:
         check_space(shards[0].path, sum(shard.nbytes for shard in shards))
-        _write(outputs, reads, overwrite, progress)
-    return ShardsReport(opened.path, opened.file_size, shards, dry_run, list(_why_not_exact(opened)))
+        traffic = write_copies(copies, overwrite, reads, progress)
+    warnings += filter(None, [warning_of(copies, traffic)])
+    return ShardsReport(opened.path, opened.file_size, shards, dry_run, warnings, traffic)
+
+
+def _prefix(output: PathLike, name: str) -> Path:
+    """What an output names; in a store, too, without `.gguf` at its end."""
+    path = located(output)
+    is_bare = isinstance(path, StorePath) and path.is_writable and len(path.parts) > 2 and path.suffix != ".gguf"
+    return path if is_bare and not os.fspath(output).endswith("/") else output_path(output, name)
 
 
 def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> list[list[TensorInfo]]:
@@ -109,7 +125,7 @@ def _groups(opened: GgufFile, max_size: int | None, max_tensors: int | None) -> 
 
 
 def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[TensorInfo]]) -> list[Output]:
-    outputs = []
+    outputs, original = list[Output](), opened.original
     metadata, count = without_split_keys(opened.metadata), len(groups)
     paths = shard_paths(prefix, prefix.name.removesuffix(".gguf"), count)
     for number, (path, infos) in enumerate(zip(paths, groups, strict=True)):
@@ -117,7 +133,7 @@ def _plan_shards(opened: GgufFile, prefix: Path, groups: Sequence[Sequence[Tenso
         layout = plan_file(own, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
         offsets = dict(zip((info.name for info in infos), layout.offsets, strict=True))
         moves, total = _moves(opened, layout, offsets, number == count - 1)
-        outputs.append((path, replace(layout, total=total), [(opened.path, moves)]))
+        outputs.append((layout, Copy(path, layout.header, total, [(original, moves)])))
     return outputs
 
 
@@ -143,10 +159,11 @@ def _moves(source: GgufFile, layout: Layout, offsets: Mapping[str, int], to_end:
     if not to_end:
         return moves, layout.total
     last = max((offset + info.nbytes for offset, info in zip(layout.offsets, layout.tensors, strict=True)), default=0)
-    tail = map_file(source.path, "GGUF file")[data_end:]
-    if len(tail) == align(data_end, source.alignment) - data_end and not tail.any():
+    tail = source.file_size - data_end
+    is_usual = tail == align(data_end, source.alignment) - data_end
+    if is_usual and not source.original.read(data_end, source.file_size).any():
         return moves, layout.total
-    return [*moves, (data_end, last, len(tail))], last + len(tail)
+    return [*moves, (data_end, last, tail)], last + tail
 
 
 def _why_not_exact(opened: GgufFile) -> Iterator[str]:
@@ -156,21 +173,11 @@ def _why_not_exact(opened: GgufFile) -> Iterator[str]:
         yield "the file has split.* keys left over from a merge; merging will not bring them back"
         return
     layout = plan_file(opened.metadata, infos, DEFAULT_ALIGNMENT, 0, opened.magic, opened.version, opened.byte_order)
-    stored = map_file(opened.path, "GGUF file")[: opened.data_offset].tobytes()
+    stored = opened.original.read(0, min(opened.data_offset, opened.file_size)).tobytes()
     if layout.offsets != list(opened.offsets.values()):
         yield "the file's tensors are not stored in the order in which they are listed; merging will store them so"
     elif layout.header != stored:
         yield "the file's header is not as we write it; merging will give an equal one"
-
-
-def _write(outputs: Sequence[Output], reads: Reads, overwrite: bool, progress: Progress | None) -> None:
-    """Fill files with what is copied from others."""
-    total, done = sum(layout.total for _, layout, _ in outputs), 0
-    with create_ggufs([(path, layout) for path, layout, _ in outputs], overwrite, reads) as files:
-        for (path, _, sources), file in zip(outputs, files, strict=True):
-            for source, moves in sources:
-                file.copy(source, moves, _going_on(progress, done, total, path.name))
-                done += sum(size for _, _, size in moves)
 
 
 def _going_on(progress: Progress | None, done: int, total: int, label: str) -> CopyProgress | None:
@@ -190,9 +197,11 @@ def merge(
     progress(bytes copied, of how many, file). Returns the shards that were merged. Raises FileError, OptionError.
     """
     path = stored_file(source)
-    refuse_store(path)
-    target = output_path(path.parent if output is None else output, f"{set_name(path)}.gguf")
-    if os.path.lexists(target.with_name(target.name + STATE)):
+    name = f"{set_name(path)}.gguf"
+    target = path.with_name(name) if output is None else output_path(output, name)
+    if free and (isinstance(path, StorePath) or isinstance(target, StorePath)):
+        raise OptionError(f"shards are freed on this disk alone: {path} or {target} is in a store", FREE_STORED)
+    if not isinstance(target, StorePath) and os.path.lexists(target.with_name(target.name + STATE)):
         if not free:
             raise OptionError(f"a merge into {target} that frees shards was interrupted", hint="finish it with --free")
         resumed = _resume(path, target, overwrite, dry_run, progress)
@@ -209,10 +218,12 @@ def merge(
     check_target(target, reads, overwrite)
     if free and not dry_run:
         _free(opened, layout, target, reads, overwrite, progress)
-    elif not dry_run:
-        sources = [(part.path, _moves(part, layout, offsets, part is last)[0]) for part in opened.parts]
-        _write([(target, layout, sources)], reads, overwrite, progress)
-    return ShardsReport(target, layout.total, _shards(opened.parts), dry_run)
+        return ShardsReport(target, layout.total, _shards(opened.parts), dry_run)
+    sources = [(part.original, _moves(part, layout, offsets, part is last)[0]) for part in opened.parts]
+    copies = [Copy(target, layout.header, layout.total, sources)]
+    traffic = planned_traffic(copies) if dry_run else write_copies(copies, overwrite, reads, progress)
+    warnings = list(filter(None, [warning_of(copies, traffic)]))
+    return ShardsReport(target, layout.total, _shards(opened.parts), dry_run, warnings, traffic)
 
 
 def _shards(parts: Sequence[GgufFile]) -> list[Shard]:

@@ -30,7 +30,7 @@ def is_stored_gguf(name: PathLike) -> bool:
 def refuse_store(path: Path) -> None:
     """Raise FileError for a URL where a file on this disk is needed."""
     if isinstance(path, StorePath):
-        hint = "fetch it, or write a file and copy that: only convert and quantize write to stores"
+        hint = "fetch it, or write a file and copy that: see docs/stores.md for what works there"
         raise FileError(f"{path} is in a store; a file on this disk was expected", hint)
 
 

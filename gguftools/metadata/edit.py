@@ -13,17 +13,17 @@ import numpy as np
 from archs.metadata import Metadata, Value, ValueType
 from quants import Tensor
 from quants.arguments import PathLike, as_mapping, as_texts
-from quants.errors import OptionError, VocabularyError
+from quants.errors import FileError, OptionError, VocabularyError
 from quants.spelling import quote
 
 from ..files.atomic import Reads, check_target, output_path
-from ..files.gguf.edit import edit_metadata, open_locked, planned_in_place
+from ..files.gguf.edit import edit_metadata, open_locked, planned_edit
 from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
-from ..files.naming import refuse_store
-from ..files.stores.path import located
+from ..files.stores.path import StorePath, located
+from ..files.stores.pieces import Traffic
 from .checks import check_new_keys, faults, is_chat_template, warning
 from .difference import KeyDifference, compare_metadata
 from .operations import Conduct, Operation, Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
@@ -41,7 +41,7 @@ class EditReport:
     """What an edit changed, or (dry_run) would change. preview: a conversation through the new chat template.
 
     path: the file that has the new metadata; of a split set its first shard. recovered: what became of an interrupted
-    edit, if that was asked for.
+    edit, if that was asked for. traffic: what it cost, or would cost, in a store; bytes_written: those sent there.
     """
 
     path: Path
@@ -52,12 +52,14 @@ class EditReport:
     preview: str | None = None
     recovered: str | None = None
     dry_run: bool = False
+    traffic: Traffic | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "file": str(self.path), "changes": list(map(_as_dict, self.changes)), "in_place": self.in_place,
             "bytes_written": self.bytes_written, "warnings": self.warnings, "preview": self.preview,
             "recovered": self.recovered, "dry_run": self.dry_run,
+            "store": self.traffic.as_dict() if self.traffic else None,
         }  # fmt: skip
 
 
@@ -91,7 +93,8 @@ def set_metadata(
     remove: keys. rename: new names by old ones. chat_template: Jinja text. special_tokens: text or id by role ("eos").
     operations: `gguftools.Set`, `Remove`, `Rename`, … instead of these, or after them, one after the other.
     output: write a copy there (overwrite: even if it exists); else the file is changed in place where the header fits,
-    and otherwise replaced by a copy. reserve: bytes of slack to have for later edits.
+    and otherwise replaced by a copy. In a store it is a new version of the object, in which the store copies what it
+    can; it is refused where the object changed meanwhile. reserve: bytes of slack to have for later edits.
     reads: files that the values come from, which must not be the output.
     force: store what the model cannot have, too. new: add keys that no program is known to read, too.
     recover: first complete an interrupted edit (roll_back: undo it). dry_run: change nothing.
@@ -117,7 +120,11 @@ def set_metadata(
             source.metadata.update({key: metadata.value(key) for key in metadata})
         return replace(report, path=Path(source.path), dry_run=dry_run)
     path = located(source)
-    refuse_store(path)
+    if isinstance(path, StorePath) and (recover or roll_back):
+        what = f"{path} is in a store, where an edit is whole or was not done: there is nothing to recover"
+        raise OptionError(what)
+    if isinstance(path, StorePath) and output is None and not path.is_writable:
+        raise FileError(f"nothing is written to {path.scheme}:// addresses", hint="write a copy with -o")
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
     target = None if output is None else output_path(output, path.name)
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
@@ -127,10 +134,16 @@ def set_metadata(
         metadata, report = edited(opened.metadata, opened.tensors)
         report = replace(report, path=opened.path, recovered=recovered, dry_run=dry_run)
         idle = not report.changes and not reserve and target is None
-        if dry_run or idle:
-            return replace(report, in_place=target is None and (idle or planned_in_place(opened, metadata, reserve)))
-        edit = edit_metadata(opened, metadata, target, reserve, overwrite, progress, read, lock)
-        return replace(report, path=edit.path, in_place=edit.in_place, bytes_written=edit.bytes_written)
+        if idle:
+            return report
+        if dry_run:
+            edit = planned_edit(opened, metadata, target, reserve)
+        else:
+            edit = edit_metadata(opened, metadata, target, reserve, overwrite, progress, read, lock)
+        path = report.path if dry_run else edit.path
+        warnings = [*report.warnings, *([edit.warning] if edit.warning else [])]
+        return replace(report, path=path, in_place=edit.in_place, bytes_written=edit.bytes_written,
+                       traffic=edit.traffic, warnings=warnings)  # fmt: skip
 
 
 def _applied(

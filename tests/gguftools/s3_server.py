@@ -1,6 +1,7 @@
 """moto's S3 in a process of its own, behind a part that misbehaves when asked to, and serves a file that nobody stores.
 
-    PUT /_faults                  JSON: {"GET": [fault, ...], "PUT": [...], "POST": [...]} for the next such requests
+    PUT /_faults                  JSON: {"GET": [fault, ...], "PUT": [...], "POST": [...], "COPY": [...] (PUTs that copy
+                                  from another object, which {"change": 1} then is about)} for the next such requests
                                   that are about objects: {"status": 503}, {"cut": bytes}, {"hang_up": 1},
                                   {"change": 1} (another object is put there first), {"range": "bytes 0-1/2"},
                                   {"delay": seconds}, {"none": 1}
@@ -25,13 +26,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
 TILE = 1 << 20
 WIDTH = 4096
 TROUBLE = b"<Error><Code>Trouble</Code><Message>secret sauce</Message></Error>"
+CONDITION = b"<Error><Code>PreconditionFailed</Code><Message>At least one did not hold</Message></Error>"
 BEGUN = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
 
@@ -90,8 +92,9 @@ class _Misbehaving:
         is_object = path.count("/") > 1 and (method != "GET" or "HTTP_RANGE" in environ)
         fault: dict[str, Any] = {}
         with self.lock:
-            if is_object and self.pending.get(method) and ".journal" not in path:
-                fault = self.pending[method].pop(0)
+            kind = "COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else method
+            if is_object and self.pending.get(kind) and ".journal" not in path:
+                fault = self.pending[kind].pop(0)
         time.sleep(fault.get("delay", 0))
         entry = [method, f"{path}?{query}", 0, {k: v for k, v in environ.items() if k.startswith("HTTP_")}]
         self.log.append(entry)
@@ -102,7 +105,9 @@ class _Misbehaving:
             environ["werkzeug.socket"].shutdown(2)
             return []
         if "change" in fault:
-            self.replace(environ, path)
+            self.replace(environ, f"/{environ['HTTP_X_AMZ_COPY_SOURCE']}" if kind == "COPY" else path)
+        if not self.is_as_wanted(environ, path):
+            return _answer(start, 412, CONDITION)
         if path.startswith("/synthetic/"):
             body = self.synthetic(environ, start, path, method)
         elif path.startswith("/sink/"):
@@ -128,15 +133,28 @@ class _Misbehaving:
 
     def replace(self, environ: dict[str, Any], path: str) -> None:
         """Put another object of the same size there."""
-        size = len(self.got(environ, path))
-        made = {**environ, "REQUEST_METHOD": "PUT", "CONTENT_LENGTH": str(size), "QUERY_STRING": ""}
-        made = {k: v for k, v in made.items() if k not in ("HTTP_RANGE", "HTTP_IF_MATCH")}
-        made |= {"wsgi.input": io.BytesIO(b"x" * size), "RAW_URI": path, "REQUEST_URI": path}
-        b"".join(self.inner(made, lambda *_: None))
+        self.asked(environ, "PUT", path, b"x" * len(self.asked(environ, "GET", path)[0]))
 
-    def got(self, environ: dict[str, Any], path: str) -> bytes:
-        kept = {k: v for k, v in environ.items() if k not in ("HTTP_RANGE", "HTTP_IF_MATCH")}
-        return b"".join(self.inner(kept, lambda *_: None))
+    def is_as_wanted(self, environ: dict[str, Any], path: str) -> bool:
+        """Whether what is copied, or replaced by an upload, has the tag that was asked for: moto does not look."""
+        wanted = environ.get("HTTP_X_AMZ_COPY_SOURCE_IF_MATCH")
+        if wanted is not None:
+            path = f"/{unquote(environ['HTTP_X_AMZ_COPY_SOURCE'])}"
+        elif environ["REQUEST_METHOD"] == "POST":
+            wanted = environ.get("HTTP_IF_MATCH")
+        return wanted is None or wanted == self.asked(environ, "HEAD", path)[1].get("etag")
+
+    def asked(
+        self, environ: dict[str, Any], method: str, path: str, body: bytes = b""
+    ) -> tuple[bytes, dict[str, str]]:
+        """What moto answers to a request of our own."""
+        dropped = ("HTTP_X_AMZ", "HTTP_RANGE", "HTTP_IF_", "HTTP_CONTENT_ENCODING", "HTTP_EXPECT")
+        made = {name: value for name, value in environ.items() if not name.startswith(dropped)}
+        made |= {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": "", "CONTENT_LENGTH": str(len(body))}
+        made |= {"wsgi.input": io.BytesIO(body), "RAW_URI": path, "REQUEST_URI": path}
+        said: dict[str, str] = {}
+        answer = self.inner(made, lambda _, headers, *rest: said.update((k.lower(), v) for k, v in headers))
+        return b"".join(answer), said
 
     def synthetic(self, environ: dict[str, Any], start: Any, path: str, method: str) -> list[bytes]:
         count, size = map(int, re.findall(r"\d+", path))

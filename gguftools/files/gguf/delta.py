@@ -4,22 +4,30 @@ A delta is a GGUF file whose `general.type` is "delta". Sizes (bytes) and SHA-25
 one after the other, are in `delta.old.sizes`, `delta.old.sha256`, `delta.new.sizes` and `delta.new.sha256`. The new
 files one after the other are ranges: `delta.sizes` says how many bytes each has, and `delta.begins` where it begins in
 the old files one after the other, or 2^64 - 1 where it is the next bytes of the delta's only tensor, `delta.bytes`.
+
+In a store, files are not read as a whole to verify them. `delta.sha256` is that of what the delta says, its bytes
+included. If the old files were in a store when it was made, `delta.old.versions` are what that called their versions.
 """
 
+import hashlib
+import json
 import re
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from archs.metadata import Metadata, Value, ValueType
 from quants import format_named
 from quants.errors import FileError
 
 from ..positioned import Move
+from ..stores.pieces import Original, Piece
 from .reader import GgufFile, open_gguf
 from .writer import Layout, TensorInfo, plan_file
 
@@ -29,13 +37,15 @@ MOST_FILES = 99_999
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Files = tuple[tuple[int, str], ...]  # bytes and SHA-256 of each
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Delta:
     """What a delta says. ranges: where each begins (NEW for bytes of the delta), and how many bytes it has.
 
-    path, data: where the bytes are that it brings along.
+    path, data: where the bytes are that it brings along. versions: of the old files in the store where they were, or
+    empty. digest: SHA-256 of all this, as it says, "" of a delta that has none.
     """
 
     path: Path
@@ -44,6 +54,13 @@ class Delta:
     ranges: tuple[tuple[int, int], ...]
     data: int
     opened: GgufFile
+    versions: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def original(self) -> Original:
+        """Its bytes."""
+        return self.opened.original
 
     @property
     def fresh(self) -> int:
@@ -77,14 +94,28 @@ class Delta:
         return found
 
 
-def plan_delta(old: Files, new: Files, ranges: list[tuple[int, int]]) -> Layout:
-    """A delta before the bytes are written that it brings along."""
+def digest_of(old: Files, new: Files, ranges: Sequence[tuple[int, int]], fresh: Iterable[Bytes]) -> str:
+    """SHA-256 of what a delta says. fresh: its bytes, some at a time."""
+    found = hashlib.sha256(json.dumps([old, new], separators=(",", ":")).encode())
+    found.update(np.asarray(ranges, "<u8").tobytes())
+    for data in fresh:
+        found.update(data.data)
+    return found.hexdigest()
+
+
+def plan_delta(
+    old: Files, new: Files, ranges: list[tuple[int, int]], digest: str, versions: Sequence[str] = ()
+) -> Layout:
+    """A delta before the bytes are written that it brings along. digest: see `digest_of`."""
     metadata = Metadata()
     metadata.set("general.type", TYPE, ValueType.STRING)
     metadata.set("delta.version", VERSION, ValueType.UINT32)
     for name, files in (("old", old), ("new", new)):
         metadata[f"delta.{name}.sizes"] = _numbers([size for size, _ in files])
         metadata[f"delta.{name}.sha256"] = Value([digest for _, digest in files], ValueType.ARRAY, ValueType.STRING)
+    metadata.set("delta.sha256", digest, ValueType.STRING)
+    if versions:
+        metadata["delta.old.versions"] = Value(list(versions), ValueType.ARRAY, ValueType.STRING)
     metadata["delta.begins"] = _numbers([begin for begin, _ in ranges])
     metadata["delta.sizes"] = _numbers([size for _, size in ranges])
     fresh = sum(size for begin, size in ranges if begin == NEW)
@@ -122,7 +153,28 @@ def read_delta(path: Path) -> Delta:
     if tensor is not None and (tensor.format.name != "I8" or tensor.shape != (fresh,)):
         raise _damaged(opened, f"{BYTES!r} is {tensor.format.name} {list(tensor.shape)}; {fresh} bytes are expected")
     ranges = tuple(zip(begins, sizes, strict=True))
-    return Delta(path, old, new, ranges, opened.offsets.get(BYTES, opened.file_size), opened)
+    data, digest = opened.offsets.get(BYTES, opened.file_size), opened.metadata.get("delta.sha256", "")
+    if not isinstance(digest, str) or (digest and not DIGEST.fullmatch(digest)):
+        raise _damaged(opened, "'delta.sha256' is no SHA-256")
+    return Delta(path, old, new, ranges, data, opened, _versions(opened, len(old)), digest)
+
+
+def _versions(opened: GgufFile, count: int) -> tuple[str, ...]:
+    found: Any = opened.metadata.get("delta.old.versions", ())
+    texts = tuple(found) if not isinstance(found, (str, int, float)) else (found,)
+    if texts and (len(texts) != count or not all(isinstance(text, str) for text in texts)):
+        raise _damaged(opened, "'delta.old.versions' has another number of texts than there are old files")
+    return texts
+
+
+def check_digest(delta: Delta) -> None:
+    """Raise FileError where what a delta says, or its bytes, are not what it had when it was made."""
+    if not delta.digest:
+        what = f"{delta.path} has no 'delta.sha256', which it needs to be applied in a store"
+        raise FileError(what, hint="make it again")
+    fresh = Piece(delta.original, delta.data, delta.fresh).read()
+    if digest_of(delta.old, delta.new, delta.ranges, fresh) != delta.digest:
+        raise _damaged(delta.opened, "its SHA-256 is another than it says")
 
 
 def _files(opened: GgufFile, name: str) -> Files:

@@ -1,7 +1,7 @@
 """Changing the metadata of a GGUF file: in place where the new header fits before the data, else by an atomic copy."""
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,25 +14,39 @@ from quants.errors import FileError
 from ..atomic import NOTHING, Reads
 from ..locks import held, state_of
 from ..positioned import CLONE_BLOCK, CopyProgress, Move
+from ..stores.path import StorePath, located
+from ..stores.pieces import Traffic
 from . import writer
+from .copies import Copy, planned_traffic, warning_of, write_copies
 from .journal import overwrite
 from .reader import GgufFile, align, map_file, open_gguf, paths_of_set, refuse_interrupted
 from .shards import SHARD_NAME
-from .writer import RESERVE_KEY, RESERVE_OVERHEAD, Layout, create_ggufs, plan_file, tensor_infos
+from .writer import RESERVE_KEY, RESERVE_OVERHEAD, Layout, plan_file, tensor_infos
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What an edit did to the file at `path`: header bytes written in place, or all of a new file."""
+    """What an edit did to the file at `path`: header bytes written in place, or all of a new file.
+
+    traffic: what it cost in a store; bytes_written: those that were sent there. warning: what to say of that.
+    """
 
     path: Path
     in_place: bool
     bytes_written: int
+    traffic: Traffic | None = None
+    warning: str | None = None
 
 
 @contextmanager
-def open_locked(path: Path) -> Iterator[tuple[GgufFile, int]]:
-    """A GGUF file, or a shard's set, that nobody else changes in the block; and its lock. Raises FileError."""
+def open_locked(path: Path) -> Iterator[tuple[GgufFile, int | None]]:
+    """A GGUF file, or a shard's set, that nobody else changes in the block; and its lock. Raises FileError.
+
+    What is in a store has none: there, a new version is made on the condition that the old one is still there.
+    """
+    if isinstance(path, StorePath):
+        yield open_gguf(path), None
+        return
     holder = open_gguf(path).parts[0].path if SHARD_NAME.fullmatch(path.name) else path
     with held(holder) as lock:
         refuse_interrupted(holder)
@@ -47,7 +61,8 @@ def edit_metadata(
     """Give a GGUF file, named or opened just now, new metadata; its tensors stay as they are, byte for byte.
 
     The file is changed in place if the new header fits before the data; the key `gguf.pad` holds the slack.
-    Else, and always where `output` is given, a copy is written that takes the name when it is complete. Of a split set,
+    Else, and always where `output` is given, a copy is written that takes the name when it is complete; of an object in
+    a store, a new version, which is refused where the old one is no longer what it was when it was opened. Of a set,
     any shard may be named: the first one, which holds the metadata, is changed, and keeps its `split.*` keys.
     What was open before an edit in place must be opened anew: its arrays are views of what was overwritten.
     reserve: bytes of slack for later edits; a file with less is copied. progress(done, total): bytes copied.
@@ -57,8 +72,12 @@ def edit_metadata(
     if opened.split_count > 1 and output is not None:
         raise FileError(f"{opened.path} is part of a split set, which is edited where it is", hint="merge it first")
     if output is not None:
-        reads = replace(reads, states={**reads.states, opened.path: opened.state})
-        return _write_copy(opened, metadata, Path(output), reserve, reads, overwrite_output, progress)
+        reads = replace(reads, states={**reads.states, **opened.states})
+        return _write_copy(opened, metadata, located(output), reserve, reads, overwrite_output, progress)
+    if opened.is_stored:
+        copy = _planned_copy(opened, metadata, opened.path, reserve, None)
+        traffic = write_copies([copy], True, reads, _labelled(progress), replaced=opened.stored)
+        return Edit(opened.path, False, traffic.sent if traffic else 0, traffic, warning_of([copy], traffic))
     with held(opened.path) if lock is None else nullcontext(lock) as locked:
         if state_of(locked) != opened.state:
             raise FileError(f"{opened.path} was changed by another program meanwhile", hint="run the edit again")
@@ -68,10 +87,14 @@ def edit_metadata(
         return _write_copy(opened, metadata, opened.path.resolve(), reserve, reads, True, progress, locked)
 
 
-def planned_in_place(path: Path | GgufFile, metadata: Metadata, reserve: int = 0) -> bool:
-    """Whether `edit_metadata` would change the file in place."""
+def planned_edit(path: Path | GgufFile, metadata: Metadata, output: Path | None = None, reserve: int = 0) -> Edit:
+    """What `edit_metadata` would do. Raises FileError."""
     opened, metadata = _holder(path, metadata)
-    return _fitting_header(opened, metadata, reserve) is not None
+    if output is None and not opened.is_stored:
+        return Edit(opened.path, _fitting_header(opened, metadata, reserve) is not None, 0)
+    copy = _planned_copy(opened, metadata, output or opened.path, reserve, output)
+    traffic = planned_traffic([copy])
+    return Edit(copy.path, False, 0, traffic, warning_of([copy], traffic))
 
 
 def _holder(path: Path | GgufFile, metadata: Metadata) -> tuple[GgufFile, Metadata]:
@@ -97,7 +120,7 @@ def _encode(opened: GgufFile, metadata: Metadata) -> bytes:
 
 def _fitting_header(opened: GgufFile, metadata: Metadata, reserve: int) -> bytes | None:
     """All before the data, which begins where it did to the byte; None if there is no such header."""
-    stored = map_file(opened.path, "GGUF file")[: opened.data_offset].tobytes()
+    stored = opened.original.read(0, min(opened.data_offset, opened.file_size)).tobytes()
     if not reserve and stored[: opened.header_bytes] == _encode(opened, metadata):
         return stored
     if not opened.tensors or metadata.get("general.alignment", 32) != opened.alignment:
@@ -140,14 +163,30 @@ def _write_copy(
     progress: CopyProgress | None, lock: int | None = None,
 ) -> Edit:  # fmt: skip
     """lock: the target, where it is the file itself."""
+    copy, mode = _planned_copy(opened, metadata, target, reserve, target), None
+    if not isinstance(opened.path, StorePath):
+        try:
+            mode = stat.S_IMODE(opened.path.stat().st_mode)
+        except OSError as error:
+            raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
+    traffic = write_copies([copy], overwrite_target, reads, _labelled(progress), mode=mode, locked=lock)
+    written = traffic.sent if traffic and isinstance(target, StorePath) else copy.total
+    return Edit(opened.path if lock is not None else target, False, written, traffic, warning_of([copy], traffic))
+
+
+def _labelled(progress: CopyProgress | None) -> Callable[[int, int, str], None] | None:
+    return None if progress is None else lambda done, total, _: progress(done, total)
+
+
+def _planned_copy(opened: GgufFile, metadata: Metadata, target: Path, reserve: int, output: Path | None) -> Copy:
+    """The new file. output: None where it takes the place of the old one, and so may have its header's length."""
+    header = None if output is not None else _fitting_header(opened, metadata, reserve)
+    if header is not None:
+        end = len(header)
+        moves = [(end, end, opened.file_size - end)] if opened.file_size > end else []
+        return Copy(target, header, opened.file_size, [(opened.original, moves)])
     layout, moves = _plan_copy(opened, metadata, reserve)
-    try:
-        mode = stat.S_IMODE(opened.path.stat().st_mode)
-    except OSError as error:
-        raise FileError(f"{opened.path} cannot be read: {error.strerror}") from error
-    with create_ggufs([(target, layout)], overwrite_target, reads, mode, lock) as (output,):
-        output.copy(opened.path, moves, progress)
-    return Edit(opened.path if lock is not None else target, False, layout.total)
+    return Copy(target, layout.header, layout.total, [(opened.original, moves)])
 
 
 def _plan_copy(opened: GgufFile, metadata: Metadata, reserve: int) -> tuple[Layout, list[Move]]:

@@ -39,8 +39,9 @@ from quants.spelling import quote
 from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import few, hint_for_absent, hint_for_folder, refuse_store
-from ..positioned import ReadBytes, row_reader
+from ..positioned import PositionedInput, ReadBytes, row_reader
 from ..stores.path import WEB, StorePath, located
+from ..stores.pieces import Original
 from .journal import journal_path
 from .shards import SHARD_NAME, shard_name, shard_paths, without_split_keys
 from .stored import LateBytes, MoreNeededError, grown
@@ -90,7 +91,7 @@ class GgufFile:
     tensors: in file order, shapes rows first. offsets: of each tensor, from the start of its file.
     header_bytes: end of the tensor list; data_offset: where tensor data starts (both of the first shard).
     parts: the shards one by one, as they are; the file itself where it is not split. state: the (first) file's, to see
-    whether it was changed since. stored: of an object in a store, its version.
+    whether it was changed since. stored: of an object in a store, its version; in_store: how its bytes are read.
     """
 
     path: Path
@@ -108,6 +109,14 @@ class GgufFile:
     parts: "list[GgufFile]" = field(default_factory=list, repr=False)
     state: State = NO_FILE
     stored: str = ""
+    in_store: Original | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def original(self) -> Original:
+        """Its bytes (of a split set, those of the first shard), as pieces of other files are taken from them."""
+        if self.in_store is not None:
+            return self.in_store
+        return Original(self.path, self.file_size, "", PositionedInput(self.path, keep_open=False).read)
 
     @property
     def states(self) -> dict[Path, State]:
@@ -181,9 +190,11 @@ def _open_stored(path: Path, objects: "Objects") -> GgufFile:
     if path.scheme in WEB and path.suffix != ".gguf":
         raise FileError(f"{path} is no address of a GGUF file: these end in .gguf", hint_for_absent(str(path)))
     found = objects.open(path)
+    original = Original(path, found.size, found.version, found.fetch)
     data = LateBytes(found.fetch)
 
     def parse(beginning: NDArray[np.uint8]) -> GgufFile:
+        original.beginning, original.fetched = beginning, len(beginning)
         check_not_pointer(path, beginning[:64].tobytes())
         header = Header(path, beginning, found.size)
         header.mapped = data
@@ -192,7 +203,7 @@ def _open_stored(path: Path, objects: "Objects") -> GgufFile:
     parsed = grown(path, found, parse)
     data.read = objects.blocks.reader(str(path), sorted({parsed.data_offset, *parsed.offsets.values(), found.size}))
     state = NO_FILE if is_pinned(path) else state_of_object(found.size, found.version)
-    opened = replace(parsed, state=state, stored=found.version)
+    opened = replace(parsed, state=state, stored=found.version, in_store=original)
     return replace(opened, parts=[opened])
 
 

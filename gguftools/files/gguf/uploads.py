@@ -68,7 +68,8 @@ def create_stored(
     stack = ExitStack()
     try:
         for number, (path, layout) in enumerate(plans):
-            uploads.append(_begin(path, layout, overwrite, reads, None if made_from is None else made_from[number]))
+            made = None if made_from is None else made_from[number]
+            uploads.append(_begin(path, layout.total, overwrite, reads, made))
             output = PartedOutput(uploads[-1], layout.total, gaps(layout))
             stack.callback(output.close)
             outputs.append(StoredGguf(layout, path, output))
@@ -77,7 +78,7 @@ def create_stored(
         for each in outputs:
             each.close()
             each.check_complete()
-        _commit(uploads)
+        commit(uploads)
     except BaseException as error:
         stack.close()
         is_fault = isinstance(error, GgufToolsError) and not isinstance(error.__cause__, OSError)
@@ -87,19 +88,24 @@ def create_stored(
     stack.close()
 
 
-def _begin(path: Path, layout: Layout, overwrite: bool, reads: Reads, made_from: object) -> Upload:
+def _begin(path: Path, total: int, overwrite: bool, reads: Reads, made_from: object) -> Upload:
     if not isinstance(path, StorePath):
         raise FileError(f"{path} is on this disk, other outputs are in a store", "name one folder for all")
-    mark = hashlib.sha256(json.dumps([made_from, layout.total]).encode()).hexdigest()
-    if made_from is not None and holds(path, layout.total, mark):
+    mark = hashlib.sha256(json.dumps([made_from, total]).encode()).hexdigest()
+    if made_from is not None and holds(path, total, mark):
         reads.check_target(path)
-        return Whole(path, layout.total)
+        return Whole(path, total)
+    return begin(path, total, overwrite, reads, mark if made_from is not None else None)
+
+
+def begin(path: StorePath, total: int, overwrite: bool, reads: Reads, mark: str | None = None) -> Upload:
+    """Begin to write an object. mark: see `store.begin_upload`. Raises an error where it may not be written."""
     check_target(path, reads, overwrite)
     found = version_now(path)
-    return begin_upload(path, layout.total, mark, found and found[1], made_from is not None)
+    return begin_upload(path, total, mark or "", found and found[1], mark is not None)
 
 
-def _commit(uploads: Sequence[Upload]) -> None:
+def commit(uploads: Sequence[Upload]) -> None:
     """Give all their names, the first last: until that is there, no one can take the others for a whole set."""
     done: list[Upload] = []
     try:

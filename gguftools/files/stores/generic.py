@@ -106,6 +106,11 @@ class StoredFile:
         return self._fs.cat_file(self._path.url, start=begin, end=end)  # type: ignore[no-any-return]
 
 
+def part_bytes(total: int) -> int:
+    """Bytes that are written at a time of a file that will have `total`."""
+    return max(PART, -(-total // 9_000))
+
+
 class FileUpload:
     """A file that is written from start to end, and has its name when it is whole.
 
@@ -117,7 +122,7 @@ class FileUpload:
 
     def __init__(self, fs: Any, path: StorePath, total: int, replaced: str | None) -> None:
         self._fs, self.path, self._total, self._replaced = fs, path, total, replaced
-        self.part_bytes, self.stopped = max(PART, -(-total // 9_000)), Event()
+        self.part_bytes, self.stopped = part_bytes(total), Event()
         is_direct = path.scheme in DIRECT
         self._named = path if is_direct else path.with_name(f".{path.name[:32]}.{secrets.token_hex(6)}.partial")
         what = f"{path} cannot be written"

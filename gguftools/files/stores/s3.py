@@ -247,6 +247,33 @@ class S3Upload:
             raise FileError(problem, hint="run it again") from None
         self._tags[number] = answer["ETag"]
 
+    def forget(self) -> None:
+        """Send all parts anew."""
+        self._tags.clear()
+
+    def copy(self, number: int, source: StorePath, version: str, begin: int, end: int) -> None:
+        """Let the store copy bytes begin … end of an object as part `number`.
+
+        version: entity tag that the object must still have. Raises FileError, NotImplementedError where the store
+        copies no ranges.
+        """
+        bucket, key = split_path(source)
+        arguments = {
+            "UploadId": self._id, "PartNumber": number + 1, "CopySource": {"Bucket": bucket, "Key": key},
+            "CopySourceRange": f"bytes={begin}-{end - 1}", "CopySourceIfMatch": version,
+        }  # fmt: skip
+        try:
+            answer = self._call("upload_part_copy", **arguments)
+        except Replaced:
+            found = f"{source} was replaced by another while it was copied"
+        except Absent as error:
+            is_upload = "Upload" in str(error)
+            found = f"{self.path}: the upload is gone: another run ended it" if is_upload else f"{source} is gone"
+        else:
+            self._tags[number] = answer["CopyPartResult"]["ETag"]
+            return
+        raise FileError(found, hint="run it again")
+
     def commit(self) -> None:
         """Give the object its name. Raises FileError where another program was faster."""
         parts = [{"PartNumber": number + 1, "ETag": tag} for number, tag in sorted(self._tags.items())]

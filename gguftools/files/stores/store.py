@@ -211,6 +211,23 @@ def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, r
     return FileUpload(fs, path, total, replaced)
 
 
+def copies_between(source: Path, target: StorePath) -> bool:
+    """Whether the target's store copies ranges of the source by itself. Raises FileError."""
+    same = isinstance(source, StorePath) and source.scheme == target.scheme
+    return same and _is_s3(file_system(target.scheme))
+
+
+def sent_part_bytes(path: StorePath, total: int) -> int:
+    """Bytes of a part of an upload, as `begin_upload` would send it. Raises FileError."""
+    if _is_s3(file_system(path.scheme)):
+        from .s3 import part_bytes
+
+        return part_bytes(total)
+    from .generic import part_bytes as of_others
+
+    return of_others(total)
+
+
 def holds(path: StorePath, total: int, mark: str) -> bool:
     """Whether an object is what an upload with that mark made. Raises FileError."""
     fs = file_system(path.scheme)

@@ -13,7 +13,7 @@ import gguftools
 from archs.metadata import Metadata, ValueType
 from gguftools.conversion import shards
 from gguftools.conversion.shards import merge, split
-from gguftools.files.gguf import writer
+from gguftools.files.gguf import copies
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import TensorInfo, encode_header, plan_file
 from quants import format_named
@@ -206,7 +206,7 @@ def _failing(real, works, error):
 
 def test_failing_split_leaves_nothing(tmp_path, monkeypatch):
     path = make(tmp_path / "m.gguf")
-    monkeypatch.setattr(writer, "copy_ranges", _failing(writer.copy_ranges, 2, OSError(28, "No space left on device")))
+    monkeypatch.setattr(copies, "copy_ranges", _failing(copies.copy_ranges, 2, OSError(28, "No space left on device")))
     with pytest.raises(FileError, match="no space left"):
         split(path, max_tensors=3)
     assert list(tmp_path.iterdir()) == [path]

@@ -12,7 +12,7 @@ import pytest
 from archs.metadata import Metadata, ValueType
 from gguftools.files import positioned
 from gguftools.files.gguf import journal
-from gguftools.files.gguf.edit import edit_metadata, planned_in_place
+from gguftools.files.gguf.edit import edit_metadata, planned_edit
 from gguftools.files.gguf.journal import journal_path, recover
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.files.gguf.writer import RESERVE_KEY, TensorInfo, plan_file
@@ -92,7 +92,7 @@ def test_slack_is_used_and_given_back(tmp_path):
     old, start = tensor_hashes(path), open_gguf(path).data_offset
     for length in (1, 50, 4000, 4096, 3, 4120, 4131, *range(4090, 4131, 3), 10):
         keys = {"general.name": "n" * length}
-        assert planned_in_place(path, _with(path, keys))
+        assert planned_edit(path, _with(path, keys)).in_place
         edit = change(path, keys=keys)
         opened = open_gguf(path)
         assert edit.in_place

@@ -1,0 +1,287 @@
+"""Objects that are made of pieces of others: what the store copies by itself, and what is read and sent.
+
+An upload is in parts, and all of them but the last must have 5 MiB. So where a range is copied next to bytes that are
+new, and these are fewer, some of the range is read and sent with them: as little of it as makes a part.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .path import StorePath
+from .trying import Bytes
+
+MIB = 1 << 20
+LEAST = 5 * MIB  # bytes of a part that is not the last; an object has more where ranges of it are copied
+MOST_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
+MOST_PARTS = 10_000
+STEP = 8 * MIB  # bytes that are asked for at a time
+
+NOTHING = np.empty(0, np.uint8)
+
+
+@dataclass(eq=False)
+class Original:
+    """What pieces are taken from: an object as it was when it was opened, a file on this disk, or bytes at hand.
+
+    path: its name. size: in bytes. version: its entity tag, or what else its store says, "" of what is in none.
+    fetch(begin, end): bytes of it, uint8. beginning: its first bytes, where they are at hand already.
+    fetched: bytes that were asked for so far.
+    """
+
+    path: Path
+    size: int
+    version: str
+    fetch: Callable[[int, int], Bytes]
+    beginning: Bytes = field(default_factory=lambda: NOTHING, repr=False)
+    fetched: int = 0
+    _lock: Any = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def is_stored(self) -> bool:
+        return isinstance(self.path, StorePath)
+
+    def read(self, begin: int, end: int) -> Bytes:
+        """Bytes begin … end. Raises FileError, OSError."""
+        known = self.beginning[begin:end]
+        begin += len(known)
+        if begin >= end:
+            return known
+        with self._lock:
+            self.fetched += end - begin
+        rest = self.fetch(begin, end)
+        return np.concatenate((known, rest)) if len(known) else rest
+
+
+class Piece(NamedTuple):
+    """Bytes of an object that is to be: `size` of another one from `begin` on."""
+
+    original: Original
+    begin: int
+    size: int
+
+    def read(self) -> Iterator[Bytes]:
+        """Its bytes, STEP of them at a time. Raises FileError, OSError."""
+        end = self.begin + self.size
+        for at in range(self.begin, end, STEP):
+            yield self.original.read(at, min(at + STEP, end))
+
+    def cut(self, size: int) -> "tuple[Piece, Piece]":
+        """Its first `size` bytes, and the rest."""
+        return self._replace(size=size), self._replace(begin=self.begin + size, size=self.size - size)
+
+
+def at_hand(data: bytes) -> Piece:
+    """Bytes that are nowhere else."""
+    raw = np.frombuffer(data, np.uint8)
+    return Piece(Original(Path(), len(data), "", lambda begin, end: raw[begin:end]), 0, len(data))
+
+
+def zeros(size: int) -> Piece:
+    """Bytes that are 0."""
+    return Piece(Original(Path(), size, "", lambda begin, end: np.zeros(end - begin, np.uint8)), 0, size)
+
+
+@dataclass
+class Part:
+    """A part of an upload: one piece that the store copies, or pieces that are sent."""
+
+    pieces: list[Piece]
+    is_copied: bool
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What it costs to make objects of pieces, in bytes: read from stores, sent to them, copied within them."""
+
+    read: int = 0
+    sent: int = 0
+    copied: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.read + other.read, self.sent + other.sent, self.copied + other.copied)
+
+    def as_dict(self) -> dict[str, int]:
+        """What `--json` says of it."""
+        return {"read": self.read, "sent": self.sent, "copied": self.copied}
+
+
+def traffic_of(parts: Sequence[Part]) -> Traffic:
+    """What parts will cost. Bytes that are at hand already are not read."""
+    sent = [part for part in parts if not part.is_copied]
+    read = sum(
+        max(0, piece.begin + piece.size - max(piece.begin, len(piece.original.beginning)))
+        for part in sent for piece in part.pieces if piece.original.is_stored
+    )  # fmt: skip
+    return Traffic(read, sum(part.size for part in sent), sum(part.size for part in parts if part.is_copied))
+
+
+def plan_parts(
+    pieces: Iterable[Piece], can_copy: Callable[[Original], bool], part_bytes: int, least: int = LEAST,
+    most_parts: int = MOST_PARTS,
+) -> list[Part]:  # fmt: skip
+    """The parts of an object that is to be of these pieces, one after the other.
+
+    can_copy(original): whether the store copies ranges of it. part_bytes: of a part that is sent, about; 2 × least at
+    least. Where there would be more than `most_parts`, shorter ranges are sent, too.
+    """
+    joined = list(_joined(pieces))
+    while True:
+        segments = _bridged(_segments(joined, can_copy, least), least)
+        sent = max(part_bytes, 2 * least)
+        parts = [part for each in segments for part in _cut(each, MOST_COPIED if each.is_copied else sent)]
+        if len(parts) <= most_parts:
+            return parts
+        least *= 2
+
+
+def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces that follow each other in the same object made one."""
+    last: Piece | None = None
+    for piece in pieces:
+        if not piece.size:
+            continue
+        if last is not None and piece.original is last.original and last.begin + last.size == piece.begin:
+            last = last._replace(size=last.size + piece.size)
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
+
+
+def _segments(pieces: Sequence[Piece], can_copy: Callable[[Original], bool], least: int) -> list[Part]:
+    """What can be copied, and what is between."""
+    found: list[Part] = []
+    for number, piece in enumerate(pieces):
+        is_long = piece.size >= least or number == len(pieces) - 1
+        is_copied = is_long and piece.original.size > LEAST and can_copy(piece.original)
+        if found and not is_copied and not found[-1].is_copied:
+            found[-1].pieces.append(piece)
+        else:
+            found.append(Part([piece], is_copied))
+    return found
+
+
+def _bridged(parts: list[Part], least: int) -> list[Part]:
+    """The same with parts that are sent filled up to what they must have, from those beside them."""
+    i = 0
+    while i < len(parts) - 1:
+        missing = least - parts[i].size
+        if parts[i].is_copied or missing <= 0:
+            i += 1
+            continue
+        left, right = parts[i - 1] if i else None, parts[i + 1]
+        spare = max(left.size - least, 0) if left else 0
+        is_last = i + 2 == len(parts)  # of the last part any number of bytes may be left
+        if spare + (right.size - 1 if is_last else right.size - least) >= missing:
+            if left and (taken := min(spare, missing)):
+                kept, moved = left.pieces[0].cut(left.size - taken)
+                left.pieces, missing = [kept], missing - taken
+                parts[i].pieces.insert(0, moved)
+            if missing:
+                moved, kept = right.pieces[0].cut(missing)
+                right.pieces = [kept]
+                parts[i].pieces.append(moved)
+            i += 1
+        elif left and not is_last and left.size < right.size:
+            i = _absorb(parts, i - 1)
+        else:
+            i = _absorb(parts, i + 1)
+    return parts
+
+
+def _absorb(parts: list[Part], number: int) -> int:
+    """Send what would have been copied, with what is beside it; returns the number of the part that has it all."""
+    first, last = number, number
+    while first and not parts[first - 1].is_copied:
+        first -= 1
+    while last + 1 < len(parts) and not parts[last + 1].is_copied:
+        last += 1
+    parts[first : last + 1] = [Part([piece for part in parts[first : last + 1] for piece in part.pieces], False)]
+    return first
+
+
+def _cut(part: Part, most: int) -> Iterator[Part]:
+    """A part in about equal ones of `most` bytes at most."""
+    count = -(-part.size // most)
+    size, done, left = part.size, 0, list(_joined(part.pieces))
+    for number in range(1, count + 1):
+        wanted, taken = size * number // count - done, list[Piece]()
+        done += wanted
+        while wanted:
+            piece, left = left[0], left[1:]
+            if piece.size > wanted:
+                piece, rest = piece.cut(wanted)
+                left.insert(0, rest)
+            taken.append(piece)
+            wanted -= piece.size
+        yield Part(taken, part.is_copied)
+
+
+def compose(
+    upload: Any, pieces: Sequence[Piece], can_copy: Callable[[Original], bool],
+    progress: Callable[[int], None] | None = None,
+) -> Traffic:  # fmt: skip
+    """Fill an upload (see `store.Upload`) with pieces, one after the other; progress(bytes that are there).
+
+    Parts go over several connections, where the store takes them in any order. Raises FileError, OSError.
+    """
+    try:
+        return _Composed(upload, plan_parts(pieces, can_copy, upload.part_bytes), progress).run()
+    except NotImplementedError:  # it speaks S3, but has not all of it
+        upload.forget()
+        return _Composed(upload, plan_parts(pieces, lambda _: False, upload.part_bytes), progress).run()
+
+
+class _Composed:
+    """An upload while its parts are sent and copied."""
+
+    def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int], None] | None) -> None:
+        self._upload, self._parts, self._progress = upload, parts, progress
+        self._lock = threading.Lock()
+        self._done, self._failed = 0, False
+
+    def run(self) -> Traffic:
+        pool = ThreadPoolExecutor(self._upload.connections)
+        futures = [pool.submit(self._make, number, part) for number, part in enumerate(self._parts)]
+        try:
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+        except NotImplementedError:
+            raise
+        except BaseException:
+            self._upload.stopped.set()
+            raise
+        finally:
+            self._failed = True  # of what waits, nothing is begun
+            pool.shutdown(wait=True, cancel_futures=True)
+        return traffic_of(self._parts)
+
+    def _make(self, number: int, part: Part) -> None:
+        if self._failed:
+            return
+        try:
+            if part.is_copied:
+                original, begin, size = part.pieces[0]
+                self._upload.copy(number, original.path, original.version, begin, begin + size)
+            else:
+                data = np.concatenate([data for piece in part.pieces for data in piece.read()])
+                self._upload.put(number, memoryview(data))  # type: ignore[arg-type]
+            with self._lock:
+                self._done += part.size
+                if self._progress:
+                    self._progress(self._done)
+        except BaseException:
+            self._failed = True
+            raise
