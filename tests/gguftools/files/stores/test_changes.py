@@ -21,7 +21,8 @@ from gguftools.files.stores import store, trying
 from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
-from ...conversion.test_patch import changed, flip_a_byte, put as put_key
+from ...conversion.test_patch import changed, flip_a_byte
+from ...conversion.test_patch import put as put_key
 from ...models import metadata_of, write_model
 from .conftest import SECRETS
 from .test_stores import get, names, put
@@ -191,7 +192,7 @@ def test_a_changed_source_is_refused(s3, large, target):
     for faults in ({"COPY": [{"change": 1}]}, {"POST": [{"none": 1}, {"change": 1}]}):
         put(large, URL)
         s3.faults(**faults)
-        with pytest.raises(FileError, match="was replaced by another|was changed|already exists"):
+        with pytest.raises(FileError, match=r"was replaced by another|was changed|already exists"):
             rename(target)
         assert not uploads()
         if target is None or "COPY" in faults:

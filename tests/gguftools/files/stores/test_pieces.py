@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gguftools.files.stores import pieces
-from gguftools.files.stores.pieces import Original, Part, Piece, at_hand, plan_parts, traffic_of, zeros
 from gguftools.files.stores.path import located
+from gguftools.files.stores.pieces import Original, Part, Piece, at_hand, plan_parts, traffic_of, zeros
 
 LEAST = 5  # bytes instead of 5 MiB
 
