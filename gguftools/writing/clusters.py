@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -50,9 +50,28 @@ def executor_for(
                 release(pool)
         return
     local = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
-    with dask.LocalCluster(n_workers=count, processes=True, **local) as cluster, dask.Client(cluster) as client:
+    with _uninterrupted():
+        cluster = dask.LocalCluster(n_workers=count, processes=True, **local)
+    with cluster, dask.Client(cluster) as client:
         tell(f"{count} workers; {cluster.dashboard_link} shows them")
         yield client.get_executor()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from what is started within, for good: from threads, and from processes that they start at any time.
+
+    It is for the one that they work for, which gets it when this ends.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # who starts this process of Python's own has its thread hear of Ctrl-C again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _dask(needed: bool) -> Any:

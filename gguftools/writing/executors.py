@@ -155,9 +155,7 @@ class _Work:
 
     def end(self) -> None:
         """Leave nothing under way."""
-        for future in self.running:
-            future.cancel()
-        wait(self.running, LAST_WAIT)
+        wait([future for future in self.running if not future.cancel()], LAST_WAIT)
 
 
 def done_elsewhere(

@@ -105,6 +105,29 @@ def test_tasks_are_made_when_there_is_room_for_them() -> None:
     assert len(made) <= 2 * executors.AHEAD + 1
 
 
+class Silent(Executor):
+    """Does the first task; of others nothing is ever heard, not even when they are cancelled, as of Dask's."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.futures.append(Future())
+        if len(self.futures) == 1:
+            self.futures[0].set_result(fn(*args, **kwargs))
+        return self.futures[-1]
+
+
+def test_tasks_that_were_cancelled_are_not_waited_for() -> None:
+    executor = Silent()
+    results = done_elsewhere(executor, square, range(1, 5))
+    assert next(results) == (1, 1)
+    begin = time.monotonic()
+    results.close()
+    assert time.monotonic() - begin < executors.LAST_WAIT / 2
+    assert all(future.cancelled() for future in executor.futures[1:])
+
+
 def test_errors_of_other_processes_keep_their_hint() -> None:
     with processes(1) as pool, pytest.raises(FormatError, match="1 is odd") as caught:
         list(done_elsewhere(pool, refused, [1]))
