@@ -186,7 +186,7 @@ KEYS: dict[str, Kind] = _by_key({
     "shared_intermediate_size shared_expert_intermediate_size moe_shared_expert_intermediate_size moe_latent_size "
     "n_group topk_group": SOME,
     "norm_topk_prob route_norm": FLAG,
-    "routed_scaling_factor route_scale moe_norm_min": POSITIVE,
+    "routed_scaling_factor route_scale router_scaling_factor moe_norm_min": POSITIVE,
     "router_jitter_noise": Number(0, 1),
     "score_func expert_selection_fn": SCORING,
     "scoring_func": Text((*SCORING.choices, "noaux_tc")),

@@ -147,7 +147,8 @@ EXPERTS = Part(
     needs="ffn_gate_inp ffn_up_exps|ffn_gate_up_exps ffn_down_exps",
     keys="expert_used_count",
     shapes={
-        "ffn_gate_inp": "experts width", "ffn_gate_inp.scale": "width", "exp_probs_b.bias": "experts | 1 experts",
+        "ffn_gate_inp": "experts width", "ffn_gate_inp.scale": "width", "exp_probs_b": "experts",
+        "exp_probs_b.bias": "experts | 1 experts",
         "ffn_up_exps": "experts expert_ffn routed", "ffn_gate_exps": "experts expert_ffn routed",
         "ffn_gate_up_exps": "experts 2*expert_ffn routed", "ffn_down_exps": "experts routed expert_ffn",
         "ffn_down_exps.scale": "experts",

@@ -70,7 +70,7 @@ def route(forward: Pass, layer: Layer, x: Floats) -> Choice:
     scores = ops.sigmoid(logits) if hyper.scoring == "sigmoid" else logits
     if hyper.scoring == "softmax":
         scores = ops.softmax(logits)
-    correction = layer.array("exp_probs_b.bias")
+    correction = layer.array("exp_probs_b.bias" if "exp_probs_b.bias" in layer else "exp_probs_b")
     ranked = scores if correction is None else scores + correction
     if hyper.expert_groups > hyper.expert_groups_used:
         ranked = within_best_groups(ranked, hyper.expert_groups, hyper.expert_groups_used, correction is not None)

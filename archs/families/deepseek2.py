@@ -3,9 +3,11 @@ The matrix that widens the latent is stored in two parts, each with heads in fro
 applied to the query, and values. V3's router has a correction bias; its layers for predicting several tokens are left
 out.
 
+Youtu-LLM: DeepSeek V3's attention with dense nets.
 dots.llm1: Qwen3's attention with DeepSeek V3's routing. Every layer's window, where the config has one, follows
 `layer_types`; the published model has none.
-Reference: transformers `models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`.
+Reference: transformers `models/deepseek_v2/`, `models/deepseek_v3/`, `models/dots1/`,
+`models/youtu/`.
 """
 
 from dataclasses import replace
@@ -61,6 +63,12 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     greedy = keys.get("expert_group_used_count") == keys.get("expert_group_count")
     return {**v3_config_from_gguf(keys, tensors), "topk_method": "greedy" if greedy else "group_limited_greedy"}
 
+
+# Config keys of experts.
+ROUTED = (
+    "first_k_dense_replace", "n_routed_experts", "n_shared_experts", "moe_intermediate_size", "num_experts_per_tok",
+    "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor", "scoring_func", "topk_method",
+)  # fmt: skip
 
 DEEPSEEK_V2 = LLAMA.derive(
     name="deepseek2", hf_classes=("DeepseekV2ForCausalLM",), vocab=("bpe",),
@@ -118,6 +126,26 @@ DEEPSEEK_V3 = DEEPSEEK_V2.derive(
         "n_group": 8, "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
         "topk_method": "noaux_tc", "vocab_size": 129_280,
     },
+)  # fmt: skip
+
+YOUTU = DEEPSEEK_V3.derive(
+    hf_classes=("YoutuForCausalLM", "YoutuVLForConditionalGeneration"),
+    metadata={
+        **dict.fromkeys(ROUTING), "expert_count": None, "expert_used_count": None,
+        # llama.cpp needs these in all files of this name
+        "expert_feed_forward_length": "intermediate_size", "expert_shared_count": lambda config: 0,
+        "leading_dense_block_count": "num_hidden_layers",
+    },
+    defaults={
+        **dict.fromkeys(ROUTED), "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
+        "num_attention_heads": 16, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
+        "vocab_size": 128_256,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
+        "num_key_value_heads": keys["attention.head_count"],
+    },
+    layers_vary=False,
 )  # fmt: skip
 
 

@@ -1,17 +1,20 @@
 """EXAONE 4: norms after attention and feed-forward net only, a norm on each head of q and k; the larger model has
 windows in three of four layers, and rope in those alone.
 
+EXAONE 3 and 3.5: Llama's layers under GPT-2's names.
+EXAONE 4.5 (text): EXAONE 4's layers, one or more for predicting several tokens.
 K-EXAONE: windows in three of four layers and rope in those alone, a norm on each head of q and k, DeepSeek V3's
 routing, layers for predicting several tokens at the end.
-Reference: transformers `models/exaone4/`, `models/exaone_moe/`.
+Reference: transformers `models/exaone4/`, `models/exaone4_5/`, `models/exaone_moe/`; for EXAONE 3 llama.cpp's graph.
 """
 
 from archs.config import windowed_layers
 from archs.experts import kinds_of_nets, shared_width
 from archs.families.deepseek2 import DOTS1
+from archs.families.llama import HALVES
 from archs.families.olmo import OLMO2
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers, published_mtp
-from archs.rope import scaling_type
+from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, mtp_layers, published_mtp
+from archs.rope import rotated_width, scaling_type
 from archs.spec import Config
 from archs.typed_json import Either, Text, Whole
 
@@ -39,6 +42,32 @@ EXAONE4 = OLMO2.derive(
     },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
     block={"rope_layers": "windowed", "numbers": None},
+)  # fmt: skip
+
+EXAONE4_5 = EXAONE4.derive(
+    hf_classes=("Exaone4_5_ForConditionalGeneration",), prepare=mtp_layers, prepare_export=published_mtp,
+    defaults={"model_type": "exaone4_5_text"},
+    metadata=MTP_KEYS,
+    tensors=MTP_TENSORS,
+)
+
+EXAONE = HALVES.derive(
+    name="exaone", hf_classes=("ExaoneForCausalLM",), layers="h",
+    metadata={
+        "rope.dimension_count": rotated_width,
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",  # what llama.cpp reads, though it writes the other
+    },
+    defaults={
+        "num_hidden_layers": None, "num_layers": 32, "max_position_embeddings": 2048, "rms_norm_eps": None,
+        "layer_norm_epsilon": 1e-5, "vocab_size": 102_400,
+    },
+    tensors={
+        **dict.fromkeys(HALVES.tensors), "wte": "token_embd", "ln_f": "output_norm", "lm_head": "output",
+        ".ln_1": "attn_norm", ".attn.attention.q_proj": "attn_q", ".attn.attention.k_proj": "attn_k",
+        ".attn.attention.v_proj": "attn_v", ".attn.attention.out_proj": "attn_output", ".ln_2": "ffn_norm",
+        **gated_net("mlp", matrices=("c_fc_0", "c_fc_1", "c_proj")),
+    },
+    prefixes=("transformer", "model"),
 )  # fmt: skip
 
 EXAONE_MOE = DOTS1.derive(

@@ -6,7 +6,10 @@ GLM 4.7 Flash: DeepSeek V3's layers, GLM's vocabulary, layers for predicting sev
 GLM 4.1V and 4.5V (text): GLM 4's and GLM 4.5's layers; of pictures' positions, parts rotate pairs apart. ggml rotates
 halves wherever there are such parts, so the rows of GLM 4's q and k, of which adjacent ones rotate in HF, are brought
 to that order.
-Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lite/`, `models/glm4v/`, `glm4v_moe/`.
+GLM-OCR (text): GLM 4.1V's layers with heads of a width of their own, and a layer for predicting several tokens.
+Solar Open: GLM 4.5's layers, all with experts, without norms of q and k; all of a head rotates.
+Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lite/`, `models/glm4v/`,
+`models/glm4v_moe/`, `models/glm_ocr/`, `models/solar_open/`.
 """
 
 import numpy as np
@@ -120,4 +123,27 @@ GLM4V_MOE = GLM4_MOE.derive(
     hf_classes=("Glm4vMoeForConditionalGeneration",),
     metadata={"rope.dimension_sections": sections},
     defaults={"max_position_embeddings": 65_536},
+)  # fmt: skip
+
+GLM_OCR = GLM4V.derive(
+    hf_classes=("GlmOcrForConditionalGeneration",),
+    metadata={"block_count": MTP_KEYS["block_count"], "nextn_predict_layers": "num_nextn_predict_layers"},
+    defaults={
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "max_position_embeddings": 131_072, "vocab_size": 59_392,
+    },
+    tensors=MTP_TENSORS, layers_vary=True,
+)  # fmt: skip
+
+SOLAR_OPEN = GLM4_MOE.derive(
+    hf_classes=("SolarOpenForCausalLM",),
+    vocab_keys={
+        "bos_token_id": "<|startoftext|>", "eot_token_id": "<|endoftext|>", "eom_token_id": None,
+        "unknown_token_id": "<unk>",
+    },
+    defaults={
+        "model_type": "solar_open", "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 128,
+        "rope_theta": 1_000_000.0, "partial_rotary_factor": 1.0, "first_k_dense_replace": 0,
+        "moe_intermediate_size": 1280, "vocab_size": 196_608,
+    },
 )  # fmt: skip

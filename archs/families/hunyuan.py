@@ -6,14 +6,16 @@ leave out.
 
 Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
 each layer where there is but one.
-Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`.
+Hunyuan 3 (Hy3): Qwen3's attention, sigmoid routing with a correction bias after leading dense layers, an expert that
+all tokens share, layers for predicting several tokens.
+Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `models/hy_v3/`.
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
 from archs.config_keys import SIZE
-from archs.experts import SEPARATE_EXPERTS
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets, shared_width
 from archs.families.llama import HALVES
-from archs.layouts import gated_net, head_norms
+from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.typed_json import Either, ListOf
@@ -88,4 +90,30 @@ HUNYUAN_MOE = HUNYUAN_DENSE.derive(
     },
     tensors={".mlp.gate.wg": "ffn_gate_inp", **SEPARATE_EXPERTS, **gated_net("mlp.shared_mlp", "_shexp")},
     block={"normalize_experts": True},
+)  # fmt: skip
+
+HY_V3 = HALVES.derive(
+    name="hy_v3", hf_classes=("HYV3ForCausalLM",),
+    metadata={
+        **MTP_KEYS, "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_feed_forward_length": shared_width, "expert_weights_scale": "router_scaling_factor",
+        "expert_weights_norm": lambda config: True, "expert_gating_func": always("sigmoid"),
+    },
+    defaults={
+        "model_type": "hy_v3", "intermediate_size": 13_312, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+        "rope_theta": 11_158_840.0, "num_experts": 192, "num_experts_per_tok": 8, "num_shared_experts": 1,
+        "moe_intermediate_size": 1536, "router_scaling_factor": 2.826, "num_nextn_predict_layers": 0,
+        "vocab_size": 120_832,
+    },
+    refused={"route_norm": False},
+    config_from_gguf=kinds_of_nets,
+    tensors={
+        **head_norms(), **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", ".mlp.router.gate": "ffn_gate_inp",
+        ".mlp.e_score_correction_bias": "exp_probs_b", ".mlp.expert_bias": "exp_probs_b",
+        **SEPARATE_EXPERTS, **SHARED, **gated_net("mlp.shared_mlp", "_shexp"), **MTP_TENSORS,
+        ".final_layernorm": "nextn.shared_head_norm",
+    },
+    layers_vary=True,
+    block={"scoring": "sigmoid", "normalize_experts": True},
 )  # fmt: skip

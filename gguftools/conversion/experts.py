@@ -19,7 +19,7 @@ from quants.errors import FileError, ModelError, OptionError
 
 from ..files.gguf.assembly import Stored
 
-STACKED = re.compile(r"ffn_(gate|up|down|gate_up)_exps\.\w+|ffn_gate_inp\.(weight|bias)|exp_probs_b\.bias")
+STACKED = re.compile(r"ffn_(gate|up|down|gate_up)_exps\.\w+|ffn_gate_inp\.(weight|bias)|exp_probs_b(\.bias)?")
 KEPT_WHOLE = re.compile(r"ffn_\w+_shexp\.\w+|ffn_gate_inp(_shexp)?\.\w+|.*\.(input_)?scale|ffn_latent_\w+\.\w+")
 LEAST_OF_GROUP = 2  # the best two of a group say how good it is
 LINE = re.compile(r"(\d{1,6})\s*:\s*(\d{1,6}(?:\s*-\s*\d{1,6})?(?:\s*,\s*\d{1,6}(?:\s*-\s*\d{1,6})?)*)")
