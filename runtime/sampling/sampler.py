@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from quants.errors import OptionError
 
 from ..arrays import Doubles, Floats, Ids
+from ..kernels import likely
 from . import adaptive
 from .bias import logit_bias
 from .candidates import Candidates, candidates, checked, softmax
@@ -25,12 +26,13 @@ from .dry import Breakers, dry
 from .mirostat import mirostat, mirostat_2, next_mu
 from .parameters import Sampling
 from .penalties import penalties
-from .temperature import dynamic_temperature, likeliest, temperature
+from .temperature import HOTTEST, dynamic_temperature, likeliest, temperature
 from .truncation import min_p, top_k, top_n_sigma, top_p, typical, xtc
 
 KEEP_THE_LIKELIEST = ("top_n_sigma", "top_k", "top_p", "min_p")
 LIKELIEST = "likeliest"  # a step of our own
 BLOCK = 256  # tokens
+MOST_QUICKLY = 256  # of more than so many it is quicker to sort
 
 
 class Grammar(Protocol):
@@ -158,7 +160,12 @@ class Sampler:
         return _joined(drawn)
 
     def draw(self, logits: Floats) -> int:
-        """Choose the next token and remember it."""
+        """Choose the next token and remember it. Raises as `probabilities` does."""
+        if self._quick is not None and self.state.count >= self.sampling.min_tokens:
+            token = self._quickly(np.ascontiguousarray(logits, np.float32), *self._quick)
+            if token >= 0:
+                self.accept(token)
+                return token
         distribution = self.probabilities(logits)
         token = self.choose(distribution)
         self.accept(token, distribution)
@@ -214,6 +221,33 @@ class Sampler:
     def _kept(self, history: tuple[int, ...]) -> tuple[int, ...]:
         window = max(self.sampling.repeat_last_n, self.sampling.dry_penalty_last_n)
         return history[max(len(history) - window, 0) :]
+
+    @cached_property
+    def _quick(self) -> tuple[int, Ids, Doubles] | None:
+        """The likeliest that a draw looks at, and what is done to them, if `kernels.likely` knows all of it."""
+        own, names = self.sampling, self._chain
+        if own.mirostat or self._adapts or self.grammar is not None:
+            return None
+        if names == (LIKELIEST,):
+            return 1, np.empty(0, np.int64), np.empty(0)
+        steps: dict[str, tuple[int, float]] = {
+            "top_k": (likely.TOP_K, own.top_k), "top_p": (likely.TOP_P, own.top_p), "min_p": (likely.MIN_P, own.min_p),
+        }  # fmt: skip
+        if own.temperature > 0 and own.dynatemp_range <= 0:
+            steps["temperature"] = likely.TEMPERATURE, min(own.temperature, HOTTEST)
+        if names[:1] != ("top_k",) or own.top_k > MOST_QUICKLY or not set(names) <= set(steps):
+            return None
+        taken = [steps[name] for name in names[1:]]
+        return own.top_k, np.array([step for step, _ in taken], np.int64), np.array([n for _, n in taken], np.float64)
+
+    def _quickly(self, logits: Floats, count: int, steps: Ids, numbers: Doubles) -> int:
+        """A token as `choose` draws it from the chain's probabilities; -1 where that has something to say."""
+        if self._biases:
+            self._check_biases(len(logits))
+            logits = logits.copy()
+            logits[list(self._biases)] += np.fromiter(self._biases.values(), np.float32, len(self._biases))
+        room = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
+        return int(likely.draw(logits, steps, numbers, self.sampling.min_keep, self.random.random(), *room))
 
     @cached_property
     def _chain(self) -> tuple[str, ...]:

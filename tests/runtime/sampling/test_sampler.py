@@ -115,6 +115,49 @@ def test_temperature_0_leaves_the_first_of_the_likeliest(rest):
         assert "x" in rest or np.count_nonzero(q) == 1
 
 
+@pytest.mark.parametrize("size", [5, 131, 5000])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"temperature": 0.0}, {"ignore_eos": True}, {"logit_bias": {3: 2.5, 4: -np.inf}},
+        {"min_keep": 7, "top_p": 0.1},
+        {"min_p": 0.0, "top_p": 1.0}, {"samplers": "ktpm", "temperature": 2.5, "top_k": 200}, {"temperature": 1e-40},
+        {"samplers": "kkpkm", "top_k": 3}, {"samplers": "k"}, {"top_p": 0.0}, {"min_p": 1.0}, {"min_tokens": 400},
+        {"samplers": "kpt", "temperature": 3e38},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_quick_draws_are_those_of_the_chain(options, size):
+    quick, slow = (Sampler(Sampling(seed=1, **options), end_ids=[1]) for _ in range(2))
+    assert quick._quick
+    for seed in range(500):
+        logits = random_logits(size, seed)
+        if seed % 3 == 0:
+            logits = np.round(logits)  # many are equal
+        if seed % 5 == 0:
+            logits[1:-1] = -np.inf
+        slow.accept(slow.choose(slow.probabilities(logits)))
+        quick.draw(logits)
+    assert quick.state == slow.state
+
+
+def test_quick_draws_need_no_more_than_the_sum():
+    sampler = Sampler(Sampling(seed=0, top_p=0.5))
+    assert {sampler.draw(np.zeros(4, np.float32)) for _ in range(100)} == {0, 1}
+
+
+@pytest.mark.parametrize("place", [0, 20, 99])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_quick_draws_refuse_what_is_not_finite(place, wrong):
+    logits = random_logits(100)
+    logits[place] = wrong
+    for sampler in (Sampler(), Sampler(Sampling(temperature=0))):
+        with pytest.raises(ModelError, match="1 of 100 logits"):
+            sampler.draw(logits)
+        with pytest.raises(ModelError, match="each of 9 logits is minus infinity"):
+            sampler.draw(np.full(9, -np.inf, np.float32))
+
+
 @pytest.mark.parametrize("size", [300, 70_000])
 @pytest.mark.parametrize("count", [1, 40, 128, 200])
 def test_the_largest_are_found_in_large_vocabularies(size, count):

@@ -1,0 +1,99 @@
+"""A draw among the likeliest tokens: the usual chain of samplers, compiled.
+
+`runtime.sampling` defines the samplers, each a function of its own. Here they are once more for the case that comes
+with every token of most texts, where Python's way through them would take as long as a small model does.
+"""
+
+import numpy as np
+
+from quants.kernels.jit import inlined, kernel
+from quants.kernels.lane_memory import load
+from quants.kernels.lanes import LANES, every, lowest_bit, mask_bits
+
+f32 = np.float32
+TOP_K, TOP_P, MIN_P, TEMPERATURE = range(4)  # steps
+
+
+@inlined
+def _put(token, logit, count, ids, values):  # type: ignore[no-untyped-def]
+    """Among `count` in descending order, behind those that are equal, the last of which goes where there is no room.
+
+    Gives how many there are then.
+    """
+    at = min(count, values.size - 1)
+    while at > 0 and values[at - 1] < logit:
+        ids[at], values[at] = ids[at - 1], values[at - 1]
+        at -= 1
+    ids[at], values[at] = token, logit
+    return min(count + 1, values.size)
+
+
+@inlined
+def _exponentials(values, count, weights):  # type: ignore[no-untyped-def]
+    """weights = e^(values - the first); their sum."""
+    total = 0.0
+    for i in range(count):
+        weights[i] = np.exp(np.float64(values[i]) - np.float64(values[0]))
+        total += weights[i]
+    return total
+
+
+@inlined
+def _needed(weights, count, share):  # type: ignore[no-untyped-def]
+    """How many it takes for a share of their sum, which is one; all where rounding leaves it out of reach."""
+    so_far = 0.0
+    for i in range(count):
+        so_far += weights[i]
+        if f32(so_far) >= share:
+            return i + 1
+    return count
+
+
+@kernel
+def draw(logits, steps, numbers, min_keep, uniform, ids, values, weights):  # type: ignore[no-untyped-def]
+    """A token; -1 where a logit is NaN or infinite, or none can be drawn.
+
+    logits: float32. steps: int64, which samplers, with their numbers, float64. uniform: from 0 to 1. ids (int64),
+    values (float32), weights (float64): room for as many as the first top-k leaves, which is not among the steps.
+    """
+    count, bar, size = 0, f32(-np.inf), logits.size // LANES * LANES
+    for i in range(0, logits.size, LANES):
+        bits = mask_bits(~(load(logits, i) <= every(bar))) if i < size else (1 << (logits.size - size)) - 1
+        while bits:
+            at = i + lowest_bit(np.int32(bits))
+            bits &= bits - 1
+            logit = logits[at]
+            if logit != logit or logit == f32(np.inf):
+                return -1
+            if logit > bar:
+                count = _put(at, logit, count, ids, values)
+                if count == values.size:
+                    bar = values[count - 1]
+    if count == 0:
+        return -1
+    for s in range(steps.size):
+        step, number = steps[s], numbers[s]
+        if step == TOP_K:
+            count = min(count, np.int64(number))
+        elif step == TOP_P:
+            total = _exponentials(values, count, weights)
+            for i in range(count):
+                weights[i] /= total
+            count = min(max(_needed(weights, count, f32(number)), min_keep), count)
+        elif step == MIN_P:
+            least, likely = values[0] + f32(np.log(f32(number))), 0
+            while likely < count and values[likely] >= least:
+                likely += 1
+            count = min(max(likely, min_keep, 1), count)
+        elif step == TEMPERATURE:
+            if np.isfinite(values[0] / f32(number)):
+                for i in range(count):
+                    values[i] /= f32(number)
+            else:
+                count = 1
+    wanted, so_far = uniform * _exponentials(values, count, weights), 0.0
+    for i in range(count):
+        so_far += weights[i]
+        if so_far >= wanted:
+            return ids[i]
+    return ids[count - 1]
