@@ -52,7 +52,7 @@ def graft(
 
 
 def _print(report: "GraftReport") -> None:
-    from ..console.ui import print_line, print_table, size
+    from ..console.ui import print_line, print_table, print_traffic, size
 
     if report.moved:
         rows = [(each.name, each.donor.name, each.donor_name, size(each.nbytes)) for each in report.moved]
@@ -71,3 +71,4 @@ def _print(report: "GraftReport") -> None:
     if report.divergence is not None:
         cost = report.divergence.files[0].kl_divergence
         print_line(f"KL divergence {cost['mean']:.5f} ± {cost['standard_error']:.5f}")
+    print_traffic(report.traffic)

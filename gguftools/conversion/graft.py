@@ -21,10 +21,12 @@ from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyErr
 from quants.spelling import quote
 
 from ..files.atomic import Reads, check_target, output_path
-from ..files.gguf.assembly import Stored, check_alike, mapping, plan_like, stored_tensors, write_stored
+from ..files.gguf.assembly import Stored, check_alike, mapping, plan_like, planned_file, stored_tensors
+from ..files.gguf.copies import planned_traffic, warning_of, write_copies
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.gguf.shards import without_split_keys
 from ..files.gguf.writer import RESERVE_KEY
+from ..files.stores.pieces import Traffic
 from ..measurement.text_tokens import read_text
 from ..metadata.checks import problems, removal_problem
 from ..metadata.difference import KeyDifference, compare_metadata
@@ -77,7 +79,7 @@ class GraftReport:
     moved: tensors of donors; removed: of the target's tensors those that are not there any more; keys: what differs in
     the metadata; experts: those dropped, by layer; merged: by layer and expert that stays, which of them were averaged
     into it; scores: theirs and the others', if they were measured.
-    divergence: what it cost, if that was asked for.
+    divergence: what it cost, if that was asked for. traffic: what it cost, or would cost, in a store.
     """
 
     path: Path
@@ -91,6 +93,7 @@ class GraftReport:
     warnings: list[str] = field(default_factory=list)
     dry_run: bool = False
     divergence: "DivergenceReport | None" = None
+    traffic: Traffic | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The contract of `graft --json`."""
@@ -103,6 +106,7 @@ class GraftReport:
             "scores": {str(layer): [float(score) for score in scores] for layer, scores in self.scores.items()},
             "warnings": self.warnings, "dry_run": self.dry_run,
             "divergence": None if self.divergence is None else self.divergence.as_dict(),
+            "store": self.traffic.as_dict() if self.traffic else None,
         }  # fmt: skip
 
 
@@ -188,10 +192,9 @@ def graft(
         raise OptionError("a text or matrix tells which experts to drop", hint="add drop_experts, or leave it out")
     kept = list(body.tensors.values())
     layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
-    if not dry_run:
-        copied = None if progress is None else lambda done, total: progress(done, total, target.name)
-        write_stored(target, layout, kept, overwrite, reads, copied, opened.byte_order)
-    cost = None
+    copies, cost = [planned_file(target, layout, kept, opened.byte_order)], None
+    traffic = planned_traffic(copies) if dry_run else write_copies(copies, overwrite, reads, progress)
+    body.warnings.extend(filter(None, [warning_of(copies, traffic)]))
     if measure is not None and not dry_run:
         from ..measurement.divergence import divergence
 
@@ -203,7 +206,7 @@ def graft(
     removed = [name for name in opened.tensors if name not in body.tensors]
     keys = list(compare_metadata(without_split_keys(opened.metadata), body.metadata))
     return GraftReport(
-        target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost
+        target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost, traffic
     )  # fmt: skip
 
 

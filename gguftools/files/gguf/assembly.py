@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +11,11 @@ from archs.metadata import Metadata
 from quants import Tensor
 from quants.errors import FileError, FormatError
 
-from ..atomic import NOTHING, Reads
-from ..positioned import CopyProgress, Move
+from ..positioned import Move
+from ..stores.pieces import Original, Piece
+from .copies import Copy
 from .reader import DEFAULT_ALIGNMENT, GgufFile
-from .writer import Layout, TensorInfo, create_ggufs, plan_file
-
-STEP = 1 << 24  # bytes of computed rows that are written at once
-
-
-class Range(NamedTuple):
-    """Bytes of a file."""
-
-    path: Path
-    begin: int
-    size: int
+from .writer import Layout, TensorInfo, plan_file
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,7 @@ class Stored:
     """
 
     tensor: Tensor
-    ranges: tuple[Range, ...] | None
+    ranges: tuple[Piece, ...] | None
 
     def renamed(self, name: str) -> "Stored":
         return self if name == self.tensor.name else replace(self, tensor=self.tensor.renamed(name))
@@ -58,10 +48,10 @@ class Stored:
         size = rows_each * tensor.row_bytes if rows_each else form.row_bytes(1) if form.block_size == 1 else 0
         if not size or rows_each % form.rows_together:
             raise FormatError(f"{tensor.where} is {form.name}, in which an item has no bytes of its own")
-        path, begin, _ = self.ranges[0]
-        ranges = [Range(path, begin + first * size, (last + 1 - first) * size) for first, last in runs(kept)]
+        original, begin, _ = self.ranges[0]
+        ranges = [Piece(original, begin + first * size, (last + 1 - first) * size) for first, last in runs(kept)]
         if form.tail_bytes:
-            ranges.append(Range(path, begin + tensor.rows * tensor.row_bytes, form.tail_bytes))
+            ranges.append(Piece(original, begin + tensor.rows * tensor.row_bytes, form.tail_bytes))
         return Stored(_items(tensor, kept, rows_each), tuple(ranges))
 
 
@@ -95,8 +85,8 @@ def _items(tensor: Tensor, kept: Sequence[int], rows_each: int) -> Tensor:
 def stored_tensors(opened: GgufFile) -> dict[str, Stored]:
     """The tensors of a file, or of a set's shards, as they are."""
     return {
-        name: Stored(tensor, (Range(part.path, part.offsets[name], tensor.nbytes),))
-        for part in opened.parts
+        name: Stored(tensor, (Piece(original, part.offsets[name], tensor.nbytes),))
+        for part, original in ((part, part.original) for part in opened.parts)
         for name, tensor in part.tensors.items()
     }
 
@@ -107,37 +97,27 @@ def plan_like(like: GgufFile, metadata: Metadata, tensors: Sequence[Tensor]) -> 
     return plan_file(metadata, infos, DEFAULT_ALIGNMENT, 0, like.magic, like.version, like.byte_order)
 
 
-def write_stored(
-    target: Path, layout: Layout, tensors: Sequence[Stored], overwrite: bool = False, reads: Reads = NOTHING,
-    progress: CopyProgress | None = None, byte_order: str = "little",
-) -> None:  # fmt: skip
-    """Write a planned file, within the kernel where it can be. progress(done, total): bytes. Raises FileError.
-
-    byte_order: the file's; ranges are stored in it already.
-    """
-    moves: dict[Path, list[Move]] = {}
-    computed = [(index, each.tensor) for index, each in enumerate(tensors) if each.ranges is None]
+def planned_file(target: Path, layout: Layout, tensors: Sequence[Stored], byte_order: str = "little") -> Copy:
+    """A planned file as ranges of others. byte_order: the file's; ranges are stored in it already."""
+    sources: dict[int, tuple[Original, list[Move]]] = {}
     for to, each in zip(layout.offsets, tensors, strict=True):
-        for path, begin, size in each.ranges or ():
-            moves.setdefault(path, []).append((begin, to, size))
+        for original, begin, size in _computed(each.tensor, byte_order) if each.ranges is None else each.ranges:
+            sources.setdefault(id(original), (original, []))[1].append((begin, to, size))
             to += size
-    total, done = sum(each.tensor.nbytes for each in tensors), 0
-    with create_ggufs([(target, layout)], overwrite, reads) as (file,):
-        for path, wanted in moves.items():
-            file.copy(path, wanted, _going_on(progress, done, total))
-            done += sum(size for _, _, size in wanted)
-        for index, tensor in computed:
-            step = max(1, STEP // max(1, tensor.row_bytes))
-            for start in range(0, tensor.rows, step):
-                raw = tensor.raw(start, min(start + step, tensor.rows))
-                file.write(index, start, raw if byte_order == "little" else tensor.format.swap_byte_order(raw))
-                done += raw.size
-                if progress:
-                    progress(done, total)
+    return Copy(target, layout.header, layout.total, list(sources.values()))
 
 
-def _going_on(progress: CopyProgress | None, done: int, total: int) -> CopyProgress | None:
-    return None if progress is None else lambda now, _: progress(done + now, total)
+def _computed(tensor: Tensor, byte_order: str) -> list[Piece]:
+    """Rows as bytes that are computed when they are asked for."""
+    size = tensor.rows * tensor.row_bytes
+
+    def fetch(begin: int, end: int) -> NDArray[np.uint8]:
+        first, last = begin // tensor.row_bytes, -(-end // tensor.row_bytes)
+        raw = tensor.raw(first, last)
+        raw = raw if byte_order == "little" else tensor.format.swap_byte_order(raw)
+        return np.ascontiguousarray(raw).reshape(-1)[begin - first * tensor.row_bytes :][: end - begin]
+
+    return [Piece(Original(Path(), size, "", fetch), 0, size)] if size else []
 
 
 def check_alike(first: GgufFile, other: GgufFile) -> None:

@@ -145,7 +145,7 @@ def _fill(
     fd: int, original: Original, moves: Sequence[Move], progress: Callable[[int, int], None] | None
 ) -> None:
     """Copy ranges into an open file, of an object by reading it over several connections."""
-    if not original.is_stored:
+    if original.is_file:
         copy_ranges(original.path, fd, moves, progress)
         return
     total, done = sum(size for _, _, size in moves), 0
@@ -155,7 +155,7 @@ def _fill(
         write_at(fd, original.read(begin, begin + size).data, to)
         return size
 
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
+    with ThreadPoolExecutor(CONNECTIONS if original.is_stored else 1) as pool:
         try:
             for size in pool.map(fetched, list(_steps(moves))):
                 done += size

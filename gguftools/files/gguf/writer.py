@@ -20,7 +20,7 @@ from quants.errors import FileError
 from quants.spelling import quote
 
 from ..atomic import NOTHING, Reads, explained, new_file, publish, write_at
-from ..positioned import CopyProgress, Move, PositionedOutput, copy_ranges
+from ..positioned import PositionedOutput
 from . import reader
 from .reader import DEFAULT_ALIGNMENT, GgufFile, align
 from .strings import ORDER_SIGN, StringArray
@@ -273,12 +273,6 @@ class OpenGguf:
                 self._written[index] += len(raw)
                 self._state.notify_all()
 
-    def copy(self, source: Path, moves: Sequence[Move], progress: CopyProgress | None = None) -> None:
-        """Fill the file with ranges of bytes of another one, within the kernel where it can. Raises FileError."""
-        with explained(self._target, self._layout.total):
-            copy_ranges(source, self._fd, moves, progress)
-        self._written = [tensor.rows for tensor in self._layout.tensors]  # a plan of ranges has them all
-
     def close(self) -> None:
         """Let writes that have begun end, and refuse new ones."""
         with self._state:
@@ -293,25 +287,21 @@ class OpenGguf:
 
 @contextmanager
 def create_ggufs(
-    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING,
-    mode: int | None = None, locked: int | None = None,
-) -> Iterator[list[OpenGguf]]:  # fmt: skip
+    plans: Sequence[tuple[Path, Layout]], overwrite: bool = False, reads: Reads = NOTHING
+) -> Iterator[list[OpenGguf]]:
     """Create several GGUF files, which appear when all are complete, the first last.
 
     Until that is there, no one can take the others for a whole set. Rows are written within the block; if it raises
     anything, or a row is missing, nothing appears and older files stay as they were.
-    mode: their permissions. locked: the target, where the caller has it open and locked.
     Raises an error at once where a file may not be written (see `files.atomic`), or has too little room.
     """
     with ExitStack() as stack:
         files, outputs = [], []
         for path, layout in plans:
-            file = stack.enter_context(new_file(path, layout.total, reads=reads, overwrite=overwrite, locked=locked))
+            file = stack.enter_context(new_file(path, layout.total, reads=reads, overwrite=overwrite))
             output = OpenGguf(file.fd, layout, path)
             stack.callback(output.close)
             with explained(path, layout.total):
-                if mode is not None:
-                    os.fchmod(file.fd, mode)
                 output.lay_out()
             files.append(file)
             outputs.append(output)

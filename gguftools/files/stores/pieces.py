@@ -27,9 +27,10 @@ NOTHING = np.empty(0, np.uint8)
 
 @dataclass(eq=False)
 class Original:
-    """What pieces are taken from: an object as it was when it was opened, a file on this disk, or bytes at hand.
+    """What pieces are taken from: an object as it was when it was opened, a file on this disk, or what has no name.
 
-    path: its name. size: in bytes. version: its entity tag, or what else its store says, "" of what is in none.
+    path: its name, empty of bytes that are at hand or computed. size: in bytes. version: its entity tag, or what else
+    its store says, "" of what is in none.
     fetch(begin, end): bytes of it, uint8. beginning: its first bytes, where they are at hand already.
     fetched: bytes that were asked for so far.
     """
@@ -45,6 +46,10 @@ class Original:
     @property
     def is_stored(self) -> bool:
         return isinstance(self.path, StorePath)
+
+    @property
+    def is_file(self) -> bool:
+        return not self.is_stored and bool(self.path.name)
 
     def read(self, begin: int, end: int) -> Bytes:
         """Bytes begin … end. Raises FileError, OSError."""

@@ -183,6 +183,21 @@ def test_deltas_that_lie(s3, large, delta, tmp_path, change: Callable[..., None]
     assert not uploads()
 
 
+@pytest.mark.parametrize("where", ["s3", "memory"])
+def test_grafts(request, where, large, renamed, tmp_path):
+    request.getfixturevalue(where)
+    old, new = put(large, f"{where}://models/old.gguf"), put(renamed, f"{where}://models/new.gguf")
+    wanted, changes = [r"key:general\.name", r"blk\.2\."], {"drop_layers": [3, 4, 9]}
+    report = gguftools.graft(old, f"{where}://models/made.gguf", [(new, wanted)], **changes)
+    gguftools.graft(large, tmp_path / "made.gguf", [(renamed, wanted)], **changes)
+    made = (tmp_path / "made.gguf").read_bytes()
+    assert get(f"{where}://models/made.gguf") == made
+    if where == "s3":
+        assert report.traffic.copied > 0.5 * len(made)
+    gguftools.graft(old, tmp_path / "down.gguf", [(new, wanted)], **changes)
+    assert (tmp_path / "down.gguf").read_bytes() == made
+
+
 # What goes wrong
 
 
