@@ -33,6 +33,7 @@ _API = {  # module: what of it is public; imported when first asked for, so that
     "gguftools.metadata.edit": "set_metadata",
     "gguftools.metadata.operations": "Remove Rename Set SetChatTemplate SetItem SetSpecialToken SetType",
     "gguftools.model": "Model load open",
+    "gguftools.sanity.check": "check",
     "gguftools.provenance.attest": "attest verify_attestation",
     "quants.errors": "GgufToolsError",
 }
@@ -40,10 +41,10 @@ _MODULES = {name: module for module, names in _API.items() for name in names.spl
 
 __all__ = [
     "GgufToolsError", "Model", "Remove", "Rename", "Set", "SetChatTemplate", "SetItem", "SetSpecialToken", "SetType",
-    "__version__", "apply_patch", "architectures", "attest", "audit", "convert", "convert_endian", "diff", "divergence",
-    "draft_check", "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify", "imatrix",
-    "load", "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split", "validate",
-    "verify_attestation", "weight_errors",
+    "__version__", "apply_patch", "architectures", "attest", "audit", "check", "convert", "convert_endian", "diff",
+    "divergence", "draft_check", "evaluate", "export", "formats", "frontier", "gpu_split", "graft", "hash", "identify",
+    "imatrix", "load", "make_patch", "merge", "open", "perplexity", "quantize", "reproduce", "set_metadata", "split",
+    "validate", "verify_attestation", "weight_errors",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from .metadata.operations import Remove, Rename, Set, SetChatTemplate, SetItem, SetSpecialToken, SetType
     from .model import Model, load, open
     from .provenance.attest import attest, verify_attestation
+    from .sanity.check import check
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,7 @@ ORDER = (
     "gguftools.model",
     "gguftools.inspection",
     "gguftools.measurement",
+    "gguftools.sanity",
     "gguftools.calibration",
     "gguftools.provenance",
     "gguftools.conversion",

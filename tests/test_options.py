@@ -27,7 +27,8 @@ OPTIONS = {
 CALLS = {
     "architectures": "", "attest": "MODEL",
     "audit": "MODEL", "convert": "CK -o out.gguf", "convert-endian": "MODEL -o out.gguf",
-    "chat-template": "CHAT", "demo": "-o out", "diff": "MODEL MODEL", "divergence": "MODEL MODEL -f TEXT",
+    "chat-template": "CHAT", "check": "MODEL --predict 1", "demo": "-o out", "diff": "MODEL MODEL",
+    "divergence": "MODEL MODEL -f TEXT",
     "embed": "MODEL --pooling mean --prompt word",
     "draft-check": "MODEL --lookup -f TEXT -c 64 --chunks 1 --simulate 0 --draft-max 2",
     "evaluate": "MODEL --hellaswag TASKS", "export": "MODEL -o out",

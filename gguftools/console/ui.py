@@ -46,6 +46,11 @@ def window_progress(title: str, value: str = "") -> AbstractContextManager[StepP
     return _bar(title, "window_details", lambda figure: f"{value} {figure:.4f}" if value else "")
 
 
+def named_progress(title: str) -> AbstractContextManager[BytesProgress]:
+    """A bar for a few things with names, which is told (done, of how many, what is next)."""
+    return _bar(title, "window_details", str)
+
+
 @contextmanager
 def shared_work(workers: int | None, scheduler: str | None) -> Iterator["Executor | None"]:
     """The executor that options name, if any; where one can watch it is a note."""

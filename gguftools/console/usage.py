@@ -124,7 +124,7 @@ PROGRAMS: Mapping[str, str] = _by_old({
     "convert": "convert-hf-to-gguf convert-lora-to-gguf llama-export-lora export-lora", "diff": "compare",
     "generate": "llama-cli llama-completion llama-run run chat", "tokenize": "llama-tokenize",
     "embed": "llama-embedding embedding embeddings",
-    "validate": "check verify", "architectures": "models", "formats": "types", "split": "llama-gguf-split gguf-split",
+    "validate": "verify", "architectures": "models", "formats": "types", "split": "llama-gguf-split gguf-split",
 })  # fmt: skip
 # Spellings that are accepted without being shown.
 ALIASES: Mapping[str, Mapping[str, str]] = {

@@ -39,8 +39,8 @@ WRITES = {
 FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY", "O_TRUNC", "O_TMPFILE"}
 
 READERS = {
-    "architectures", "audit", "chat_template", "diff", "draft_check", "evaluate", "formats", "generate", "perplexity",
-    "reproduce", "show", "tokenize", "validate",
+    "architectures", "audit", "chat_template", "check", "diff", "draft_check", "evaluate", "formats", "generate",
+    "perplexity", "reproduce", "show", "tokenize", "validate",
 }  # fmt: skip
 
 

@@ -1,0 +1,48 @@
+"""Check that a file says what its model says: tokens, template, weights, texts; exit code 1 if something is wrong."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+EXAMPLES = (
+    "gguftools check model-Q4_K_M.gguf",
+    "gguftools check model-Q4_K_M.gguf --against checkpoint",
+    "gguftools check model-Q4_K_M.gguf --against model-f16.gguf --json",
+)
+
+
+def check(
+    model: Annotated[Path, Argument(help="GGUF file that was made (of a split set, any shard).")],
+    against: Annotated[
+        Path | None, "Hugging Face folder or GGUF file to compare with: what the file was made of."
+    ] = None,
+    n: Annotated[
+        int, Option("--predict", "-n", min=1, help="Tokens to generate at most: of each text that is tried.")
+    ] = 64,
+    threads: int | None = None,
+    json: bool = False,
+) -> None:
+    from ..console.ui import named_progress, note_slow_products, print_json, print_line
+    from ..sanity.check import check as run
+
+    note_slow_products(threads)
+    with named_progress(f"check {model.name}") as progress:
+        report = run(model, against, n=n, threads=threads, progress=progress)
+    if json:
+        print_json(report)
+    else:
+        wide = max(len(each.name) for each in report.checks)
+        for each in report.checks:
+            print_line(f"{WORDS[each.verdict]}  {each.name:{wide}}  {each.seen}")
+            for line in each.lines:
+                print_line(f"{'':{len(WORDS['ok'])}}  {line}", keep="\t")
+        wrong = sum(each.verdict == "wrong" for each in report.checks)
+        print_line(f"{model}: {'nothing' if report.sound else f'{wrong} of {len(report.checks)} checks'} wrong")
+    sys.stdout.flush()
+    if not report.sound:
+        raise Exit(1)
+
+
+WORDS = {"ok": "ok   ", "wrong": "WRONG", "not applicable": "-    "}

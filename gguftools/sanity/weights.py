@@ -1,0 +1,93 @@
+"""Numbers and weights of a file beside those of the model that it was made of."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from archs.hyper import hyper
+from archs.registry import by_gguf_name
+from quants.spelling import quote
+
+from ..inspection.weight_errors import weight_errors
+from ..metadata.text import brief, plain
+from ..model import Model
+from .verdict import Verdict, judged
+
+KEYS, WEIGHTS = "keys", "weights"
+LEAST_SQNR = 3.0  # dB: IQ1_S and Q2_K leave 5 and more; rows in another order are at -3, zeros at 0
+OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have a check of their own
+RELATIVE = 1e-5
+DERIVED = {"output.weight"}  # which may be the embedding
+
+
+def check_keys(model: Model, original: Model) -> Verdict:
+    """Whether the architecture's keys have the original's values, and mean the same where one side leaves one out."""
+    ours, theirs = model.metadata, original.metadata
+    if model.architecture != original.architecture:
+        said = f"general.architecture is {quote(model.architecture)}; the original's is {quote(original.architecture)}"
+        return judged(KEYS, [said], "")
+    begins = f"{model.architecture}."
+    both = [key for key in theirs if key.startswith(begins) and key in ours]
+    faults, lines = list[str](), list[str]()
+    for key in both:
+        if not _alike(plain(ours.value(key)), plain(theirs.value(key))):
+            found = f"{key} is {brief(ours.value(key))}; the original's is {brief(theirs.value(key))}"
+            (lines if key.removeprefix(begins) in OTHERWISE else faults).append(found)
+    if not faults:
+        missing = "where a key is missing; the original's is"
+        faults = [f"{name} is {a} {missing} {b}" for name, a, b in _numbers(model, original)]
+    return judged(KEYS, faults, f"{len(both)} keys of {model.architecture} have the original's values", lines)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Equal, floats as float32 has them, one value for all layers as a list of it."""
+    if isinstance(a, (bool, str)) or isinstance(b, (bool, str)):
+        return bool(a == b)
+    try:
+        one, other = (np.asarray(each, np.float64) for each in (a, b))
+        return bool(np.all(np.isclose(one, other, rtol=RELATIVE, atol=0, equal_nan=True)))
+    except (TypeError, ValueError):
+        return bool(a == b)
+
+
+def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
+    """What the runtime reads otherwise from both."""
+    architecture = by_gguf_name(model.architecture)
+    ours, theirs = (hyper(architecture, each.metadata) for each in (model, original))
+    for field in fields(ours):
+        a, b = getattr(ours, field.name), getattr(theirs, field.name)
+        if field.name not in ("context", "layers") and not _alike(a, b):
+            yield field.name, a, b
+    for i, (a, b) in enumerate(zip(ours.layers, theirs.layers, strict=False)):
+        for field in fields(a):
+            one, other = getattr(a, field.name), getattr(b, field.name)
+            if not _alike(one, other):
+                yield f"{field.name} of layer {i}", one, other
+                return
+
+
+def check_weights(model: Model, original: Model, threads: int | None) -> Verdict:
+    """Whether each tensor is the original's, but for what its format rounds off."""
+    found = weight_errors(original, model, threads=threads)
+    turned = {name for name in found.only_a if name.replace("ffn_down.", "ffn_down_t.") in found.only_b}
+    faults = [f"{name} is missing" for name in found.only_a if name not in DERIVED | turned]
+    faults += [f"{name} is {list(b)}; the original's is {list(a)}" for name, a, b in found.shapes]
+    least, least_name = math.inf, ""
+    for tensor in found.tensors:
+        errors = tensor.errors
+        sqnr = math.inf if errors.squares == 0 else -math.inf if errors.power == 0 else (errors.sqnr or 0.0)
+        if errors.non_finite:
+            faults.append(f"{tensor.name} has {errors.non_finite} values that are not finite on one side alone")
+        elif sqnr < LEAST_SQNR:
+            faults.append(f"{tensor.name} ({tensor.b}) is not the original's: {sqnr:.1f} dB above the difference")
+        if sqnr < least:
+            least, least_name = sqnr, f"{tensor.name} ({tensor.b})"
+    lines = [f"{name} is not in the original" for name in found.only_b]
+    exact = least == math.inf
+    seen = "all values are the original's" if exact else f"least signal above noise: {least:.1f} dB, {least_name}"
+    figure = least if math.isfinite(least) else None
+    count = len(found.tensors)
+    return judged(WEIGHTS, faults, f"{count} tensors; {seen}", lines, tensors=count, least_sqnr=figure)
