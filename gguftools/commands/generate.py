@@ -70,7 +70,7 @@ def generate(
     draft_tree: Annotated[
         int | None, Option(min=1, metavar="K", help="Candidates for each place of a draft; 1.")
     ] = None,
-    draft_typical: Annotated[bool, "Accept what is likely enough: faster, but other texts than the model's."] = False,
+    draft_typical: Annotated[bool, "Accept what is likely enough (Medusa's rule), not what is exact."] = False,
     threads: int | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import gguftools
-from quants.errors import OptionError
+from quants.errors import ModelError, OptionError
 from runtime.sampling.parameters import Sampling
 from runtime.speculation.parameters import Drafting
 
+from ..archs import checkpoints
 from ..findings.tool import EXAMPLE, typed
 from ..zoo import ZOO, module
 
@@ -141,6 +142,44 @@ def speak(model: gguftools.Model, prompt: list[int], draft: Any = None, drafting
     generation.sampler.end_ids = frozenset()
     list(generation)
     return generation.tokens, generation.speculated
+
+
+def test_a_grafted_layer_reads_ahead(tmp_path: Path):
+    checkpoints.build("qwen3-5", tmp_path / "qwen3-5")
+    whole, trunk, small, mixed = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "small", "mixed"))
+    gguftools.convert(tmp_path / "qwen3-5", whole, "f32")
+    gguftools.graft(whole, trunk, drop="mtp")
+    gguftools.quantize(trunk, "Q8_0", small)
+    gguftools.graft(small, mixed, [(whole, "mtp")])
+    prompt, sampling = [5, 9, 13, 40, 41], Sampling(temperature=1.0, top_k=0, top_p=1, min_p=0, seed=3, ignore_eos=True)
+    with pytest.raises(ModelError, match="no layer that predicts a token further"):
+        gguftools.open(small).generate(prompt, draft="mtp")
+    assert speak(gguftools.open(mixed), prompt, "mtp")[0] == speak(gguftools.open(small), prompt)[0]
+    generation = gguftools.open(mixed).generate(prompt, sampling, n=30, draft="mtp")
+    list(generation)
+    assert generation.speculated is not None
+    assert generation.speculated.accepted > 0
+
+
+def test_typical_acceptance_is_another_rule(path: Path):
+    sampling, small = Sampling(temperature=1.0, seed=4, ignore_eos=True), path.with_name("small.gguf")
+    model = gguftools.open(path)
+    rules = Drafting(3), Drafting(3, typical=True)
+    texts = [tokens(model, PROMPT, sampling, n=40, draft=small, drafting=each) for each in rules]
+    assert texts[0] != texts[1]
+    assert tokens(model, PROMPT, n=20, draft=small, drafting=Drafting(3, typical=True)) == tokens(model, PROMPT, n=20)
+
+
+def test_samples_and_logprobs_are_those_without_a_draft(path: Path):
+    sampling, small = Sampling(temperature=0, logprobs=2, ignore_eos=True), path.with_name("small.gguf")
+    model, found = gguftools.open(path), []
+    for draft in (None, small):
+        (one, other) = model.generate_samples(PROMPT, sampling, samples=2, n=10, draft=draft)
+        list(one)
+        list(other)
+        assert one.tokens == other.tokens == [each.token for each in one.logprobs]
+        found.append([each.logprob for each in one.logprobs])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_the_command_says_what_stood(path: Path):
