@@ -1,7 +1,7 @@
 """Whether a draft is worth it: vocabularies, acceptance on texts, what that gains, and decoding as it would run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from .draft_figures import Costs, cycles, runs
 from .draft_report import AtTemperature, DraftCheckReport, DraftFigures
 from .draft_simulation import Setting, prompts_of, simulate
 from .draft_texts import USUAL_LENGTH, at_temperature, chances, parts, places
-from .perplexity import Progress, tokens_at_once
+from .perplexity import Progress, context_warning, tokens_at_once
 from .reading import Reading, texts_read
 from .texts import Texts, default_texts, texts_named
 
@@ -72,8 +72,15 @@ def draft_check(
     source = "given" if plan.verify_cost is not None or cost_ratio != "timed" else "timed"
     return DraftCheckReport(
         str(model.path), reading.n_ctx, reading.texts, [float(each) for each in run.verify], source, seed, figures,
-        reading.remarks,
+        [*reading.remarks, *_warnings(model, candidates, reading.n_ctx)],
     )  # fmt: skip
+
+
+def _warnings(model: Model, candidates: Sequence["_Candidate"], n_ctx: int) -> Iterator[str]:
+    """Models that were made for shorter texts than the windows."""
+    for each in (model, *(draft.model for draft in candidates if draft.model is not None)):
+        if warning := context_warning(each, n_ctx):
+            yield f"{each.path}: {warning}"
 
 
 @dataclass(frozen=True)
