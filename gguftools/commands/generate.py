@@ -20,7 +20,7 @@ def generate(
         Path | None, Option(metavar="FILE", help="Several: one a line, or of .jsonl a text or its messages.")
     ] = None,
     n: Annotated[
-        int | None, Option("--predict", "-n", min=0, help="Tokens to generate at most; to the end if not given.")
+        int | None, Option("--predict", "-n", min=0, help="Tokens to generate at most: to the end if not given.")
     ] = None,
     ctx: Annotated[
         int | None,

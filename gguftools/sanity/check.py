@@ -13,7 +13,7 @@ from quants.spelling import did_you_mean, quote
 from ..files.naming import is_remote
 from ..inspection.validation import validate
 from ..inspection.vocabulary_check import ERROR
-from ..model import Model, opened, opened_gguf
+from ..model import Model, model_of_weights, opened, opened_gguf
 from .original import Original
 from .sparsity import SPARSITY, check_sparsity
 from .speech import END, PREDICTIONS, REPETITION, check_end, check_predictions, check_repetition, greedy_texts
@@ -63,7 +63,8 @@ def check(
     source: a GGUF file or a Model. against: the checkpoint's folder that it was made of, or another file of the same
     model. only: names of the checks that are wanted, None for all; "file" always is. n: tokens of each text that is
     written. threads: default all processors. progress(checks done, of how many, the next one's name).
-    Raises OptionError for a check that there is not, and FileError, ModelError, VocabularyError for what `against` is.
+    Raises OptionError for a check that there is not, FileError for a file that holds no model, and FileError,
+    ModelError, VocabularyError for what `against` is.
     """
     as_count(n, "n", 1)
     for name in only or ():
@@ -73,6 +74,8 @@ def check(
     path = source.path if isinstance(source, Model) else as_path(source, "the file")
     original = None if against is None else original_of(against)
     found, model = check_file(source, threads)
+    if model is not None:
+        model_of_weights(model)
     checks = [found]
     every = {} if model is None else _steps(model, original, n, threads)
     steps = {name: look for name, look in every.items() if only is None or name in only}

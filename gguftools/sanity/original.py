@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archs.schema import SPECIAL_TOKENS
-from archs.small_files import read_json_object
+from archs.small_files import read_json, read_json_object, read_text
 from archs.vocab.files import TokenizerFiles
 from quants.errors import VocabularyError
 
@@ -82,7 +82,10 @@ class Original:
     def _by_sentencepiece(self, path: Path) -> Encode:
         from sentencepiece import SentencePieceProcessor
 
-        library = SentencePieceProcessor(model_file=str(path))
+        try:
+            library = SentencePieceProcessor(model_proto=path.read_bytes())
+        except RuntimeError as error:
+            raise VocabularyError(f"{path} is no sentencepiece model: {str(error)[:200]}", "fetch it again") from error
         config = {} if self.files is None else self.files.config
         bos, eos = config.get("add_bos_token", True), config.get("add_eos_token", False)
 
@@ -120,10 +123,11 @@ class Original:
             return self.model.chat_template
         jinja = self.folder / "chat_template.jinja"
         if jinja.is_file():
-            return jinja.read_bytes().decode("utf-8", "replace")
+            return read_text(jinja)
         found = self.files.config.get("chat_template") or self._config("chat_template.json").get("chat_template")
         if isinstance(found, list):
-            return next((each["template"] for each in found if each.get("name") == "default"), None)
+            named = [each for each in found if isinstance(each, dict) and each.get("name") == "default"]
+            found = named[0].get("template") if named else None
         return found if isinstance(found, str) else None
 
     @property
@@ -137,9 +141,9 @@ class Original:
 
     @cached_property
     def modules(self) -> list[dict[str, Any]] | None:
-        """The types of sentence-transformers' modules; None where the folder has none."""
+        """sentence-transformers' modules; None where the folder has none. Raises FileError for what is no JSON."""
         path = None if self.folder is None else self.folder / "modules.json"
         if path is None or not path.is_file():
             return None
-        listed = json.loads(path.read_bytes())
+        listed = read_json(path)
         return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

@@ -80,7 +80,7 @@ def check_predictions(model: Model, original: Model, written: Sequence[Written],
     for name in PASSAGES if ours.encoder_decoder is None else ():
         ids = prompt_ids(model.tokenizer, passage(name)[: 8 * PASSAGE])[: min(PASSAGE, model.context_length or PASSAGE)]
         a, b = (_log_p(each.logits(ids)[:, :size]) for each in (theirs, ours))
-        kl.append((np.exp(a) * (a - b)).sum(axis=1))
+        kl.append(divergences(a, b))
         same.append((a.argmax(axis=1) == b.argmax(axis=1)).astype(np.float32))
     partings = [parting(theirs, size, each) for each in written]
     lines = [_said(model, text, where) for text, where in zip(written, partings, strict=True)]
@@ -108,6 +108,13 @@ def check_predictions(model: Model, original: Model, written: Sequence[Written],
     if len(wild) * 2 > len(written):
         faults.append(f"{len(wild)} of {len(written)} greedy texts go on with what the original thinks impossible")
     return judged(PREDICTIONS, faults, seen, lines, **figures)
+
+
+def divergences(a: Doubles, b: Doubles) -> Doubles:
+    """KL divergence of b from a, both log(p) (rows, tokens), in nats; a token that cannot come by a counts nothing."""
+    there = np.isfinite(a)
+    found: Doubles = np.where(there, np.exp(a) * (np.where(there, a, 0) - np.where(there, b, 0)), 0).sum(axis=1)
+    return found
 
 
 def _log_p(logits: Floats) -> Doubles:

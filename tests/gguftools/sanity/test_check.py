@@ -11,8 +11,8 @@ import pytest
 import gguftools
 from gguftools.sanity.check import NAMES, check
 from gguftools.sanity.original import Original
-from gguftools.sanity.speech import Written, degenerate, loop, parting
-from quants.errors import OptionError
+from gguftools.sanity.speech import Written, degenerate, divergences, loop, parting
+from quants.errors import GgufToolsError, OptionError
 from runtime.sampling.parameters import Sampling
 
 from ...findings.tool import EXAMPLE, refused, typed
@@ -307,3 +307,27 @@ def test_command(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (said["sound"], said["against"]) == (False, str(EXAMPLE))
     assert [each["name"] for each in said["checks"] if each["verdict"] == "wrong"] == ["special tokens"]
     refused(typed("check", file, "--against", tmp_path / "absent"), "absent")
+
+
+def test_what_is_no_model_is_refused(file: Path, tmp_path: Path):
+    other = edited(file, tmp_path / "other.gguf", {"general.type": "delta"})
+    refused(typed("check", other), "is a delta between two files, not a model")
+
+
+def test_tokens_that_cannot_come_count_nothing():
+    a = np.log(np.array([[0.5, 0.5, 0.0]]), out=np.full((1, 3), -np.inf), where=np.array([[True, True, False]]))
+    b = np.log(np.array([[0.25, 0.5, 0.25]]))
+    assert divergences(a, b) == pytest.approx([0.5 * np.log(2)])
+    assert divergences(a, a) == pytest.approx([0])
+    assert divergences(b, a) == pytest.approx([np.inf])
+
+
+def test_an_original_that_is_damaged_is_named(file: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "ck"))
+    (folder / "tokenizer.model").write_bytes(b"no such thing")
+    found = check(file, folder, only=["token ids"])["token ids"]
+    assert "tokenizer.model is no sentencepiece model" in found.seen
+    assert found.lines == ("fetch it again",)
+    (folder / "modules.json").write_text("{")
+    with pytest.raises(GgufToolsError, match=r"modules.json"):
+        check(file, folder, only=["vectors"])
