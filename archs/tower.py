@@ -152,6 +152,20 @@ AUDIO: dict[str, str | Computed] = {  # the same of sounds
 }
 
 
+def having(part: str, metadata: Mapping[str, str | Computed]) -> dict[str, Computed]:
+    """Keys that are written where the config has a part, such as "audio"."""
+
+    def computed(source: str | Computed) -> Computed:
+        def value(config: Config) -> Any:
+            if not config[part]:
+                return None
+            return source(config) if callable(source) else required(config, source)
+
+        return value
+
+    return {key: computed(source) for key, source in metadata.items()}
+
+
 def at(source: str, name: str, targets: Mapping[str, Target]) -> dict[str, Target]:
     """Targets by full names: what stands before the source names and before the GGUF names."""
 

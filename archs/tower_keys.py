@@ -24,6 +24,7 @@ PARTS: dict[str, Kind] = _by_key({
     "num_position_embeddings": SIZE,
     "window_size": WINDOW,
     "downsample_ratio pixel_shuffle_ratio": Number(1e-3, 1),
+    "downsample_factor stack_factor insert_layer_id": Whole(0, 1 << 16),
     "min_dynamic_patch max_dynamic_patch": Whole(0, 1 << 16),
     "layer_norm_eps norm_eps rms_norm_eps": EPSILON,
     "hidden_act projector_hidden_act": TEXT,
@@ -38,5 +39,7 @@ PREPROCESSOR: dict[str, Kind] = _by_key({
     "image_seq_length": Whole(1, 1 << 20),
     "size": Either((Fields({key: Whole(1, 1 << 24) for key in ("longest_edge", "shortest_edge", "height", "width")}),
                     Anything())),
-    "patch_size merge_size": Whole(1, 1 << 16),
+    "patch_size merge_size scale_resolution": Whole(1, 1 << 16),
+    "min_pixels max_pixels": Whole(1),
+    "downsample_mode": TEXT,
 })  # fmt: skip

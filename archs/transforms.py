@@ -386,6 +386,23 @@ def frame(number: int) -> Transform:
     return transform
 
 
+def patches_of_pixels(tensor: Tensor, config: Config) -> Tensor:
+    """A matrix over pixels of square patches, (out, height * width * 3), as a convolution (out, 3, height, width)."""
+    out, values = tensor.shape if len(tensor.shape) == 2 else (0, 0)
+    side = math.isqrt(values // 3)
+    if not out or side * side * 3 != values:
+        raise FormatError(f"{tensor.where} has the shape {tensor.shape}; (out, height * width * 3) was expected")
+    dtype = element_type(tensor)
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        first, last = start // (3 * side), -(-stop // (3 * side))
+        pixels = np.ascontiguousarray(tensor.raw(first, last)).view(dtype).reshape(-1, side * side, 3)
+        rows = np.ascontiguousarray(pixels.transpose(0, 2, 1)).reshape(-1, side)
+        return rows[start - first * 3 * side : stop - first * 3 * side].view(np.uint8)
+
+    return replace(tensor, shape=(out, 3, side, side), read=read)
+
+
 def part(number: int, parts: int) -> Transform:
     """One of several equal parts of the first dimension (of the one before last where experts stand in front)."""
 

@@ -37,6 +37,7 @@ ORDER = (
     "runtime.tokenizers",
     "runtime.sampling",
     "runtime",
+    "runtime.towers",
     "runtime.speculation",
     "runtime.generation",
     "gguftools.files.stores",

@@ -13,6 +13,8 @@ import archs
 from archs.config import normalized, typed
 from archs.config_keys import KEYS, ROPE_BY_LAYERS, TEXT_PARTS
 from archs.registry import architectures, of_config
+from archs.tower_keys import PARTS, PREPROCESSOR
+from archs.tower_plan import all_towers
 from quants.errors import ModelError
 from tests.archs import checkpoints
 
@@ -21,6 +23,7 @@ BY_LOOKUP = ("lookup", "required", "interleave_rope", "ungroup", "in_groups", "s
 # where `config` is another file's
 OTHERS_CONFIG = ("lora.py", "restore.py", "ranks.py", "files.py", "chat.py", "checked.py")
 INTERNAL = {"rope_scaling_local", "partial_rotary_factor_local", "heads", "kv_heads"}
+OF_TOWERS = {"vision", "audio", "text", "preprocessor", "tokens"}  # parts that archs.tower_plan puts there
 
 
 def texts(nodes: list[ast.expr]) -> Iterator[str]:
@@ -54,8 +57,17 @@ def test_every_key_that_is_read_has_a_kind() -> None:
         if path.name not in OTHERS_CONFIG:
             found |= set(keys_read(ast.parse(path.read_text(encoding="utf-8"))))
     tops = {key.partition(".")[0] for key in found}
-    assert tops - KEYS.keys() - set(TEXT_PARTS) - INTERNAL == set()
+    assert tops - KEYS.keys() - PARTS.keys() - set(TEXT_PARTS) - INTERNAL - OF_TOWERS == set()
     assert len(tops) > 200
+
+
+def test_keys_of_towers_have_a_kind() -> None:
+    found = {key for tower in all_towers() for part in tower.defaults.values() for key in part}
+    for tower in all_towers():
+        paths = [path for source in tower.metadata.values() if isinstance(source, str) for path in source.split("|")]
+        found |= {path.rpartition(".")[2] for path in paths}
+    assert found - KEYS.keys() - PARTS.keys() - PREPROCESSOR.keys() == set()
+    assert len(found) > 10
 
 
 def test_keys_inside_objects_have_a_kind() -> None:

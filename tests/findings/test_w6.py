@@ -117,10 +117,10 @@ def test_an_importance_matrix_is_not_quantized(model: Path, matrix: Path):
     refused(typed("quantize", matrix, "Q8_0", "-o", "x.gguf"), "an importance matrix, not a model", "--imatrix")
 
 
-@pytest.mark.parametrize(("kind", "what"), [("mmproj", "pictures"), ("adapter", "--lora")])
+@pytest.mark.parametrize(("kind", "what"), [("imatrix", "--imatrix"), ("adapter", "--lora")])
 def test_other_files_than_models_are_not_quantized(kind: str, what: str, tmp_path: Path):
     metadata = Metadata()
-    metadata["general.architecture"], metadata["general.type"] = "clip" if kind == "mmproj" else "llama", kind
+    metadata["general.architecture"], metadata["general.type"] = "llama", kind
     tensor = from_array("a.weight", np.ones((4, 64), np.float32))
     write_files([FilePlan(tmp_path / "other.gguf", metadata, (Item(tensor, tensor.format),))])
     refused(typed("quantize", tmp_path / "other.gguf", "Q8_0", "-o", tmp_path / "x.gguf"), what)

@@ -1,16 +1,18 @@
 """Record what transformers and llama.cpp's converter make of the small checkpoints in tests/data/towers.
 
-    python -m tests.verify.towers CONVERTER [NAME …]
+    python -m tests.verify.towers CONVERTER QUANTIZE [NAME …]
 
-CONVERTER is llama.cpp's convert_hf_to_gguf.py. A folder has a config.json and what else such a checkpoint has beside
-weights. Written into it: `spec.json`, the tensors that transformers' class has for that config, a line each as in
-tests/data/families; and `reference.json`, what the converter writes with --mmproj: keys, tensors with shape and their
-types for each of OUTTYPES, and the sha256 of the four files.
+CONVERTER is llama.cpp's convert_hf_to_gguf.py, QUANTIZE its llama-quantize. A folder has a config.json and what else
+such a checkpoint has beside weights. Written into it: `spec.json`, the tensors that transformers' class has for that
+config, a line each as in tests/data/families; `reference.json`, what the converter writes with --mmproj: keys, tensors
+with shape and their types for each of OUTTYPES, the sha256 of the four files, and those of what llama-quantize makes
+of the F16 one; and of towers that are run, `embeddings.npz`: what transformers makes of a picture.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,11 +29,13 @@ import gguftools
 from tests.archs import checkpoints
 from tests.archs.checkpoints import OUTTYPES, TOWERS
 
+RECIPES = ("Q4_0", "Q4_K_M", "Q6_K", "Q8_0")
 Row = tuple[str, str, list[int], float, float]
 
 # How published checkpoints begin names, where transformers 5 saves them otherwise.
 PUBLISHED = {
     "gemma3": {"vision_tower.": "vision_tower.vision_model."},
+    "lfm2-vl": {"model.vision_tower.": "model.vision_tower.vision_model."},
     "llava-1-5": {"vision_tower.": "vision_tower.vision_model."},
 }
 
@@ -67,31 +71,30 @@ def _published(entry: str, name: str) -> str:
 
 
 def _row(name: str, values: torch.Tensor) -> Row:
-    """Matrices about zero, vectors about what the class begins with."""
+    """Matrices about zero, vectors about what the class begins with; limits that are infinite are not."""
+    values = values.clip(-5, 5)
     mean = float(f"{values.double().mean():.2g}") if values.ndim < 2 else 0.0
     return name, "BF16", list(values.shape), mean, 0.15 if values.ndim > 1 else 0.1
 
 
-def record_reference(name: str, converter: Path) -> str:
-    """What is to be said of it: nothing, or what the converter says where it takes no such checkpoint."""
-    found: dict[str, Any] = {"keys": {}, "tensors": {}, "files": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint, output = Path(folder, name), Path(folder, "mmproj.gguf")
-        checkpoints.build_tower(name, checkpoint, AS_READ.get(name, {}))
-        for outtype in OUTTYPES:
-            command = [sys.executable, str(converter), str(checkpoint), "--mmproj", "--outfile", str(output)]
-            said = subprocess.run([*command, "--outtype", outtype], capture_output=True, text=True, check=False)
-            if said.returncode:
-                return said.stderr[-600:]
-            with gguftools.open(output) as model:
-                for tensor in model.tensors.values():
-                    of_name = found["tensors"].setdefault(tensor.name, [list(tensor.shape)])
-                    of_name.append(tensor.format.name)
-                if outtype == OUTTYPES[0]:
-                    found["keys"] = {key: _plain(model.metadata[key]) for key in model.metadata}
-            found["files"][outtype] = sha256(output.read_bytes()).hexdigest()
+def record_reference(name: str, folder: Path, quantizer: Path) -> None:
+    """folder: where what the converter wrote is, one file for each of OUTTYPES."""
+    found: dict[str, Any] = {"keys": {}, "tensors": {}, "files": {}, "quantized": {}}
+    for outtype in OUTTYPES:
+        output = folder / f"{outtype}.gguf"
+        with gguftools.open(output) as model:
+            for tensor in model.tensors.values():
+                of_name = found["tensors"].setdefault(tensor.name, [list(tensor.shape)])
+                of_name.append(tensor.format.name)
+            if outtype == OUTTYPES[0]:
+                found["keys"] = {key: _plain(model.metadata[key]) for key in model.metadata}
+        found["files"][outtype] = checkpoints.file_digest(output)
+    for recipe in RECIPES:
+        quantized = folder / "quantized.gguf"
+        command = [quantizer, folder / "f16.gguf", quantized, recipe, "1"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:  # it stops at some
+            found["quantized"][recipe] = sha256(quantized.read_bytes()).hexdigest()
     (TOWERS / name / "reference.json").write_text(_lines(found), encoding="utf-8")
-    return ""
 
 
 def _plain(value: Any) -> Any:
@@ -109,11 +112,42 @@ def _lines(found: dict[str, Any]) -> str:
     return "{" + ",\n".join(parts) + "}\n"
 
 
+# Runs the converter for each checkpoint and type in one process, because it takes long to import. Says what failed.
+CONVERT = """
+import runpy, sys, traceback
+from pathlib import Path
+converter, *calls = sys.argv[1:]
+sys.path.insert(0, str(Path(converter).parent))
+for call in calls:
+    checkpoint, outtype, output = call.split("\\t")
+    sys.argv = [converter, checkpoint, "--mmproj", "--outfile", output, "--outtype", outtype]
+    try:
+        runpy.run_path(converter, run_name="__main__")
+    except (Exception, SystemExit) as error:
+        print(Path(checkpoint).name, outtype, traceback.format_exc(limit=-2), file=sys.stdout)
+"""
+
+
 def main(arguments: list[str]) -> None:
-    converter, *names = arguments
-    for name in names or checkpoints.towers():
-        record_spec(name)
-        print(name, record_reference(name, Path(converter)))
+    converter, quantizer, *names = arguments
+    names = names or checkpoints.towers()
+    with tempfile.TemporaryDirectory() as folder:
+        calls = []
+        for name in names:
+            record_spec(name)
+            checkpoints.build_tower(name, Path(folder, name), AS_READ.get(name, {}))
+            Path(folder, "written", name).mkdir(parents=True)
+            for outtype in OUTTYPES:
+                output = Path(folder, "written", name, f"{outtype}.gguf")
+                calls.append(f"{Path(folder, name)}\t{outtype}\t{output}")
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        command = [sys.executable, "-c", CONVERT, converter, *calls]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        print(done.stdout)
+        for name in names:
+            if all(Path(folder, "written", name, f"{outtype}.gguf").exists() for outtype in OUTTYPES):
+                record_reference(name, Path(folder, "written", name), Path(quantizer))
+                print(name)
 
 
 if __name__ == "__main__":

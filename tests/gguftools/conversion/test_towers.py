@@ -13,7 +13,7 @@ import gguftools
 from gguftools.model import open_to_convert, open_towers
 from quants.errors import ModelError, OptionError
 
-from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, towers, write_tensors
+from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, file_digest, towers, write_tensors
 from ...findings.tool import run
 
 RECORDED = [name for name in towers() if (TOWERS / name / "reference.json").is_file()]
@@ -45,7 +45,17 @@ def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
                 tensor: [said[0], said[place]] for tensor, said in reference["tensors"].items()
             }
             assert list(model.metadata) == list(reference["keys"])
-        assert sha256(output.read_bytes()).hexdigest() == reference["files"][outtype]
+        assert file_digest(output) == reference["files"][outtype]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "kimi-vl", "qwen3-vl", "voxtral"])
+def test_quantized_files_are_those_of_the_reference(checkpoint, tmp_path, name):
+    reference = json.loads((TOWERS / name / "reference.json").read_text(encoding="utf-8"))["quantized"]
+    assert len(reference) > 2
+    gguftools.convert(checkpoint(name), tmp_path / "f16.gguf", "f16", mmproj=True)
+    report = gguftools.quantize(tmp_path / "f16.gguf", list(reference), tmp_path)
+    for recipe, output in zip(reference, report.outputs, strict=True):
+        assert sha256(output.file.read_bytes()).hexdigest() == reference[recipe], recipe
 
 
 def renamed(folder: Path, name: str, **beginnings: str) -> None:

@@ -19,5 +19,8 @@ def test_architectures():
     by_class = {hf_class: each for each in gguftools.architectures() for hf_class in each.hf_classes}
     found = by_class["LlamaForCausalLM"]
     assert found.name == "llama"
-    assert found.as_dict() == {"name": "llama", "hf_classes": found.hf_classes, "vocabularies": found.vocabularies}
+    assert found.as_dict() == {
+        "name": "llama", "hf_classes": found.hf_classes, "vocabularies": found.vocabularies, "towers": (),
+    }  # fmt: skip
+    assert by_class["Gemma3ForConditionalGeneration"].towers == ("Gemma3ForConditionalGeneration",)
     assert "sentencepiece" in found.vocabularies

@@ -1,0 +1,90 @@
+"""Gemma 4: a ViT with norms around attention and nets for pictures, a conformer for sounds (in some models), and a
+matrix behind each. Linear layers may have limits of their inputs and outputs, single numbers.
+"""
+
+import numpy as np
+
+from quants import Tensor
+
+from ..spec import Config, Floats, Target, TensorMap
+from ..tower import AUDIO, VISION, Tower, always, at, having, maybe
+from ..transforms import channels_and_taps, computed, patches_of_pixels, reshape
+
+LIMITS = ("input_max", "input_min", "output_max", "output_min")
+
+
+def _as_vector(tensor: Tensor, config: Config) -> Tensor:
+    return reshape(tensor, (tensor.size,))
+
+
+def _softplus(tensor: Tensor, config: Config) -> Tensor:
+    def each(x: Floats) -> Floats:
+        return np.logaddexp(0, x.astype(np.float64)).astype(np.float32)
+
+    return computed(tensor, each)
+
+
+def _limited(targets: dict[str, str]) -> dict[str, Target]:
+    """Linear layers with their limits."""
+    found: dict[str, Target] = {}
+    for source, name in targets.items():
+        found[f"{source}.linear.weight"] = found[f"{source}.weight"] = f"{name}.weight"
+        found |= {f"{source}.{limit}": TensorMap(f"{name}.{limit}", _as_vector) for limit in LIMITS}
+    return found
+
+
+VISION_LAYER: dict[str, Target] = {
+    "input_layernorm": "ln1", "pre_feedforward_layernorm": "ln2", "post_attention_layernorm": "attn_post_norm",
+    "post_feedforward_layernorm": "ffn_post_norm", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "layer_scalar": TensorMap("out_scale.weight", _as_vector),
+    **_limited({
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }),
+}  # fmt: skip
+AUDIO_LAYER: dict[str, Target] = {
+    "feed_forward1.pre_layer_norm": "ffn_norm", "feed_forward1.post_layer_norm": "ffn_post_norm",
+    "feed_forward2.pre_layer_norm": "ffn_norm_1", "feed_forward2.post_layer_norm": "ffn_post_norm_1",
+    "lconv1d.pre_layer_norm": "conv_norm", "lconv1d.conv_norm": "norm_conv", "norm_out": "ln2",
+    "lconv1d.depthwise_conv1d": TensorMap("conv_dw", channels_and_taps),
+    "norm_pre_attn": "attn_pre_norm", "norm_post_attn": "attn_post_norm", "self_attn.relative_k_proj": "attn_k_rel",
+    "self_attn.per_dim_scale": TensorMap("per_dim_scale.weight", _softplus),
+    **_limited({
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.post": "attn_out", "lconv1d.linear_start": "conv_pw1", "lconv1d.linear_end": "conv_pw2",
+        "feed_forward1.ffw_layer_1": "ffn_up", "feed_forward1.ffw_layer_2": "ffn_down",
+        "feed_forward2.ffw_layer_1": "ffn_up_1", "feed_forward2.ffw_layer_2": "ffn_down_1",
+    }),
+}  # fmt: skip
+
+GEMMA4 = Tower(
+    hf_classes=("Gemma4ForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "vision.image_size": always(224),  # of any size; programs want one
+        **having("audio", AUDIO | {"audio.feed_forward_length": lambda config: 4 * config["audio"]["hidden_size"]}),
+        "vision.projector_type": always("gemma4v"),
+        "vision.attention.layer_norm_epsilon": maybe("vision.layer_norm_eps", 1e-6),
+        **having("audio", {
+            "audio.projector_type": always("gemma4a"), "audio.num_mel_bins": maybe("audio.input_feat_size", 128),
+            "audio.attention.layer_norm_epsilon": maybe("audio.layer_norm_eps", 1e-6),
+        }),
+    },
+    parts={"vision": "vision_config", "audio": "audio_config"},
+    tensors={
+        **at("vision_tower.encoder.layers.{i}.", "v.blk.{i}.", VISION_LAYER),
+        "vision_tower.patch_embedder.input_proj.weight": TensorMap("v.patch_embd.weight", patches_of_pixels),
+        "vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
+        "vision_tower.std_bias": "v.std_bias", "vision_tower.std_scale": "v.std_scale",
+        "embed_vision.embedding_projection": "mm.input_projection",
+        **at("audio_tower.layers.{i}.", "a.blk.{i}.", AUDIO_LAYER),
+        **at("audio_tower.subsample_conv_projection.", "a.", {
+            "layer0.conv": "conv1d.0", "layer0.norm": "conv1d.0.norm", "layer1.conv": "conv1d.1",
+            "layer1.norm": "conv1d.1.norm", "input_proj_linear": "input_projection",
+        }),
+        "audio_tower.output_proj": "a.pre_encode.out",
+        "embed_audio.embedding_projection": "mm.a.input_projection",
+    },
+    fixed={"a.conv1d.*": "F32", "a.input_projection.weight": "F32", "a.blk.*.conv_dw.weight": "F32"},
+)  # fmt: skip

@@ -1,0 +1,32 @@
+"""GLM-4V and GLM-OCR: Qwen's patches and fused q/k/v with RMS norms, a convolution that merges squares of patches, and
+a gated net behind them.
+"""
+
+from ..spec import Target
+from ..tower import VISION, Tower, always, at, maybe
+from .qwen_vl import PATCHES
+
+LAYER: dict[str, Target] = {
+    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "attn.q_norm": "attn_q_norm",
+    "attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+
+GLM4V = Tower(
+    hf_classes=("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration", "GlmOcrForConditionalGeneration"),
+    metadata={
+        **VISION,
+        "projector_type": always("glm4v"),
+        "use_gelu": lambda config: config["vision"].get("hidden_act") == "gelu" or None,
+        "use_silu": lambda config: config["vision"].get("hidden_act", "silu") == "silu" or None,
+        "vision.attention.layer_norm_epsilon": maybe("vision.rms_norm_eps", 1e-5),
+    },
+    defaults={"vision": {"image_size": 336, "patch_size": 14, "depth": 24, "num_heads": 12}},
+    tensors={
+        **PATCHES,
+        **at("visual.blocks.{i}.", "v.blk.{i}.", LAYER),
+        "visual.embeddings.position_embedding": "v.position_embd", "visual.post_conv_layernorm": "v.norm_embd",
+        "visual.post_layernorm": "v.post_ln", "visual.downsample": "mm.patch_merger",
+        "visual.merger.proj": "mm.model.fc", "visual.merger.post_projection_norm": "mm.post_norm",
+        "visual.merger.gate_proj": "mm.gate", "visual.merger.up_proj": "mm.up", "visual.merger.down_proj": "mm.down",
+    },
+)  # fmt: skip

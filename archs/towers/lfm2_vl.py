@@ -1,0 +1,34 @@
+"""LFM2-VL: SigLIP 2 on patches that come as rows of pixels, squares of them put side by side, a net of two matrices."""
+
+from ..spec import Config, TensorMap
+from ..tower import CLIP_VISION, VISION, Tower, always, at, maybe
+from ..transforms import patches_of_pixels
+
+
+def _layers(config: Config) -> int:
+    """Layers that the picture goes through: up to the one whose output is taken."""
+    feature = config.get("vision_feature_layer")
+    return int(config["vision"]["num_hidden_layers"]) + (-1 if feature is None else int(feature)) + 1
+
+
+LFM2_VL = Tower(
+    hf_classes=("Lfm2VlForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "vision.image_size": always(256),  # of any size; programs want one
+        "vision.block_count": _layers,
+        "projector_type": always("lfm2"),
+        "vision.attention.layer_norm_epsilon": maybe("vision.layer_norm_eps", 1e-6),
+        "vision.projector.scale_factor": maybe("downsample_factor", 2),
+        "use_gelu": always(True),
+    },
+    defaults={"vision": {"patch_size": 16}},
+    tensors={
+        **at("vision_tower.", "", CLIP_VISION),
+        "vision_tower.embeddings.patch_embedding.weight": TensorMap("v.patch_embd.weight", patches_of_pixels),
+        "multi_modal_projector.layer_norm": "mm.input_norm", "multi_modal_projector.linear_1": "mm.1",
+        "multi_modal_projector.linear_2": "mm.2",
+    },
+    spellings={"vision_tower.vision_model.": "vision_tower."},
+    ignored={"vision_tower.head.*": "a pooling head of SigLIP that pictures in texts do not use"},
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""Whisper's encoder before Qwen2-Audio, Voxtral and Ultravox: two convolutions over a spectrogram, learned positions,
+layers without a bias of k, and a projector.
+"""
+
+from ..spec import Target, TensorMap
+from ..tower import AUDIO, Tower, always, at, maybe
+from ..transforms import column
+
+LAYER: dict[str, Target] = {
+    "self_attn_layer_norm": "ln1", "final_layer_norm": "ln2",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "fc1": "ffn_up", "fc2": "ffn_down",
+}  # fmt: skip
+ENCODER: dict[str, Target] = {
+    **{f"audio_tower.conv{i}.weight": f"a.conv1d.{i}.weight" for i in (1, 2)},
+    **{f"audio_tower.conv{i}.bias": TensorMap(f"a.conv1d.{i}.bias", column) for i in (1, 2)},
+    **at("audio_tower.layers.{i}.", "a.blk.{i}.", LAYER),
+    "audio_tower.embed_positions": "a.position_embd", "audio_tower.layer_norm": "a.post_ln",
+}
+CONVOLUTIONS = {"a.conv1d.*.weight": "F16"}
+PARTS = {"audio": "audio_config"}
+
+
+QWEN2_AUDIO = Tower(
+    hf_classes=("Qwen2AudioForConditionalGeneration",),
+    metadata={
+        **AUDIO,
+        "projector_type": always("qwen2a"),
+        "audio.num_mel_bins": "audio.num_mel_bins",
+        "audio.attention.layer_norm_epsilon": maybe("audio.layer_norm_eps", 1e-5),
+    },
+    parts=PARTS,
+    defaults={
+        "audio": {
+            "num_mel_bins": 128, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+            "d_model": 1280,
+        },
+    },
+    tensors={**ENCODER, "multi_modal_projector.linear": "mm.a.fc"},
+    fixed=CONVOLUTIONS,
+)  # fmt: skip
+VOXTRAL = Tower(
+    hf_classes=("VoxtralForConditionalGeneration",),
+    metadata={**QWEN2_AUDIO.metadata, "projector_type": always("voxtral"), "audio.projector.stack_factor": always(4)},
+    parts=PARTS,
+    defaults={
+        "audio": {
+            "num_mel_bins": 128, "num_hidden_layers": 32, "num_attention_heads": 20, "intermediate_size": 5120,
+            "hidden_size": 1280,
+        },
+    },
+    tensors={
+        **ENCODER,
+        "multi_modal_projector.linear_1": "mm.a.mlp.1", "multi_modal_projector.linear_2": "mm.a.mlp.2",
+    },
+    fixed=CONVOLUTIONS,
+)  # fmt: skip
+ULTRAVOX = Tower(
+    hf_classes=("UltravoxModel",),
+    metadata={
+        **QWEN2_AUDIO.metadata, "projector_type": always("ultravox"), "audio.projector.stack_factor": "stack_factor",
+    },
+    parts=PARTS,
+    tensors={
+        **VOXTRAL.tensors,
+        "multi_modal_projector.ln_pre": "mm.a.norm_pre", "multi_modal_projector.ln_mid": "mm.a.norm_mid",
+    },
+    fixed=CONVOLUTIONS,
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""Layers of a ViT as all towers have them; what tensors a file has says which norms, biases and nets there are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quants import Tensor
+from quants.errors import ModelError
+
+from .. import ops
+from ..arrays import Floats, Ids
+from ..attention import attend
+from ..matmul import matmul
+
+Rotation = Callable[[Floats], Floats]  # of q and k, (patches, heads, head width), in place
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors by name. Raises ModelError for one that is needed and not there."""
+
+    tensors: Mapping[str, Tensor]
+    threads: int = 1
+    vectors: dict[str, Floats] = field(default_factory=dict)
+
+    def need(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ModelError(f"the file has no tensor {name!r}")
+        return self.tensors[name]
+
+    def values(self, name: str) -> Floats:
+        """All values of a small tensor, which is read once."""
+        if name not in self.vectors:
+            self.vectors[name] = self.need(name).float32()
+        return self.vectors[name]
+
+    def vector(self, name: str) -> Floats | None:
+        return self.values(name).reshape(-1) if name in self.tensors else None
+
+    def project(self, name: str, x: Floats) -> Floats:
+        """x @ W.T + b."""
+        product = matmul(x, self.need(f"{name}.weight"), threads=self.threads)
+        bias = self.vector(f"{name}.bias")
+        return product if bias is None else np.add(product, bias, out=product)
+
+    def norm(self, name: str, x: Floats, eps: float, kind: str) -> Floats:
+        """A layer norm, or an RMS norm (kind "rms"); x itself where the file has no such norm."""
+        weight, bias = self.vector(f"{name}.weight"), self.vector(f"{name}.bias")
+        if weight is None:
+            return x
+        if kind == "rms":
+            return ops.rms_norm(x, weight, eps, self.threads)
+        return ops.layer_norm(x, weight, bias, eps, self.threads)
+
+    def activated(self, name: str, x: Floats) -> Floats:
+        return ops.gelu_quick(x, threads=self.threads) if name == "gelu_quick" else ops.activated(name, x, self.threads)
+
+
+@dataclass(frozen=True)
+class Vit:
+    """How the layers of a tower compute.
+
+    activation: of the nets, "gelu_quick" also. norm: "layer" or "rms". rotate: what happens to q and k. windows: by
+    layer the patches that see each other, each patch in one of them; None: all see all.
+    """
+
+    heads: int
+    count: int
+    eps: float
+    activation: str
+    norm: str = "layer"
+    rotate: Rotation | None = None
+    windows: Callable[[int], Sequence[Ids] | None] = lambda layer: None
+
+    def run(self, weights: Weights, x: Floats) -> Floats:
+        """The layers' output, float32 (patches, width)."""
+        for i in range(self.count):
+            x = self._layer(weights, f"v.blk.{i}.", x, self.windows(i))
+        return x
+
+    def _layer(self, weights: Weights, at: str, x: Floats, windows: Sequence[Ids] | None) -> Floats:
+        mixed = self._attention(weights, at, weights.norm(f"{at}ln1", x, self.eps, self.norm), windows)
+        x = x + _scaled(weights, f"{at}ls1.weight", weights.project(f"{at}attn_out", mixed))
+        after = "attn_post_norm" if f"{at}attn_post_norm.weight" in weights.tensors else "ln2"
+        inner = self._net(weights, at, weights.norm(f"{at}{after}", x, self.eps, self.norm))
+        return x + _scaled(weights, f"{at}ls2.weight", inner)
+
+    def _attention(self, weights: Weights, at: str, x: Floats, windows: Sequence[Ids] | None) -> Floats:
+        if f"{at}attn_qkv.weight" in weights.tensors:
+            parts = np.split(weights.project(f"{at}attn_qkv", x), 3, axis=1)
+        else:
+            parts = [weights.project(f"{at}attn_{name}", x) for name in "qkv"]
+        for i, name in enumerate("qk"):
+            parts[i] = weights.norm(f"{at}attn_{name}_norm", parts[i], self.eps, "rms")
+        q, k, v = (np.ascontiguousarray(part.reshape(len(x), self.heads, -1)) for part in parts)
+        if self.rotate is not None:
+            q, k = self.rotate(q), self.rotate(k)
+        scale = q.shape[2] ** -0.5
+        out = np.empty((len(x), self.heads * v.shape[2]), np.float32)
+        for seen in windows or [np.arange(len(x))]:
+            out[seen] = attend(
+                q[seen], k[seen], v[seen], q_positions=np.arange(len(seen)), scale=scale, causal=False,
+                threads=weights.threads,
+            )  # fmt: skip
+        return out
+
+    def _net(self, weights: Weights, at: str, x: Floats) -> Floats:
+        up = weights.project(f"{at}ffn_up", x)
+        if f"{at}ffn_gate.weight" in weights.tensors:
+            gate = weights.activated(self.activation, weights.project(f"{at}ffn_gate", x))
+            return weights.project(f"{at}ffn_down", np.multiply(gate, up, out=gate))
+        return weights.project(f"{at}ffn_down", weights.activated(self.activation, up))
+
+
+def _scaled(weights: Weights, name: str, x: Floats) -> Floats:
+    scale = weights.vector(name)
+    return x if scale is None else np.multiply(x, scale, out=x)
