@@ -162,6 +162,18 @@ KEYS: dict[str, Kind] = _by_key({
     "altup_correct_scale mup_enabled": FLAG,
     "mlp_multipliers": ListOf(POSITIVE, 2),
     "ssm_multipliers": ListOf(POSITIVE, 5),
+    # sparse attention
+    "index_n_heads index_head_dim": SIZE,
+    "index_topk": Whole(1),
+    "indexer_types": ListOf(Text(("full", "shared")), per_layer=True),
+    # Kimi
+    "linear_attn_config": Fields({
+        "full_attn_layers": ListOf(Whole(1)), "kda_layers": ListOf(Whole(1)), "head_dim": SIZE, "num_heads": SIZE,
+        "short_conv_kernel_size": SIZE,
+    }),
+    "linear_head_dim linear_num_heads": SIZE,
+    "num_experts_per_token num_expert_group": SOME,
+    "moe_renormalize mla_use_nope": FLAG,
     # MiMo
     "swa_num_key_value_heads": SIZE,
     "hybrid_layer_pattern": ListOf(Whole(0, 1), per_layer=True),

@@ -73,10 +73,10 @@ WIDTH_NORMS = dict.fromkeys(
      "post_ffw_norm_2", "pre_ffw_norm_2", "attn_output_norm", "layer_output_norm"), "width",
 )  # fmt: skip
 LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.conv shortconv.out_proj"
-DELTA_MARKS, CHANNEL_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x"
+DELTA_MARKS, CHANNEL_MARKS, KIMI_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x", "ssm_f_a ssm_f_b ssm_conv1d_q"
 
 ATTENTION = Part(
-    marks="attn_q attn_k attn_v attn_qkv attn_output", unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS}",
+    marks="attn_q attn_k attn_v attn_qkv attn_output", unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS} {KIMI_MARKS}",
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
@@ -98,6 +98,8 @@ LATENT = Part(
         "attn_q": "heads*key_mla width", "attn_q_a": "q_rank width", "attn_q_a_norm": "q_rank",
         "attn_q_b": "heads*key_mla q_rank", "attn_kv_a_mqa": "latent+rotated width", "attn_kv_a_norm": "latent",
         "attn_k_b": "heads latent plain", "attn_v_b": "heads value_mla latent", "attn_output": "width heads*value_mla",
+        "indexer.attn_q_b": "index_heads*index_key q_rank", "indexer.attn_k": "index_key width",
+        "indexer.k_norm": "index_key", "indexer.proj": "index_heads width",
     },
 )  # fmt: skip
 CONVOLUTION = Part(
@@ -107,13 +109,26 @@ CONVOLUTION = Part(
     },
 )  # fmt: skip
 DELTA = Part(
-    marks=DELTA_MARKS,
+    marks=DELTA_MARKS, unless=KIMI_MARKS,
     needs="attn_qkv ssm_conv1d ssm_ba|ssm_beta ssm_ba|ssm_alpha ssm_a ssm_dt.bias ssm_norm ssm_out attn_gate",
     keys="ssm.state_size ssm.group_count ssm.time_step_rank ssm.inner_size",
     shapes={
         "attn_qkv": "inner+2*groups*state width", "ssm_conv1d": "inner+2*groups*state taps", "ssm_ba": "2*steps width",
         "ssm_beta": "steps width", "ssm_alpha": "steps width", "ssm_a": "steps | steps 1", "ssm_dt.bias": "steps",
         "ssm_norm": "head_inner", "ssm_out": "width inner", "attn_gate": "inner width",
+    },
+)  # fmt: skip
+_KIMI_TAPS = "1 heads*kda 1 taps | heads*kda 1 taps"
+KIMI_DELTA = Part(
+    marks=KIMI_MARKS, keys="kda.head_dim",
+    needs="attn_q attn_k attn_v ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v ssm_f_a ssm_f_b ssm_dt.bias ssm_a ssm_beta "
+    "ssm_norm ssm_g_a ssm_g_b attn_output",
+    shapes={
+        "attn_q": "heads*kda width", "attn_k": "heads*kda width", "attn_v": "heads*kda width",
+        "ssm_conv1d_q": _KIMI_TAPS, "ssm_conv1d_k": _KIMI_TAPS, "ssm_conv1d_v": _KIMI_TAPS,
+        "ssm_f_a": "forget_rank width", "ssm_f_b": "heads*kda forget_rank", "ssm_dt.bias": "heads*kda",
+        "ssm_a": "1 1 heads 1 | heads 1", "ssm_beta": "heads width", "ssm_norm": "kda",
+        "ssm_g_a": "gate_rank width", "ssm_g_b": "heads*kda gate_rank", "attn_output": "width heads*kda",
     },
 )  # fmt: skip
 CHANNELS = Part(  # Mamba
@@ -127,7 +142,7 @@ CHANNELS = Part(  # Mamba
 )  # fmt: skip
 HEADS = Part(  # Mamba-2
     marks="ssm_in ssm_conv1d ssm_a ssm_d ssm_out",
-    unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS}",
+    unless=f"{DELTA_MARKS} {CHANNEL_MARKS} {LATENT_MARKS} {CONVOLUTION_MARKS} {KIMI_MARKS}",
     needs="ssm_in ssm_conv1d ssm_a ssm_d ssm_out", keys="ssm.state_size ssm.time_step_rank ssm.inner_size",
     shapes={
         "ssm_in": "2*inner+2*groups*state+steps width", "ssm_conv1d": "inner+2*groups*state taps",
@@ -188,7 +203,7 @@ FUSED_SHARED = replace(SHARED_EXPERT, shapes={**SHARED_EXPERT.shapes, "ffn_up_sh
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
 LAYER = (
-    NORMS, LATENT, CONVOLUTION, DELTA, CHANNELS, HEADS, ATTENTION, DENSE, NARROW_EXPERTS, EXPERTS,
+    NORMS, LATENT, CONVOLUTION, DELTA, KIMI_DELTA, CHANNELS, HEADS, ATTENTION, DENSE, NARROW_EXPERTS, EXPERTS,
     SHARED_EXPERT, PREDICTOR, LAYER_INPUT, COPIES,
 )  # fmt: skip
 

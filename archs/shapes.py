@@ -36,7 +36,8 @@ SIZES = {
     "latent": "attention.kv_lora_rank", "q_rank": "attention.q_lora_rank", "key_mla": "attention.key_length_mla",
     "value_mla": "attention.value_length_mla", "per_layer": "embedding_length_per_layer_input",
     "copies": "altup.num_inputs", "buckets": "attention.relative_buckets_count", "groups": "ssm.group_count",
-    "routed": "moe_latent_size",
+    "routed": "moe_latent_size", "kda": "kda.head_dim", "index_heads": "attention.indexer.head_count",
+    "index_key": "attention.indexer.key_length",
 }  # fmt: skip
 POSITIVE = {  # by the type of rotary scaling
     "linear": ("rope.scaling.factor",),

@@ -125,6 +125,7 @@ class Block:
         `LayerHyper.qk_l2_norm`), "rope".
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
+    indexer_rope: which pairs rotate in the indexer of sparse attention.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
     causal: tokens see those before them only; False in encoders, where a window counts both sides together.
@@ -155,6 +156,7 @@ class Block:
     qkv_steps: tuple[Step, ...] = ("clamp", "norm", "rope")
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
+    indexer_rope: Rope = "halves"
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"
     causal: bool = True

@@ -10,6 +10,7 @@ from .arrays import Floats
 from .embedding import layer_input
 from .feed_forward import feed_forward
 from .gated_delta import gated_delta
+from .kimi_delta import kimi_delta
 from .latent_attention import latent_attention
 from .layer import Layer, Pass
 from .self_attention import attention
@@ -82,6 +83,8 @@ def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
         return latent_attention(forward, layer, x)
     if "shortconv.in_proj.weight" in layer:
         return short_convolution(forward, layer, x)
+    if "ssm_f_a.weight" in layer:
+        return kimi_delta(forward, layer, x)
     if _has(layer, "ssm_ba", "ssm_beta"):
         return gated_delta(forward, layer, x)
     if "ssm_in.weight" not in layer:

@@ -28,7 +28,7 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     else:  # Qwen3.5: keys take turns
         beta, alpha = (forward.project(layer, name, x) for name in ("ssm_beta", "ssm_alpha"))
         group = np.arange(heads) % groups
-    q, k = (_unit(part.reshape(len(x), groups, size))[:, group] for part in (q, k))
+    q, k = (unit(part.reshape(len(x), groups, size))[:, group] for part in (q, k))
     q *= np.float32(size**-0.5)
     v = v.reshape(len(x), heads, -1)
     a, bias = layer.need_array("ssm_a").reshape(-1), layer.need_array("ssm_dt.bias")
@@ -41,7 +41,7 @@ def gated_delta(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return forward.project(layer, "ssm_out", ops.gated("silu", gate, normed, 0, threads))
 
 
-def _unit(x: Floats) -> Floats:
+def unit(x: Floats) -> Floats:
     """Vectors scaled to length one, in place."""
     x /= np.sqrt(np.sum(x * x, axis=-1, keepdims=True, dtype=np.float32) + LEAST_LENGTH)
     return x

@@ -11,6 +11,7 @@ from archs.hyper import Keys
 
 from .arrays import Floats
 from .attention import attend
+from .indexer import chosen_keys, indexer_keys
 from .layer import Layer, Pass
 from .rope import apply_rope, yarn_mscale
 from .self_attention import temperature
@@ -33,7 +34,7 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     latent = forward.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
     k_rotated = np.ascontiguousarray(compressed[:, None, latent_width:])
 
-    for part in (q_rotated, k_rotated):
+    for part in (q_rotated, k_rotated) if own.rotates else ():
         apply_rope(part, *forward.rope(own), forward.block.rope, forward.threads)
 
     query = np.concatenate((_per_head(forward, layer, "attn_k_b", plain), q_rotated), axis=2)
@@ -41,12 +42,26 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     if factors is not None:
         query *= factors[:, None, None]
     key = np.concatenate((latent[:, None], k_rotated), axis=2)
-    if forward.cache is not None:
-        key, _ = forward.cache.append(layer.index, key, key[:, :, :0])  # the values are a part of the keys
-    mixed = attend(
-        query, key, key[:, :, :latent_width], q_positions=forward.positions, scale=attention_scale(keys, key_width),
-        sequences=forward.texts, threads=forward.threads,
-    )  # fmt: skip
+    indexes = "indexer.attn_k.weight" in layer
+    index = indexer_keys(forward, layer, x) if indexes else key[:, :, :0]
+    if forward.cache is not None:  # in place of values, which are a part of the keys
+        key, index = forward.cache.append(layer.index, key, index)
+    if indexes:
+        forward.hidden_keys = chosen_keys(forward, layer, x, low, index)
+    scale = attention_scale(keys, key_width)
+    if forward.hidden_keys is None:
+        mixed = attend(
+            query, key, key[:, :, :latent_width], q_positions=forward.positions, scale=scale, sequences=forward.texts,
+            threads=forward.threads,
+        )  # fmt: skip
+    else:  # each text has keys of its own
+        parts = zip(*(np.split(each, forward.texts) for each in (query, key)), forward.hidden_keys, strict=True)
+        mixed = np.concatenate([
+            attend(
+                q, k, k[:, :, :latent_width], q_positions=forward.positions, scale=scale, threads=forward.threads,
+                bias=np.broadcast_to(hidden, (own.heads, *hidden.shape)),
+            ) for q, k, hidden in parts
+        ])  # fmt: skip
     values = _per_head(forward, layer, "attn_v_b", mixed.reshape(len(x), own.heads, latent_width))
     return forward.project(layer, "attn_output", values.reshape(len(x), -1))
 

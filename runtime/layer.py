@@ -114,6 +114,7 @@ class Pass:
     tree: TokenTree | None = None
     observe_values: ObserveValues | None = None
     observe_experts: ObserveExperts | None = None
+    hidden_keys: Floats | None = None  # what the last indexer made (see `runtime.indexer`)
     shared_keys: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # and values, that later layers see
     positions: Ids = field(init=False)
     _tables: dict[tuple[float, bool, int], tuple[Floats, Floats]] = field(default_factory=dict)

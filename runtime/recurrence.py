@@ -21,7 +21,11 @@ UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thr
 
 def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     """Each channel's causal convolution over its text; x (tokens, channels)."""
-    taps, bias = layer.need_array(f"{name}.weight"), layer.array(f"{name}.bias")
+    return convolved_by(forward, layer, layer.need_array(f"{name}.weight"), layer.array(f"{name}.bias"), x)
+
+
+def convolved_by(forward: Pass, layer: Layer, taps: Floats, bias: Floats | None, x: Floats) -> Floats:
+    """The same by these taps (channels, count)."""
     channels, count = taps.shape
     tail, *state = _kept(forward, layer) or [np.zeros((forward.texts, count - 1, channels), np.float32)]
     known = np.concatenate((tail, x.reshape(forward.texts, forward.length, channels)), axis=1)

@@ -92,3 +92,27 @@ def delta_heads(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no
                 answer = _step(every(f32(0)), forget, k[t, h], k[t, h], state, own, width)
                 error = (load(v, at) - answer) * beta[t, h]
                 store(y, at, _step(error, one, k[t, h], q[t, h], state, own, width))
+
+
+@inlined
+def _faded(decay, read, state, at, stride):  # type: ignore[no-untyped-def]
+    """Each row of sixteen in the state becomes itself * decay[row]; the sum of them * read[row]."""
+    even, odd = every(f32(0)), every(f32(0))
+    for s in range(read.size):
+        kept = load(state, at + s * stride) * decay[s]
+        store(state, at + s * stride, kept)
+        even, odd = odd, multiply_add(kept, every(read[s]), even)
+    return even + odd
+
+
+@kernel
+def delta_channels(v, q, k, decay, beta, state, y, start, stop):  # type: ignore[no-untyped-def]
+    """As `delta_heads`, with a decay for each channel of keys: decay (tokens, heads, size)."""
+    heads, size, width = state.shape
+    one = every(f32(1))
+    for h in range(start, stop):
+        for t in range(q.shape[0]):
+            for i in range(0, width, LANES):
+                at, own = (t * heads + h) * width + i, h * size * width + i
+                error = (load(v, at) - _faded(decay[t, h], k[t, h], state, own, width)) * beta[t, h]
+                store(y, at, _step(error, one, k[t, h], q[t, h], state, own, width))

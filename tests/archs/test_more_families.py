@@ -29,6 +29,8 @@ ADDED = {
     "gemma-embedding": {"attention.sliding_window_pattern"},
     "gemma4-e": {"tokenizer.huggingface.added_tokens"},
     "gemma4-moe": {"tokenizer.huggingface.added_tokens"},
+    "kimi-linear": {"attention.latent_norm_epsilon"},
+    "glm-moe-dsa": {"attention.latent_norm_epsilon"},
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
     "llama4": {"attention.chunk_length", "attention.temperature_length", "attention.temperature_scale"},
@@ -41,8 +43,8 @@ ADDED = {
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
-    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "mimo-v2-flash", "qwen2-5-vl", "qwen2-vl",
-    "qwen3-vl", "qwen3-vl-moe", "step3p5", "xlm-roberta",
+    "deepseek-v32", "gemma3n", "gemma4-e", "gemma4-moe", "glm-moe-dsa", "glm4v", "glm4v-moe", "kimi-linear", "llama4", "mimo-v2-flash",
+    "qwen2-5-vl", "qwen2-vl", "qwen3-vl", "qwen3-vl-moe", "step3p5", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {
     "mistral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM",

@@ -1,0 +1,50 @@
+"""DeepSeek V3.2 and GLM 5: DeepSeek V3 with an indexer that chooses the keys each token looks at, and layers that
+predict further tokens. In GLM 5 layers may look at what the last indexer before them has chosen.
+
+Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
+"""
+
+from archs.config import lookup
+from archs.families.deepseek2 import DEEPSEEK_V3
+from archs.families.glm4 import GLM4_MOE_LITE
+from archs.layouts import MTP_KEYS, MTP_TENSORS, not_exportable
+from archs.spec import Config, Target
+
+INDEXER_KEYS = {
+    "attention.indexer.head_count": "index_n_heads", "attention.indexer.key_length": "index_head_dim",
+    "attention.indexer.top_k": "index_topk",
+}  # fmt: skip
+INDEXER: dict[str, Target] = {
+    ".self_attn.indexer.wq_b": "indexer.attn_q_b", ".self_attn.indexer.wk": "indexer.attn_k",
+    ".self_attn.indexer.k_norm": "indexer.k_norm", ".self_attn.indexer.weights_proj": "indexer.proj",
+}  # fmt: skip
+
+DEEPSEEK_V32 = DEEPSEEK_V3.derive(
+    name="deepseek32", hf_classes=("DeepseekV32ForCausalLM",), config_from_gguf=not_exportable,
+    metadata={**MTP_KEYS, **INDEXER_KEYS},
+    defaults={
+        **DEEPSEEK_V3.defaults, "model_type": "deepseek_v32", "max_position_embeddings": 163_840,
+        "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "num_nextn_predict_layers": 0,
+    },
+    tensors={**MTP_TENSORS, **INDEXER},
+)  # fmt: skip
+
+
+def chooses(config: Config) -> list[bool] | None:
+    """Which layers have an indexer, where the config says so."""
+    kinds = lookup(config, "indexer_types")
+    return None if kinds is None else [kind == "full" for kind in kinds]
+
+
+GLM_DSA = GLM4_MOE_LITE.derive(
+    name="glm-dsa", hf_classes=("GlmMoeDsaForCausalLM",), config_from_gguf=not_exportable,
+    metadata={**INDEXER_KEYS, "attention.indexer.types": chooses},
+    defaults={
+        "model_type": "glm_moe_dsa", "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 78,
+        "num_attention_heads": 64, "first_k_dense_replace": 3, "n_routed_experts": 256, "moe_intermediate_size": 2048,
+        "num_experts_per_tok": 8, "q_lora_rank": 2048, "routed_scaling_factor": 2.5, "index_n_heads": 32,
+        "index_head_dim": 128, "index_topk": 2048,
+    },
+    tensors=INDEXER,
+    block={"indexer_rope": "adjacent"},
+)  # fmt: skip

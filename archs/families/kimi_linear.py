@@ -1,0 +1,76 @@
+"""Kimi Linear: delta attention in which every channel forgets by itself, and in every fourth layer latent attention
+without positions. DeepSeek V3's routing after a dense layer.
+
+Reference: transformers `models/kimi_linear/`.
+"""
+
+from archs.config import lookup
+from archs.experts import always
+from archs.families.deepseek2 import DEEPSEEK_V3
+from archs.layouts import not_exportable
+from archs.spec import Config, Target, TensorMap
+from archs.transforms import Invertible, negative_exp, reshape
+
+LINEAR = "linear_attn_config"
+
+
+def kv_heads(config: Config) -> list[int]:
+    """One in layers with latent attention, none in others."""
+    count = config["num_hidden_layers"]
+    if full := lookup(config, f"{LINEAR}.full_attn_layers"):
+        return [int(i + 1 in full) for i in range(count)]
+    kinds = config.get("layer_types") or ["full_attention" if i and i % 4 == 0 else "" for i in range(count)]
+    return [int(kind == "full_attention") for kind in kinds]
+
+
+def renormalized(config: Config) -> bool | None:
+    """Where the chosen weights are not made to sum to one (llama.cpp drops it)."""
+    said = lookup(config, "moe_renormalize|norm_topk_prob")
+    return False if said is False else None
+
+
+# llama.cpp's files have the taps of each channel by themselves
+taps = Invertible(
+    lambda tensor, config: reshape(tensor, (1, tensor.shape[0], 1, tensor.shape[-1])),
+    lambda tensor, config: reshape(tensor, (tensor.shape[1], 1, tensor.shape[3])),
+)  # fmt: skip
+DELTA: dict[str, Target] = {
+    **{f".self_attn.{kind}_conv1d": TensorMap(f"ssm_conv1d_{kind}", taps) for kind in "qkv"},
+    **{f".self_attn.{net}_proj": f"ssm_{net}" for net in ("f_a", "f_b", "g_a", "g_b")},
+    ".self_attn.b_proj": "ssm_beta", ".self_attn.dt_bias": "ssm_dt.bias", ".self_attn.o_norm": "ssm_norm",
+    ".self_attn.A_log": TensorMap("ssm_a", negative_exp),
+}  # fmt: skip
+
+KIMI_LINEAR = DEEPSEEK_V3.derive(
+    name="kimi-linear", hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"), config_from_gguf=not_exportable,
+    metadata={
+        "context_length": "model_max_length|max_position_embeddings", "attention.head_count_kv": kv_heads,
+        "attention.value_length": "head_dim", "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size",
+        "kda.head_dim": f"{LINEAR}.head_dim", "expert_used_count": "num_experts_per_token|num_experts_per_tok",
+        "expert_group_count": lambda config: (
+            groups if (groups := lookup(config, "num_expert_group|n_group")) not in (None, 1) else None
+        ),
+        "expert_shared_count": "num_shared_experts|n_shared_experts", "expert_weights_norm": renormalized,
+        "expert_gating_func": always("sigmoid"),
+        "rope.scaling.attn_factor": None, "rope.scaling.yarn_log_multiplier": None,
+    },
+    defaults={
+        "model_type": "kimi_linear", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27,
+        "num_attention_heads": 32, "model_max_length": 1_048_576, "rms_norm_eps": 1e-5, "num_experts": 256,
+        "num_experts_per_token": 8, "num_shared_experts": 1, "moe_intermediate_size": 1024, "q_lora_rank": None,
+        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.446,
+        "n_routed_experts": None, "n_shared_experts": None, "num_experts_per_tok": None, "norm_topk_prob": None,
+        "max_position_embeddings": None, "vocab_size": 163_840,
+    },
+    tensors={
+        **DELTA, ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
+        ".block_sparse_moe.gate": "ffn_gate_inp", ".block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
+        ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
+        ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
+        ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
+        ".block_sparse_moe.shared_experts.gate_proj": "ffn_gate_shexp",
+        ".block_sparse_moe.shared_experts.up_proj": "ffn_up_shexp",
+        ".block_sparse_moe.shared_experts.down_proj": "ffn_down_shexp",
+    },
+    block={"rope": "none", "normalize_experts": True},
+)  # fmt: skip

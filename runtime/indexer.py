@@ -1,0 +1,60 @@
+"""The indexer of sparse latent attention (DeepSeek V3.2, GLM 5): which keys a token looks at.
+
+Source: transformers `models/deepseek_v32/modeling_deepseek_v32.py`, `models/glm_moe_dsa/`. Narrow queries and one
+narrow key a token are compared, and the best keys alone are seen. Up to that many tokens nothing is hidden.
+"""
+
+import numpy as np
+
+from . import ops
+from .arrays import Floats
+from .layer import Layer, Pass
+from .rope import apply_rope
+
+EPS = 1e-6  # of the norm of its keys
+ROOM = 1 << 22  # scores of a block
+
+
+def indexer_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """What the indexer keeps of x (tokens, width): float32 (tokens, 1, its width)."""
+    weight, bias = layer.need_array("indexer.k_norm.weight"), layer.array("indexer.k_norm.bias")
+    keys = ops.layer_norm(forward.project(layer, "indexer.attn_k", x), weight, bias, EPS, forward.threads)
+    return _rotated(forward, layer, keys[:, None])
+
+
+def chosen_keys(forward: Pass, layer: Layer, x: Floats, low: Floats, keys: Floats) -> Floats | None:
+    """0 for the keys that each token looks at and -inf for others, float32 (texts, tokens, keys); None for all.
+
+    x: the layer's input (tokens, width); low: the narrow vectors that queries are made of (tokens, rank); keys: of all
+    tokens so far, as `indexer_keys` gives them. Keys behind a token count for nothing here.
+    """
+    most, heads = (int(forward.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
+    n, m = forward.length, len(keys) // forward.texts
+    if m <= most:
+        return None
+    width = keys.shape[2]
+    queries = forward.project(layer, "indexer.attn_q_b", low).reshape(len(x), heads, width)
+    queries = _rotated(forward, layer, queries)
+    weights = forward.project(layer, "indexer.proj", x) * np.float32((heads * width) ** -0.5)
+    hidden = np.full((forward.texts, n, m), -np.inf, np.float32)
+    step = max(1, ROOM // m)
+    for text in range(forward.texts):
+        of_text = np.ascontiguousarray(keys[text * m : (text + 1) * m, 0].T)
+        for start in range(0, n, step):
+            rows = slice(text * n + start, text * n + min(n, start + step))
+            scores = np.zeros((rows.stop - rows.start, m), np.float32)
+            for head in range(heads):
+                scores += weights[rows, head, None] * np.maximum(queries[rows, head] @ of_text, np.float32(0))
+            positions = forward.positions[start : start + step]
+            scores[np.arange(m) > positions[:, None]] = -np.inf
+            best = np.argpartition(-scores, most - 1, axis=1)[:, :most]
+            np.put_along_axis(hidden[text, start : start + step], best, np.float32(0), axis=1)
+    return hidden
+
+
+def _rotated(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """x (tokens, heads, width), of which the first values are rotated."""
+    own = forward.numbers(layer)
+    turned = np.ascontiguousarray(x[:, :, : own.rope_width])
+    apply_rope(turned, *forward.rope(own), forward.block.indexer_rope, forward.threads)
+    return np.concatenate((turned, x[:, :, own.rope_width :]), axis=2)
