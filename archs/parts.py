@@ -76,7 +76,8 @@ LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.
 DELTA_MARKS, CHANNEL_MARKS, KIMI_MARKS = "ssm_ba ssm_beta ssm_alpha", "ssm_x", "ssm_f_a ssm_f_b ssm_conv1d_q"
 
 ATTENTION = Part(
-    marks="attn_q attn_k attn_v attn_qkv attn_output", unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS} {KIMI_MARKS}",
+    marks="attn_q attn_k attn_v attn_qkv attn_output",
+    unless=f"{LATENT_MARKS} {CONVOLUTION_MARKS} {DELTA_MARKS} {KIMI_MARKS}",
     needs="attn_q|attn_qkv attn_k|attn_qkv attn_output",
     shapes={
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
