@@ -1,16 +1,23 @@
-"""Tokens per second, one after another: ours beside the reference's library, on the same file, in one run.
+"""Tokens per second, one after another: ours beside the reference's, on the same file, in one run.
 
-    python -m benchmarks.generate MODEL.gguf … [--tokens 128] [--threads 2] [--rounds 3] [--no-repack]
+    python -m benchmarks.generate MODEL.gguf … [--tokens 128] [--prompt 512] [--at 0] [--threads 2] [--rounds 3]
+        [--llama-bench PATH] [--no-repack]
 
-Needs llama-cpp-python (extra `verify`) for the reference's column. As `llama-bench -n 128`: from an empty cache, each
-token by itself, its logits computed, the next one whichever. Loading and compiling are not counted. Rounds take turns,
-the best of each counts. The last columns say how many bytes of the file pass by a second, beside what copying memory
-reads with as many threads.
+Each row is a file and a way. `bare` is the runtime alone, as `llama-bench -n 128`: from an empty cache (or, with
+--at N, from one of N tokens), each token by itself, its logits computed, the next one whichever. `generate` is what
+`gguftools generate` does: the prompt is read (prefill), then sampling by the default chain, and text, are in the time
+of each token. `greedy` is the same with --temp 0, `q8_0` with --cache-type q8_0.
+
+The reference's column is llama-bench where its path is given, and else its library (llama-cpp-python, extra `verify`).
+Loading and compiling are not counted. Rounds take turns, the best of each counts. The last columns say how many bytes
+of the file pass by a second, beside what copying memory reads with as many threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,9 +25,15 @@ from pathlib import Path
 import numpy as np
 
 import gguftools
+from runtime.kv_cache import CacheType, KVCache
 from runtime.model import Model
+from runtime.sampling.parameters import Sampling
 
 from .perplexity import Reference
+
+WAYS: dict[str, tuple[float | None, CacheType]] = {
+    "bare": (None, "f32"), "generate": (0.8, "f32"), "greedy": (0.0, "f32"), "q8_0": (0.8, "q8_0"),
+}  # fmt: skip
 
 
 def reference_speed(reference: Reference, tokens: int) -> float:
@@ -40,12 +53,46 @@ def reference_speed(reference: Reference, tokens: int) -> float:
     return tokens / seconds
 
 
-def our_speed(model: Model, tokens: int) -> float:
-    cache = model.new_cache()
-    start = time.perf_counter()
+def llama_bench(options: argparse.Namespace, path: Path) -> tuple[float, float]:
+    """Tokens a second of the reference's prefill and decode, by its own program."""
+    words = [options.llama_bench, "-m", path, "-t", options.threads, "-r", 1, "-o", "json", "-p", options.prompt,
+             "-n", options.tokens, "-d", options.at]  # fmt: skip
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
+    found = {bool(each["n_gen"]): each["avg_ts"] for each in json.loads(done.stdout)}
+    return found[False], found[True]
+
+
+def cache_at(model: Model, tokens: int) -> KVCache:
+    """A cache of so many tokens, whichever."""
+    cache = model.new_cache("f32", tokens + 256)
+    for start in range(0, tokens, 512):
+        count = min(512, tokens - start)
+        model.forward(np.arange(start, start + count) % model.vocabulary_size, cache, count - 1)
+    return cache
+
+
+def our_speed(model: Model, cache: KVCache, tokens: int) -> float:
+    seen, start = cache.length, time.perf_counter()
     for position in range(tokens):
         model.forward([position % model.vocabulary_size], cache)
-    return tokens / (time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    cache.truncate(seen)
+    return tokens / seconds
+
+
+def speeds_of_generate(
+    opened: gguftools.Model, options: argparse.Namespace, temperature: float, kind: CacheType
+) -> tuple[float, float]:
+    """Tokens a second of prefill and decode, as `generate` reports them."""
+    count = max(options.prompt, options.at)
+    prompt = np.random.default_rng(0).integers(0, opened.tokenizer.vocab_size, count).tolist()
+    sampling = Sampling(temperature=temperature, seed=1, ignore_eos=True)
+    generation = opened.generate(
+        prompt, sampling, n=options.tokens, context=count + options.tokens, cache_type=kind, threads=options.threads
+    )
+    for _ in generation:
+        pass
+    return generation.prefill_speed, generation.decode_speed
 
 
 def copy_speed(threads: int) -> float:
@@ -64,28 +111,50 @@ def copy_speed(threads: int) -> float:
     return best
 
 
+def measure(path: Path, options: argparse.Namespace) -> None:
+    """Print a file's rows."""
+    opened = gguftools.open(path)
+    model = opened.running(options.threads)
+    cache = cache_at(model, options.at)
+    reference = None if options.llama_bench else Reference(path, options.threads, not options.no_repack)
+    for temperature, kind in WAYS.values():  # what is compiled is so before anything counts
+        if temperature is not None:
+            few = argparse.Namespace(**vars(options) | {"prompt": 20, "at": 0, "tokens": 3})
+            speeds_of_generate(opened, few, temperature, kind)
+    theirs, best = (0.0, 0.0), dict.fromkeys(WAYS, (0.0, 0.0))
+    for _ in range(options.rounds):
+        found = (0.0, reference_speed(reference, options.tokens)) if reference else llama_bench(options, path)
+        theirs = max(theirs[0], found[0]), max(theirs[1], found[1])
+        for way, (temperature, kind) in WAYS.items():
+            if temperature is None:
+                ours = 0.0, our_speed(model, cache, options.tokens)
+            else:
+                ours = speeds_of_generate(opened, options, temperature, kind)
+            best[way] = max(best[way][0], ours[0]), max(best[way][1], ours[1])
+    copying, size = copy_speed(options.threads) / 1e9, sum(tensor.nbytes for tensor in opened.tensors.values()) / 1e9
+    for way, (prefill, decode) in best.items():
+        passed = f"{theirs[0]:10.1f} {prefill:10.1f}" if prefill else f"{'':21}"
+        speeds = f"{theirs[1]:10.1f} {decode:10.1f} {decode / theirs[1]:7.2f} {decode * size:7.1f} {copying:8.1f}"
+        print(f"{path.name:28} {way:9} {passed} {speeds}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prompt", type=int, default=512, help="tokens that generate reads first")
+    parser.add_argument("--at", type=int, default=0, help="tokens that are there before: 8192 for a long context")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama-bench", help="the reference's program; without it, its library from Python")
     parser.add_argument("--no-repack", action="store_true", help="the reference's repacked weights crash on some CPUs")
     options = parser.parse_args()
-    print(f"{'file':28} {'reference':>10} {'ours':>10} {'ratio':>7} {'GB/s':>7} {'copying':>8}")
+    if options.at and not options.llama_bench:
+        parser.error("--at needs --llama-bench: the library's context here is of 2048 tokens")
+    speeds = f"{'prefill':>10} {'ours':>10} {'decode':>10} {'ours':>10} {'×':>7}"
+    print(f"{'file':28} {'way':9} {speeds} {'GB/s':>7} {'copying':>8}")
     for path in options.models:
-        reference = Reference(path, options.threads, not options.no_repack)
-        opened = gguftools.open(path)
-        model = Model(opened.metadata, opened.tensors, threads=options.threads)
-        model.forward([1], model.new_cache())
-        theirs = ours = 0.0
-        for _ in range(options.rounds):
-            theirs = max(theirs, reference_speed(reference, options.tokens))
-            ours = max(ours, our_speed(model, options.tokens))
-        passing = ours * sum(tensor.nbytes for tensor in opened.tensors.values()) / 1e9
-        copying = copy_speed(options.threads) / 1e9
-        speeds = f"{theirs:10.1f} {ours:10.1f} {ours / theirs:7.2f} {passing:7.1f} {copying:8.1f}"
-        print(f"{path.name:28} {speeds}", flush=True)
+        measure(path, options)
 
 
 if __name__ == "__main__":

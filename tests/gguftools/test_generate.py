@@ -175,7 +175,7 @@ def test_a_long_prompt_takes_little_more_than_its_cache(path: Path, tokens: int)
     done = subprocess.run([sys.executable, "-c", LONG, path, str(tokens)], capture_output=True, text=True, check=True)
     peak, cache, written, ended = done.stdout.split()
     assert int(cache) == (tokens + 8) * 4 * 4 * 2 * 32 * 4  # layers, heads, keys and values of so many float32
-    assert int(peak) < int(cache) + 20_000_000 + tokens * 1500  # of one layer keys and values are laid out anew
+    assert int(peak) < int(cache) + 24_000_000 + tokens * 1500  # of one layer keys and values are laid out anew
     assert (written, ended) == ("8", "context")
 
 
