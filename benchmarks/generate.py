@@ -56,7 +56,7 @@ def reference_speed(reference: Reference, tokens: int) -> float:
 def llama_bench(options: argparse.Namespace, path: Path) -> tuple[float, float]:
     """Tokens a second of the reference's prefill and decode, by its own program."""
     words = [options.llama_bench, "-m", path, "-t", options.threads, "-r", 1, "-o", "json", "-p", options.prompt,
-             "-n", options.tokens, "-d", options.at]  # fmt: skip
+             "-n", options.tokens, "-d", options.at, "--repack", int(not options.no_repack)]  # fmt: skip
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
     found = {bool(each["n_gen"]): each["avg_ts"] for each in json.loads(done.stdout)}
     return found[False], found[True]
