@@ -25,6 +25,9 @@ LAYER: dict[str, Target] = {
 }  # fmt: skip
 
 
+WINDOW = 112  # pixels a side; programs take it for granted
+
+
 def _window_pattern(config: Config) -> int:
     """One of how many layers attends to all patches. Raises ModelError where they do not come so regularly."""
     full = config["vision"].get("fullatt_block_indexes") or []
@@ -61,6 +64,7 @@ QWEN25_VL = Tower(
         "vision.attention.layer_norm_epsilon": QWEN2_VL.metadata["vision.attention.layer_norm_epsilon"],
     },
     tensors=QWEN2_VL.tensors,
+    refused={"vision.window_size": lambda pixels: pixels not in (None, WINDOW)},
 )
 
 

@@ -18,7 +18,7 @@ from ..rope import apply_rope
 from .layers import Vit, Weights
 
 ROPE_BASE = 10_000.0
-QWEN_WINDOW = 112  # pixels a side, in all published models; files do not say it
+QWEN_WINDOW = 112  # pixels a side, see archs/towers/qwen_vl.py
 
 
 class VisionTower:

@@ -20,7 +20,7 @@ from tests.conftest import DATA
 FAMILIES = DATA / "families"
 TOWERS = DATA / "towers"
 OUTTYPES = ("f32", "f16", "bf16", "q8_0")
-RECORDS = ("spec.json", "reference.json", "logits.npz", "encodings.json")
+RECORDS = ("spec.json", "reference.json", "logits.npz", "encodings.json", "embeddings.npz")
 DTYPES = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
 
@@ -54,6 +54,11 @@ def build_tower(entry: str, folder: Path, renamed: Mapping[str, str] = {}) -> No
         if file.name not in RECORDS:
             shutil.copyfile(file, folder / file.name)
     write_tensors(folder / "model.safetensors", entry, rows, renamed)
+
+
+def picture(entry: str, height: int, width: int) -> NDArray[np.float32]:
+    """Pixels for a tower, (3, height, width)."""
+    return values(entry, "picture", [3, height, width], 0.0, 1.0).astype(np.float32)
 
 
 def file_digest(path: Path) -> str:

@@ -39,6 +39,11 @@ PUBLISHED = {
     "llava-1-5": {"vision_tower.": "vision_tower.vision_model."},
 }
 
+# Towers that are run, and the height and width of a picture for them.
+PICTURES = {
+    "gemma3": (56, 56), "pixtral": (42, 56), "mistral3": (28, 56), "smolvlm": (56, 56), "idefics3": (56, 56),
+    "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196),
+}  # fmt: skip
 # What the converter has to find names begin with, to do what it means to do: of Pixtral it looks for the embedding of
 # [IMG_BREAK] after it has dropped everything of the language model; of InternVL it drops what has no "model.".
 AS_READ = {
@@ -75,6 +80,41 @@ def _row(name: str, values: torch.Tensor) -> Row:
     values = values.clip(-5, 5)
     mean = float(f"{values.double().mean():.2g}") if values.ndim < 2 else 0.0
     return name, "BF16", list(values.shape), mean, 0.15 if values.ndim > 1 else 0.1
+
+
+def record_embeddings(name: str, checkpoint: Path) -> None:
+    """What transformers makes of a picture, for towers that are run: its size, and the embeddings."""
+    if name not in PICTURES:
+        return
+    height, width = PICTURES[name]
+    pixels = checkpoints.picture(name, height, width)
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    hf_class = getattr(transformers, config["architectures"][0])
+    model = hf_class.from_pretrained(checkpoint, dtype=torch.float32, attn_implementation="eager").eval()
+    values = torch.from_numpy(pixels)[None]
+    with torch.inference_mode():
+        if name.startswith("qwen"):
+            side = config["vision_config"]["patch_size"]
+            found = model.get_image_features(*_flattened(pixels, side))
+        elif name in ("smolvlm", "idefics3"):
+            found = model.get_image_features(values[None])
+        elif name in ("pixtral", "mistral3"):
+            found = model.get_image_features(values, image_sizes=torch.tensor([[height, width]]))
+        else:
+            found = model.get_image_features(values)
+    found = getattr(found, "pooler_output", found)
+    found = found[0] if isinstance(found, (list, tuple)) else found
+    embeddings = found.reshape(-1, found.shape[-1]).numpy()
+    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[height, width], embeddings=embeddings)
+
+
+def _flattened(pixels: Any, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two frames of a picture as Qwen's processor gives them: patches, squares of four together; and their grid."""
+    _, height, width = pixels.shape
+    rows, columns = height // side, width // side
+    parts = np.stack([pixels, pixels]).reshape(1, 2, 3, rows // 2, 2, side, columns // 2, 2, side)
+    patches = np.ascontiguousarray(parts.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)).reshape(rows * columns, -1)
+    return torch.from_numpy(patches), torch.tensor([[1, rows, columns]])
 
 
 def record_reference(name: str, folder: Path, quantizer: Path) -> None:
@@ -135,6 +175,8 @@ def main(arguments: list[str]) -> None:
         calls = []
         for name in names:
             record_spec(name)
+            checkpoints.build_tower(name, Path(folder, "own", name))
+            record_embeddings(name, Path(folder, "own", name))
             checkpoints.build_tower(name, Path(folder, name), AS_READ.get(name, {}))
             Path(folder, "written", name).mkdir(parents=True)
             for outtype in OUTTYPES:

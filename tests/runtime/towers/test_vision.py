@@ -1,0 +1,74 @@
+"""Towers for pictures give transformers' embeddings (tests/data/towers/*/embeddings.npz)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gguftools
+from quants.errors import ModelError, OptionError
+from runtime.towers.vision import VisionTower
+
+from ...archs.checkpoints import TOWERS, build_tower, picture, towers
+
+RUN = [name for name in towers() if (TOWERS / name / "embeddings.npz").is_file()]
+CLOSE = 2e-5  # of the standard deviation; a wrong activation or rotation makes 1e-3 and more
+
+
+@pytest.fixture
+def tower(tmp_path: Path):
+    def made(name: str, outtype: str = "f32") -> VisionTower:
+        build_tower(name, tmp_path / name)
+        gguftools.convert(tmp_path / name, tmp_path / f"{name}.gguf", outtype, mmproj=True)
+        model = gguftools.open(tmp_path / f"{name}.gguf")
+        return VisionTower(model.metadata, model.tensors)
+
+    return made
+
+
+def error(tower: VisionTower, name: str) -> float:
+    truth = np.load(TOWERS / name / "embeddings.npz")
+    wanted, found = truth["embeddings"], tower.embeddings(picture(name, *map(int, truth["size"])))
+    assert found.shape == wanted.shape
+    assert found.dtype == np.float32
+    return float(np.abs(found - wanted).max() / wanted.std())
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_embeddings_are_those_of_transformers(tower, name):
+    assert len(RUN) >= 7
+    assert error(tower(name), name) < CLOSE
+
+
+def test_a_quantized_tower_is_near(tower):
+    assert CLOSE < error(tower("gemma3", "q8_0"), "gemma3") < 0.1
+
+
+def test_pictures_are_normalized(tower):
+    made = tower("gemma3")
+    found = made.normalized(np.full((56, 56, 3), 255, np.uint8))
+    np.testing.assert_array_equal(found, np.ones((3, 56, 56), np.float32))
+    with pytest.raises(OptionError, match="height, width, 3"):
+        made.normalized(np.zeros((3, 56, 56)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wrong"),
+    [
+        ("gemma3", (3, 28, 56), "8 patches; the tower is for 16"), ("gemma3", (3, 57, 56), "sides that 14 divides"),
+        ("mistral3", (3, 42, 56), "sides that 28 divides"), ("gemma3", (56, 56), "3, height, width"),
+        ("gemma3", (3, 0, 56), "sides that 14 divides"),
+    ],
+)  # fmt: skip
+def test_pixels_of_a_wrong_size_are_refused(tower, name, shape, wrong):
+    with pytest.raises(OptionError, match=wrong):
+        tower(name).embeddings(np.zeros(shape, np.float32))
+
+
+def test_files_without_such_a_tower_are_refused(tower):
+    with pytest.raises(ModelError, match="'llama4' are not run"):
+        tower("llama4")
+    with pytest.raises(ModelError, match="no tower for pictures"):
+        tower("voxtral")
