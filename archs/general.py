@@ -82,6 +82,14 @@ def _described(folder: Path, parameters: int) -> Any:
     return found
 
 
+def size_label(tensors: Iterable[Tensor]) -> str | None:
+    """What `general.size_label` of a model of these tensors is where its name tells none, such as 8x7B; None of none."""
+    import gguf  # here, because it imports much
+
+    counts = _parameters(tensors)
+    return str(gguf.size_label(*counts)) if counts[0] > 0 else None
+
+
 def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
     """All parameters, those outside experts, those of one expert, experts: what a label such as 8x7B is made of."""
     tensors = list(tensors)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archs.general import size_label
 from archs.metadata import Metadata
 from archs.registry import architectures
 from archs.shapes import faults
@@ -54,7 +55,7 @@ STRUCTURE = {"general.architecture", "general.alignment", "general.type", RESERV
 OF_VOCABULARY = re.compile(
     r"(token_embd|output|per_layer_token_embd)\.(weight|bias)|.*\.nextn\.(embed_tokens|shared_head_head)\.weight"
 )
-TOKENS = "tokenizer.ggml.tokens"
+TOKENS, SIZE_LABEL = "tokenizer.ggml.tokens", "general.size_label"
 FORCE = "pass --force to write it all the same"
 EXPERTS_WANTED = "as 25%, 8, or a file of lines such as 3: 0,5-7"
 
@@ -191,6 +192,7 @@ def graft(
     elif text is not None or imatrix is not None:
         raise OptionError("a text or matrix tells which experts to drop", hint="add drop_experts, or leave it out")
     kept = list(body.tensors.values())
+    _relabel(body, before)
     layout = plan_like(opened, body.metadata, [each.tensor for each in kept])
     copies, cost = [planned_file(target, layout, kept, opened.byte_order)], None
     traffic = planned_traffic(copies) if dry_run else write_copies(copies, overwrite, reads, progress)
@@ -208,6 +210,14 @@ def graft(
     return GraftReport(
         target, layout.total, moved, removed, keys, experts, into, ranking.scores, body.warnings, dry_run, cost, traffic
     )  # fmt: skip
+
+
+def _relabel(body: Body, before: Mapping[str, Tensor]) -> None:
+    """Let a size label that was counted, not taken from a name, be that of the tensors that there are now."""
+    if SIZE_LABEL in body.metadata and body.metadata[SIZE_LABEL] == size_label(before.values()):
+        label = size_label(each.tensor for each in body.tensors.values())
+        if label is not None:
+            body.metadata[SIZE_LABEL] = label
 
 
 # What is left out

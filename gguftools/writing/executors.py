@@ -127,6 +127,7 @@ class _Work:
         if error is None:
             self._losses = 0
             return future.result()
+        error = raised(error)
         if not is_loss(error):
             raise error
         self.lost(error, self.running[future].executor, future)
@@ -199,6 +200,13 @@ def _kill(pool: Any) -> None:
     """End what a broken pool has left of its processes; Python would wait for them in the end."""
     for process in list((pool._processes or {}).values()):
         process.kill()
+
+
+def raised(error: BaseException) -> BaseException:
+    """What a task raised: Ray puts it into an error of its own, with where it was raised as its text."""
+    cause = getattr(error, "cause", None)
+    is_wrapped = type(error).__module__ == "ray.exceptions" and type(error).__name__.startswith("RayTaskError")
+    return cause if is_wrapped and isinstance(cause, BaseException) else error
 
 
 def is_loss(error: BaseException) -> bool:

@@ -213,3 +213,21 @@ def test_what_stands_in_for_a_pool_ends_with_it(tmp_path: Path) -> None:
     while own & set(spawned()):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def ray_error(cause: BaseException) -> BaseException:
+    """As Ray wraps what a task raised: in a class that is made for it."""
+    made = type("RayTaskError(X)", (Exception,), {"__module__": "ray.exceptions", "cause": cause})
+    error: BaseException = made("where it was raised, on many lines")
+    return error
+
+
+def test_what_rays_tasks_raise_is_no_loss() -> None:
+    pool = Losing(lambda _: True, lambda: ray_error(FormatError("3 is odd", hint="take another")))
+    with pytest.raises(FormatError, match=r"^3 is odd$") as caught:
+        list(done_elsewhere(pool, square, range(9)))
+    assert caught.value.hint == "take another"
+    gone = type("WorkerCrashedError", (Exception,), {"__module__": "ray.exceptions"})
+    for how in (gone, lambda: ray_error(ConnectionResetError())):
+        losing = Losing(lambda call: call % 3 == 0, how)
+        assert sorted(result for _, result in done_elsewhere(losing, square, range(9))) == [n * n for n in range(9)]
