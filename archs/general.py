@@ -83,7 +83,7 @@ def _described(folder: Path, parameters: int) -> Any:
 
 
 def size_label(tensors: Iterable[Tensor]) -> str | None:
-    """What `general.size_label` of a model of these tensors is where its name tells none, such as 8x7B; None of none."""
+    """What `general.size_label` of a model of these tensors is whose name tells none, such as 8x7B; None of none."""
     import gguf  # here, because it imports much
 
     counts = _parameters(tensors)

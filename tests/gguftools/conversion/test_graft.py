@@ -175,7 +175,8 @@ def test_a_size_label_that_was_counted_is_counted_again(made: Path, tmp_path: Pa
 
     labels = []
     for label in (millions(made / "austen.gguf"), "7B"):
-        gguftools.set_metadata(made / "austen.gguf", {"general.size_label": label}, output=tmp_path / "m", overwrite=True)
+        values = {"general.size_label": label}
+        gguftools.set_metadata(made / "austen.gguf", values, output=tmp_path / "m", overwrite=True)
         gguftools.graft(tmp_path / "m", tmp_path / "out.gguf", drop_layers=[1, 2], overwrite=True)
         labels.append(gguftools.open(tmp_path / "out.gguf").metadata["general.size_label"])
     assert labels == [millions(tmp_path / "out.gguf"), "7B"]
