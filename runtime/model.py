@@ -138,11 +138,15 @@ class Model:
             raise ModelError(f"token id {int(ids.max())} is outside the vocabulary of {self.vocabulary_size}")
         return ids
 
-    def forward(self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0) -> Floats:
+    def forward(
+        self, tokens: ArrayLike, cache: KVCache | None = None, first: int = 0,
+        instead: Mapping[int, ArrayLike] | None = None,
+    ) -> Floats:  # fmt: skip
         """Logits of tokens that follow those in the cache: float32 (tokens - first, vocabulary).
 
         tokens: ids (n,); or (texts, n), equal texts that don't see each other, for (texts, n - first, vocabulary).
-        first: the first position (within these tokens) whose logits are wanted.
+        first: the first position (within these tokens) whose logits are wanted. instead: embeddings (width,), such as
+        a picture's, by the places of the tokens of a single text that they stand for (see `runtime.towers.places`).
         Raises ModelError for an id outside the vocabulary, for a cache where tokens see those after them, and where
         numbers stop being finite.
         """
@@ -161,12 +165,13 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
-        if cache is not None and len(texts) == 1 and texts.size <= MOST_TOKENS and plain and self._steps:
+        few = cache is not None and len(texts) == 1 and texts.size <= MOST_TOKENS and not instead
+        if few and cache is not None and plain and self._steps:
             array = self._steps(texts[0], cache)
             if not np.isfinite(array.max()):
                 raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])
-        result = self._evaluate(texts, cache, first)
+        result = self._evaluate(texts, cache, first, instead=instead)
         array = result.float32() if isinstance(result, LazyLogits) else result
         if np.isnan(array).any():
             raise ModelError("logits are not finite, though all layers are: the output's weights are damaged", DAMAGED)
@@ -281,12 +286,14 @@ class Model:
 
     def _evaluate(
         self, texts: Ids, cache: KVCache | None, first: int, branches: Branches | None = None,
-        tree: TokenTree | None = None,
+        tree: TokenTree | None = None, instead: Mapping[int, ArrayLike] | None = None,
     ) -> LazyLogits | Floats:  # fmt: skip
         """What `head` gives for positions `first` and on of each text, one after the other."""
         forward = self.new_pass(len(texts), texts.shape[1], cache, branches, tree)
         with one_thread():  # products that our threads don't share give the same bits whoever else measures
             x = forward.finite("token_embd.weight", embed(forward, texts.reshape(-1)))
+            if instead:
+                x[list(instead)] = np.stack([np.asarray(each, np.float32) for each in instead.values()])
             if self.encoder_decoder is not None:
                 x = forward.from_position(first, encoder_decoder.decode(forward, self.encoder_decoder, x))
             elif "altup_proj.weight" in self.tensors:

@@ -105,7 +105,16 @@ def record_embeddings(name: str, checkpoint: Path) -> None:
     found = getattr(found, "pooler_output", found)
     found = found[0] if isinstance(found, (list, tuple)) else found
     embeddings = found.reshape(-1, found.shape[-1]).numpy()
-    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[height, width], embeddings=embeddings)
+    more = {}
+    if name in ("pixtral", "mistral3", "smolvlm", "idefics3"):
+        token = config.get("image_token_id", config.get("image_token_index"))
+        ids = [3, 5, 8, *[token] * len(embeddings), 21, 34, 55]
+        one = {"pixel_values": values[None] if name in ("smolvlm", "idefics3") else values}
+        if name in ("pixtral", "mistral3"):
+            one["image_sizes"] = torch.tensor([[height, width]])
+        with torch.inference_mode():
+            more = {"ids": ids, "logits": model(input_ids=torch.tensor([ids]), **one).logits[0].numpy()}
+    np.savez_compressed(TOWERS / name / "embeddings.npz", size=[height, width], embeddings=embeddings, **more)
 
 
 def _flattened(pixels: Any, side: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import gguftools
+from archs.config import normalized
+from archs.metadata import Metadata
+from archs.plan import architecture_metadata, map_tensors
+from archs.registry import of_config
+from gguftools.files.checkpoint.folder import open_checkpoint
 from quants.errors import ModelError, OptionError
+from runtime.model import Model
+from runtime.towers.places import places
 from runtime.towers.vision import VisionTower
 
 from ...archs.checkpoints import TOWERS, build_tower, picture, towers
@@ -72,3 +79,27 @@ def test_files_without_such_a_tower_are_refused(tower):
         tower("llama4")
     with pytest.raises(ModelError, match="no tower for pictures"):
         tower("voxtral")
+
+
+def text_model(folder: Path) -> Model:
+    """The text model of a checkpoint that has no vocabulary."""
+    checkpoint = open_checkpoint(folder)
+    architecture = of_config(checkpoint.config)
+    config = normalized(checkpoint.config, architecture.defaults, architecture.keys, checkpoint.tensors)
+    metadata = Metadata({"general.architecture": architecture.name} | architecture_metadata(architecture, config))
+    return Model(metadata, map_tensors(architecture, config, checkpoint.tensors).tensors)
+
+
+@pytest.mark.parametrize("name", ["pixtral", "mistral3", "smolvlm", "idefics3"])
+def test_a_picture_and_a_text_give_the_logits_of_transformers(tower, tmp_path, name):
+    truth = np.load(TOWERS / name / "embeddings.npz")
+    made = tower(name)
+    found = made.embeddings(picture(name, *map(int, truth["size"])))
+    ids, wanted = truth["ids"], truth["logits"]
+    instead = places(ids, int(ids[3]), [found], made.projector)
+    logits = text_model(tmp_path / name).forward(ids, instead=instead)
+    assert np.abs(logits - wanted).max() < 1e-4 * wanted.std()
+    with pytest.raises(OptionError, match="0 tokens 63 stand for"):
+        places(ids, 63, [found], made.projector)
+    with pytest.raises(ModelError, match="otherwise than as tokens in line"):
+        places(ids, int(ids[3]), [found], "gemma3")
