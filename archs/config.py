@@ -9,7 +9,7 @@ from typing import Any
 
 from quants.errors import ModelError
 
-from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, keys_with
+from .config_keys import KEYS, LAYER_COUNTS, NEEDED_BY_SCALING, TEXT_PARTS, THINKER, keys_with
 from .spec import Computed, Config, Tensors
 from .typed_json import Fields, Flag, Kind, Place
 
@@ -130,6 +130,7 @@ WRAPPERS: dict[str, dict[str, Any]] = {
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a wrapper's config.json says of the text model; empty where there is no wrapper."""
+    raw = {**raw, **raw[THINKER]} if isinstance(raw.get(THINKER), Mapping) else raw
     part: Mapping[str, Any] = next((raw[key] for key in TEXT_PARTS if isinstance(raw.get(key), Mapping)), {})
     return {**WRAPPERS.get(str(raw.get("model_type")), {}), **part} if part else part
 

@@ -87,6 +87,7 @@ QUANTIZATION: dict[str, Kind] = _by_key({  # of all methods that are read
 })
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
+THINKER = "thinker_config"  # of Qwen's models that speak: has the text part
 LAYER_COUNTS = "num_hidden_layers|n_layer|n_layers|num_layers"
 
 KEYS: dict[str, Kind] = _by_key({
@@ -174,6 +175,9 @@ KEYS: dict[str, Kind] = _by_key({
     "linear_head_dim linear_num_heads": SIZE,
     "num_experts_per_token num_expert_group": SOME,
     "moe_renormalize mla_use_nope": FLAG,
+    # MiniCPM
+    "scale_emb scale_depth dim_model_base": POSITIVE,
+    "num_query_groups": SIZE,  # CodeShell
     # MiMo
     "swa_num_key_value_heads": SIZE,
     "hybrid_layer_pattern": ListOf(Whole(0, 1), per_layer=True),
@@ -197,10 +201,10 @@ KEYS: dict[str, Kind] = _by_key({
     "n_shared_experts num_shared_experts moe_num_shared_experts num_shared_expert moe_topk moe_intermediate_size "
     "shared_intermediate_size shared_expert_intermediate_size moe_shared_expert_intermediate_size moe_latent_size "
     "n_group topk_group": SOME,
-    "norm_topk_prob route_norm": FLAG,
+    "norm_topk_prob route_norm norm_head": FLAG,
     "routed_scaling_factor route_scale router_scaling_factor moe_norm_min": POSITIVE,
     "router_jitter_noise": Number(0, 1),
-    "score_func expert_selection_fn": SCORING,
+    "score_func score_function expert_selection_fn": SCORING,
     "scoring_func": Text((*SCORING.choices, "noaux_tc")),
     "topk_method": Text(("greedy", "group_limited_greedy", "noaux_tc")),
     "shared_expert_combination_strategy": TEXT,
@@ -226,4 +230,5 @@ KEYS: dict[str, Kind] = _by_key({
 def keys_with(own: Mapping[str, Kind]) -> dict[str, Kind]:
     """The table for a family, with what it means otherwise; the parts that wrappers have are of the same kinds."""
     table = {**KEYS, **own}
-    return table | dict.fromkeys(TEXT_PARTS, Fields(table))
+    parts: dict[str, Kind] = dict.fromkeys(TEXT_PARTS, Fields(table))
+    return table | parts | {THINKER: Fields(table | parts)}

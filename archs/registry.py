@@ -19,7 +19,7 @@ from quants.spelling import did_you_mean, nearest
 
 from . import families
 from .config import FILE, text_part, typed
-from .config_keys import KEYS, TEXT_PARTS
+from .config_keys import KEYS, TEXT_PARTS, THINKER
 from .spec import Architecture
 from .typed_json import Fields, Place
 
@@ -27,7 +27,8 @@ CAUSAL = re.compile("(ForCausalLM|LMHeadModel)$")
 ENTRY_POINTS = "gguftools.architectures"
 
 CLASS = {key: KEYS[key] for key in ("architectures", "model_type")}
-NAMES = {**CLASS, **dict.fromkeys(TEXT_PARTS, Fields(CLASS))}  # what tells a model's class
+PARTS = dict.fromkeys(TEXT_PARTS, Fields(CLASS))
+NAMES = {**CLASS, **PARTS, THINKER: Fields({**CLASS, **PARTS})}  # what tells a model's class
 
 
 @cache

@@ -230,7 +230,7 @@ class Architecture:
     by_variant: bool = False
     prepare: Callable[[Config, Tensors], tuple[Config, Tensors]] | None = None
     rope_parameters: Literal["", "one", "by kind"] = ""
-    prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model")
+    prefixes: tuple[str, ...] = ("model", "transformer", "language_model", "text_model", "thinker")
     activation: str = "hidden_activation|hidden_act|activation_function"
     eager_attention: bool = True
     flags_from_tensors: Mapping[str, str] = field(default_factory=dict)

@@ -260,6 +260,21 @@ def ungroup(heads: str, kv_heads: str | Callable[[Config], int], pick: str = "qk
     return reordered(order) if pick == "qkv" else share(order)
 
 
+def projection(which: str) -> Invertible:
+    """q, k or v of fused rows that are all q, all k, all v; of as many k and v as config keys say, or as q."""
+
+    def order(count: int, config: Config) -> Index:
+        heads = required(config, "num_attention_heads|n_head")
+        groups = int(lookup(config, "num_key_value_heads|num_query_groups") or heads)
+        if count % (heads + 2 * groups):
+            raise FormatError(f"{count} rows; {heads} heads and twice {groups} don't divide them")
+        width = count // (heads + 2 * groups)
+        start, stop = {"q": (0, heads), "k": (heads, heads + groups), "v": (heads + groups, heads + 2 * groups)}[which]
+        return np.arange(start * width, stop * width)
+
+    return share(order)
+
+
 def _transpose(tensor: Tensor, config: Config) -> Tensor:
     """Weights stored as (in, out), as GPT-2's Conv1D does; biases stay."""
     return tensor if len(tensor.shape) < 2 else transposed(tensor)

@@ -1,14 +1,17 @@
 """ERNIE 4.5 (dense): Llama's layers with heads of a width of their own. Adjacent pairs rotate in HF too.
 
+PaddleOCR-VL (text): ERNIE 4.5's layers; halves rotate, and of pictures' positions parts rotate pairs apart.
 ERNIE 4.5 MoE: softmax routing with a correction bias, leading dense layers, experts that all tokens share. Adjacent
 pairs rotate, as in ggml.
-Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`.
+Reference: transformers `models/ernie4_5/modeling_ernie4_5.py`, `models/ernie4_5_moe/modeling_ernie4_5_moe.py`,
+`models/paddleocr_vl/`.
 """
 
 from archs.config import head_dim, other_than
 from archs.experts import shared_width
 from archs.families.deepseek2 import DEEPSEEK_V3
 from archs.families.llama import HALVES
+from archs.families.qwen2 import sections
 from archs.spec import ConfigKeys, GgufKeys, Tensors
 
 ERNIE4_5 = HALVES.derive(
@@ -21,6 +24,12 @@ ERNIE4_5 = HALVES.derive(
     },
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_bias": "blk.*.attn_q.bias"},
     block={"rope": "adjacent"},
+)  # fmt: skip
+
+PADDLEOCR = ERNIE4_5.derive(
+    name="paddleocr", hf_classes=("PaddleOCRVLForConditionalGeneration",), vocab=("sentencepiece", "bpe"),
+    metadata={"rope.dimension_sections": sections},
+    block={"rope": "halves"},
 )  # fmt: skip
 
 

@@ -4,21 +4,25 @@ stretched to. The end of a text is what generation_config.json and config.json s
 transformers 5 llama.cpp writes 3 instead, which its config class means by the key `eod_token_id` that checkpoints
 leave out.
 
+Hunyuan-VL and HunyuanOCR (text): the dense Hunyuan's layers; of pictures' positions four parts rotate pairs apart. The
+file has the base before it was stretched, and by what (`rope.scaling.alpha`).
 Hunyuan A13B: the dense Hunyuan's layers with routed experts beside a shared one. Published configs have a number for
 each layer where there is but one.
 Hunyuan 3 (Hy3): Qwen3's attention, sigmoid routing with a correction bias after leading dense layers, an expert that
 all tokens share, layers for predicting several tokens.
-Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `models/hy_v3/`.
+Reference: transformers `models/hunyuan_v1_dense/`, `models/hunyuan_v1_moe/`, `models/hy_v3/`,
+`models/hunyuan_vl/`.
 """
 
 from archs.config import head_dim, rope_scaling, unless_tied
-from archs.config_keys import SIZE
+from archs.config_keys import ROPE, SIZE
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets, shared_width
 from archs.families.llama import HALVES
+from archs.hyper import Hyper, Keys
 from archs.layouts import MTP_KEYS, MTP_TENSORS, gated_net, head_norms
 from archs.rope import SCALING
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
-from archs.typed_json import Either, ListOf
+from archs.typed_json import Either, Fields, ListOf
 from quants.errors import ModelError
 
 STRETCHED = {  # what llama.cpp writes for stretched models
@@ -54,6 +58,30 @@ HUNYUAN_DENSE = HALVES.derive(
     },
     tensors={"lm_head": TensorMap(unless_tied("output")), **head_norms("query_layernorm", "key_layernorm")},
     block={"qkv_steps": ("clamp", "rope", "norm")},
+)  # fmt: skip
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """`alpha` of files with pictures' positions, whose base is that before it was stretched."""
+    alpha = float(keys.get("rope.scaling.alpha") or 1.0)
+    return usual.with_layers(
+        lambda index, own: {"rope_base": own.rope_base * alpha ** (own.key_width / (own.key_width - 2))}
+    )
+
+
+HUNYUAN_VL = HUNYUAN_DENSE.derive(
+    name="hunyuan_vl", hf_classes=("HunYuanVLForConditionalGeneration",),
+    keys={"rope_scaling": Fields({**ROPE, "xdrope_section": ROPE["mrope_section"]})},
+    metadata={
+        "rope.freq_base": "rope_theta", "context_length": "max_position_embeddings",
+        "rope.scaling.original_context_length": "max_position_embeddings", "rope.scaling.alpha": "rope_scaling.alpha",
+        "rope.scaling.attn_factor": None,
+        "rope.dimension_sections": lambda config: (
+            rope_scaling(config, "xdrope_section", "mrope_section") or config.get("mrope_section")
+        ),
+    },
+    defaults={"tie_word_embeddings": True},
+    block={"numbers": numbers},
 )  # fmt: skip
 
 

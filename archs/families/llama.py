@@ -12,7 +12,8 @@ from archs.spec import BASE, TensorMap
 from archs.transforms import interleave_rope
 
 LLAMA = BASE.derive(
-    name="llama", hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"), vocab=("sentencepiece", "bpe"),
+    name="llama", hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "IQuestCoderForCausalLM"),
+    vocab=("sentencepiece", "bpe"),
     metadata={**SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
         "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,

@@ -1,8 +1,9 @@
 """Qwen2 and Qwen2.5: Llama's layers with biases on q, k and v, and windows that a switch turns on; rotates halves, as
 HF does.
 
-Qwen2-VL and Qwen2.5-VL (text): Qwen2's layers; of pictures' positions, time, height and width rotate pairs apart. In a
-text the three are the same.
+KORMo: Qwen2's layers, other names. dots.ocr (text) has Qwen2's.
+Qwen2-VL, Qwen2.5-VL and Qwen2.5-Omni (text): Qwen2's layers; of pictures' positions, time, height and width
+rotate pairs apart. In a text the three are the same.
 Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention, routed experts, and a shared expert behind a gate of its own. The router's
 weights are not rescaled to sum to one.
 Reference: transformers `models/qwen2/`, `models/qwen2_vl/`, `models/qwen2_5_vl/`, `models/qwen2_moe/`.
@@ -12,12 +13,16 @@ from archs.config import windows
 from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, dense_layers, renormalized
 from archs.families.llama import HALVES
 from archs.layouts import gated_net
-from archs.spec import Config
+from archs.spec import Config, Target, in_layers
+
+KORMO: dict[str, Target] = {".pre_attention_layernorm": "attn_norm", ".pre_mlp_layernorm": "ffn_norm"}
 
 QWEN2 = HALVES.derive(
-    name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model"), vocab=("bpe", "sentencepiece"),
+    name="qwen2", hf_classes=("Qwen2ForCausalLM", "Qwen2Model", "DotsOCRForCausalLM", "KORMoForCausalLM"),
+    vocab=("bpe", "sentencepiece"),
     metadata=windows(lambda config, layer: layer >= config["max_window_layers"]),
     defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
+    tensors=KORMO, legacy_names=tuple(in_layers(KORMO)),
 )  # fmt: skip
 
 
@@ -29,7 +34,10 @@ def sections(config: Config) -> list[int] | None:
 
 QWEN2_VL = QWEN2.derive(
     name="qwen2vl",
-    hf_classes=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLModel"),
+    hf_classes=(
+        "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5OmniModel",
+        "Qwen2_5OmniForConditionalGeneration",
+    ),
     vocab=("sentencepiece", "bpe"),
     metadata={"rope.dimension_sections": sections},
     defaults={
@@ -53,7 +61,7 @@ QWEN2_MOE = QWEN2.derive(
         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
     },
     tensors={
-        **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS,
+        **dict.fromkeys(KORMO), **FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS,
         ".mlp.shared_expert_gate": "ffn_gate_inp_shexp", **gated_net("mlp.shared_expert", "_shexp"),
     },
     config_from_gguf=dense_layers,

@@ -3,10 +3,11 @@
 Qwen3-MoE: routed experts without a shared one, and a norm on each q and k head. Published configs rescale the chosen
 weights, so files without `expert_weights_norm` mean that.
 Qwen3-VL (text), dense and with experts: Qwen3's layers; experts are stored together, as (in, out).
+Qwen3-Omni (what thinks): Qwen3-VL's layers with experts.
 Mellum 2: Qwen3-MoE's layers with windows in some, each kind of layer with rotary settings of its own. Layers for
 predicting several tokens are not supported.
 Reference: transformers `models/qwen3/`, `models/qwen3_moe/`, `models/qwen3_vl/`, `models/qwen3_vl_moe/`,
-`models/mellum/`.
+`models/mellum/`, `models/qwen3_omni_moe/`.
 """
 
 from archs.config import lookup, windowed_layers, windows
@@ -77,6 +78,16 @@ QWEN3_VL_MOE = QWEN3_MOE.derive(
         ".mlp.experts.down_proj": TensorMap("ffn_down_exps.weight", columns("moe_intermediate_size")),
     },
     legacy_names=tuple(in_layers(SEPARATE_EXPERTS)),
+)  # fmt: skip
+
+QWEN3_OMNI_MOE = QWEN3_VL_MOE.derive(
+    hf_classes=("Qwen3OmniMoeForConditionalGeneration",), vocab_keys={"bos_token_id": "<|im_end|>"},
+    metadata={"n_deepstack_layers": lambda config: 0},
+    defaults={
+        "intermediate_size": 768, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1_000_000.0,
+        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "max_position_embeddings": 32_768,
+        "hidden_size": 3584, "num_hidden_layers": 28,
+    },
 )  # fmt: skip
 
 MELLUM = QWEN3_MOE.derive(

@@ -1,0 +1,59 @@
+"""DeepSeek's first model with experts: Llama's layers, experts beside those that all tokens share, after leading dense
+layers. The router's weights are not rescaled to sum to one unless the config says so.
+
+DeepSeek-OCR, its second version and Unlimited-OCR (text): the same layers; halves rotate. Unlimited-OCR looks at the
+prompt and at the latest tokens that it wrote, of which files keep the window's length alone: here, as in llama.cpp, it
+looks at all.
+Reference: the code that their checkpoints bring along; transformers `models/deepseek_ocr2/`, `models/unlimited_ocr/`.
+"""
+
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, kinds_of_nets, renormalized
+from archs.families.llama import LLAMA
+from archs.hyper import Hyper, Keys
+from archs.rope import scaling_type, unusual_base
+from archs.typed_json import Whole
+
+DEEPSEEK = LLAMA.derive(
+    name="deepseek", hf_classes=("DeepseekForCausalLM",), vocab=("sentencepiece", "bpe"),
+    metadata={
+        "rope.scaling.type": scaling_type, "leading_dense_block_count": "first_k_dense_replace",
+        "expert_feed_forward_length": "moe_intermediate_size", "expert_weights_scale": lambda config: 1.0,
+        "expert_shared_count": "n_shared_experts", "expert_weights_norm": renormalized(usual=False),
+        "expert_gating_func": lambda config: 1 if config.get("scoring_func") else None,
+    },
+    defaults={
+        "first_k_dense_replace": 0, "n_shared_experts": 0, "norm_topk_prob": False, "head_dim": None,
+        "vocab_size": 102_400,
+    },
+    config_from_gguf=lambda keys, tensors: {
+        "norm_topk_prob": keys.get("expert_weights_norm", False),
+        "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
+    },
+    refused={"scoring_func": "sigmoid"},
+    tensors={**FUSED_EXPERTS, ".mlp.gate": "ffn_gate_inp", **SEPARATE_EXPERTS, **SHARED},
+    layers_vary=True,
+    block={"normalize_experts": False},
+)  # fmt: skip
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """All of a head rotates, whatever `rope.dimension_count` says, and no layer has the window."""
+    return usual.with_layers(lambda index, own: {"rope_width": own.key_width, "window": None})
+
+
+OCR = ("DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM", "UnlimitedOCRForCausalLM")
+
+DEEPSEEK_OCR = DEEPSEEK.derive(
+    name="deepseek2-ocr", hf_classes=OCR, vocab=("bpe",), wrappers_refused=OCR,
+    metadata={
+        "rope.dimension_count": "qk_rope_head_dim", "rope.scaling.type": None,
+        "attention.sliding_window": "sliding_window_size|sliding_window",
+        "expert_weights_scale": "routed_scaling_factor", "expert_group_count": "n_group",
+        "expert_group_used_count": "topk_group",
+        "rope.freq_base": unusual_base,
+    },
+    keys=dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), Whole(0)),
+    defaults={"rms_norm_eps": 1e-6},
+    tensors={".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k"},
+    block={"rope": "halves", "numbers": numbers},
+)  # fmt: skip
