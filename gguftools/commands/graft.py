@@ -25,7 +25,7 @@ def graft(
     ] = None,
     drop: Annotated[list[str] | None, "Leave out what matches: REGEX, key:REGEX, mtp, template, …"] = None,
     drop_layers: Annotated[Any, "Leave layers out, as 3,5-7; the rest is renumbered."] = None,
-    drop_experts: Annotated[str | None, "Leave experts out of each layer: 25%, 8, or a file that lists them."] = None,
+    drop_experts: Annotated[str | None, "Leave experts out of each layer: 25%, 8, 2groups, or a file of them."] = None,
     merge_experts: Annotated[bool, "Average each such expert into the one that stays and is most like it."] = False,
     allow_requantize: Annotated[bool, "Quantize tensors that are quantized already; quality suffers."] = False,
     file: Annotated[

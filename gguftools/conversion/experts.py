@@ -2,7 +2,7 @@
 
 An expert's rows of a stacked tensor lie together, so the file without it is made of ranges of the old one, whatever the
 format. What else is in the layer (shared experts, latent projections) stays. Of routers that first choose groups of
-neighbouring experts each group loses as many.
+neighbouring experts each group loses as many, or whole groups go.
 """
 
 import re
@@ -77,7 +77,7 @@ def without_experts(
     metadata: Metadata, tensors: Mapping[str, Stored], mixture: Mixture, dropped: Dropped
 ) -> tuple[Metadata, dict[str, Stored], list[str]]:
     """The model without these experts, and what to warn of. Raises OptionError, ModelError for what cannot be."""
-    left = _check_dropped(mixture, dropped)
+    left, groups = _check_dropped(mixture, dropped)
     found = dict(tensors)
     kept = {layer: sorted(set(range(mixture.count)).difference(dropped[layer])) for layer in mixture.layers}
     for prefix, roles in by_layer({name: each.tensor for name, each in tensors.items()}).items():
@@ -90,14 +90,18 @@ def without_experts(
                 found[prefix + role] = tensors[prefix + role].selected(kept[int(prefix.split(".")[-2])])
     new, warnings = metadata.copy(), []
     new[f"{mixture.architecture}.expert_count"] = left
+    if groups < mixture.groups:
+        is_choice = mixture.groups_used < groups  # else all are used, and llama.cpp takes no groups without a choice
+        new[f"{mixture.architecture}.expert_group_count"] = groups if is_choice else 0
+        new[f"{mixture.architecture}.expert_group_used_count"] = mixture.groups_used if is_choice else 0
     if mixture.used > left:
         new[f"{mixture.architecture}.expert_used_count"] = left
         warnings.append(f"a token is given to {left} experts, not to {mixture.used}: no more are left")
     return new, found, warnings
 
 
-def _check_dropped(mixture: Mixture, dropped: Dropped) -> int:
-    """How many experts each layer keeps."""
+def _check_dropped(mixture: Mixture, dropped: Dropped) -> tuple[int, int]:
+    """How many experts each layer keeps, in how many groups."""
     if unknown := [layer for layer in dropped if layer not in mixture.layers]:
         raise OptionError(f"layer {unknown[0]} has no experts; those that have are {_some(mixture.layers)}")
     counts = {}
@@ -115,23 +119,27 @@ def _check_dropped(mixture: Mixture, dropped: Dropped) -> int:
     left = mixture.count - next(iter(counts.values()))
     if left < 1:
         raise OptionError(f"no expert would be left of {mixture.count}")
-    if mixture.groups > 1:
-        _check_groups(mixture, dropped, left)
-    return left
+    return left, _groups_left(mixture, dropped, left) if mixture.groups > 1 else mixture.groups
 
 
-def _check_groups(mixture: Mixture, dropped: Dropped, left: int) -> None:
-    """Groups are neighbours: what each loses decides where the next begins."""
-    size = mixture.count // mixture.groups
-    for layer in mixture.layers:
-        lost = np.bincount([number // size for number in set(dropped.get(layer, ()))], minlength=mixture.groups)
-        if lost.min() != lost.max():
-            problem = f"in layer {layer}, groups of experts lose {lost.min()} to {lost.max()} of {size}"
-            raise OptionError(problem, hint=f"each of the {mixture.groups} groups must lose as many")
-    of_group = left // mixture.groups
-    if of_group < LEAST_OF_GROUP or of_group * mixture.groups_used < min(mixture.used, left):
-        problem = f"{of_group} experts would be left in each of {mixture.groups} groups"
-        raise OptionError(problem, hint=f"a token is given to {mixture.used} experts of {mixture.groups_used} groups")
+def _groups_left(mixture: Mixture, dropped: Dropped, left: int) -> int:
+    """Groups are neighbours: what each loses decides where the next begins. Each loses as many, or whole ones go."""
+    size, groups = mixture.count // mixture.groups, mixture.groups
+    lost = {
+        layer: np.bincount([number // size for number in set(dropped.get(layer, ()))], minlength=groups)
+        for layer in mixture.layers
+    }
+    if all(np.isin(each, (0, size)).all() for each in lost.values()):
+        groups = left // size
+    for layer, each in lost.items() if groups == mixture.groups else ():
+        if each.min() != each.max():
+            problem = f"in layer {layer}, groups of experts lose {each.min()} to {each.max()} of {size}"
+            raise OptionError(problem, hint=f"each of the {groups} groups must lose as many, or whole groups go")
+    of_group, used = left // groups, min(mixture.groups_used, groups)
+    if of_group < LEAST_OF_GROUP or of_group * used < min(mixture.used, left):
+        problem = f"{of_group} experts would be left in each of {groups} groups"
+        raise OptionError(problem, hint=f"a token is given to {mixture.used} experts of {used} groups")
+    return groups
 
 
 def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict[int, tuple[int, ...]]:
@@ -159,6 +167,19 @@ def worst_experts(mixture: Mixture, scores: Scores, wanted: int | float) -> dict
         size = of_groups.shape[1]
         worst = [group * size + size - 1 - place for group, places in enumerate(order) for place in places]
         found[layer] = tuple(sorted(int(number) for number in worst))
+    return found
+
+
+def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tuple[int, ...]]:
+    """All experts of the groups of each layer whose scores sum to least. Raises OptionError where they cannot go."""
+    if not 0 < count < mixture.groups:
+        most = f"1 to {mixture.groups - 1} can" if mixture.groups > 1 else "its router has none"
+        raise OptionError(f"{count} of {mixture.groups} groups of experts cannot be dropped: {most}")
+    size, found = mixture.count // mixture.groups, {}
+    for layer in mixture.layers:
+        sums = np.asarray(scores[layer], np.float64).reshape(mixture.groups, size).sum(axis=1)
+        worst = mixture.groups - 1 - np.argsort(sums[::-1], kind="stable")[:count]  # of equals the last one goes
+        found[layer] = tuple(sorted(int(group) * size + place for group in worst for place in range(size)))
     return found
 
 

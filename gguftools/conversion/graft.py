@@ -37,7 +37,7 @@ from ..quantization.planning import without_layers
 from ..writing.row_blocks import Progress
 from . import next_layers
 from .expert_merging import Partners, merged
-from .experts import Mixture, Scores, mixture_of, read_list, without_experts, worst_experts
+from .experts import Mixture, Scores, mixture_of, read_list, without_experts, worst_experts, worst_groups
 
 if TYPE_CHECKING:
     from ..measurement.divergence_report import DivergenceReport
@@ -57,7 +57,8 @@ OF_VOCABULARY = re.compile(
 )
 TOKENS, SIZE_LABEL = "tokenizer.ggml.tokens", "general.size_label"
 FORCE = "pass --force to write it all the same"
-EXPERTS_WANTED = "as 25%, 8, or a file of lines such as 3: 0,5-7"
+GROUPS = r"(\d{1,5})groups?"
+EXPERTS_WANTED = "as 25%, 8, 2groups, or a file of lines such as 3: 0,5-7"
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def graft(
     what is taken from each: regular expressions for names of tensors, `key:REGEX` for keys, or mtp (the layers that
     predict tokens further), tokenizer, template, embeddings, head, rope. drop: the same, of what is left out.
     drop_layers: numbers of layers, the rest of which is renumbered. drop_experts: of each layer a share ("25%" or .25),
-    a number, a file that lists them, or a mapping of layers to experts; which ones a share or number means, a text
+    a number ("2groups": of groups), a file that lists them, or a mapping of layers to experts; which ones, a text
     tells that the model reads (`text`, by REAP's scores) or the counts of an importance matrix (`imatrix`). n_ctx,
     chunks: windows of these texts. merge_experts: average what is dropped into the expert that is most like it;
     allow_requantize: also where blocks are encoded again for it. measure: a text; the divergence from `source` on it is
@@ -397,7 +398,7 @@ def _as_list(drop_experts: Any) -> Path | None:
     """The file that names experts, if one does."""
     if isinstance(drop_experts, Path):
         return drop_experts
-    if isinstance(drop_experts, str) and not re.fullmatch(r"\d+(\.\d+)?%|\d+", drop_experts):
+    if isinstance(drop_experts, str) and not re.fullmatch(rf"\d+(\.\d+)?%|\d+|{GROUPS}", drop_experts):
         return Path(drop_experts)
     return None
 
@@ -439,7 +440,8 @@ def _chosen(
             raise OptionError(f"{str(listed)!r} is neither a number, a share nor a file", hint=EXPERTS_WANTED)
         dropped = read_list(listed) if listed is not None else _as_numbers(wanted)
         return {layer: tuple(sorted(set(numbers))) for layer, numbers in dropped.items()}, Ranking()
-    amount = _as_amount(wanted)
+    of_groups = re.fullmatch(GROUPS, wanted) if isinstance(wanted, str) else None
+    amount = int(of_groups[1]) if of_groups else _as_amount(wanted)
     if (text is None) == (imatrix is None):
         raise OptionError(
             "which experts to drop is told by a text or by an importance matrix",
@@ -450,6 +452,8 @@ def _chosen(
     else:
         counts = _counts_of_matrix(mixture, imatrix)
         ranking = Ranking(counts, counts)
+    if of_groups:
+        return worst_groups(mixture, ranking.scores, int(amount)), ranking
     return worst_experts(mixture, ranking.scores, amount), ranking
 
 

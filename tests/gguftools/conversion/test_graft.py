@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import gguftools
 from archs.metadata import Value, ValueType
-from gguftools.conversion.experts import Mixture, read_list, without_experts, worst_experts
+from gguftools.conversion.experts import Mixture, read_list, without_experts, worst_experts, worst_groups
 from gguftools.files.gguf.assembly import stored_tensors
 from gguftools.files.gguf.reader import open_gguf
 from gguftools.measurement.expert_scores import expert_scores
@@ -476,7 +476,7 @@ def test_groups_lose_as_many_each() -> None:
         worst_experts(mixture, scores, 4)
 
 
-@pytest.mark.parametrize("lost", [(0, 1), (0, 1, 2), (0, 4)])
+@pytest.mark.parametrize("lost", [(0,), (0, 1, 2), (0, 4)])
 def test_groups_that_cannot_be(made: Path, lost: Sequence[int]) -> None:
     path = model_of(made, "nemotron-h-moe")
     opened = open_gguf(path)
@@ -494,6 +494,35 @@ def test_grouped_experts_run(made: Path, tmp_path: Path) -> None:
     report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=0.25, text=TEXT, n_ctx=64, chunks=2)
     assert all(sum(number < 4 for number in lost) == 1 for lost in report.experts.values())
     assert is_sound(tmp_path / "out.gguf")
+
+
+def test_whole_groups_go(made: Path, tmp_path: Path) -> None:
+    """Those whose scores sum to least; where all that are left are used, there is no choice of groups any more."""
+    mixture = Mixture("x", (0, 1), 8, 2, 4, 2)
+    assert worst_groups(mixture, {0: [9, 0, 1, 2, 5, 5, 0, 1], 1: [3, 3, 3, 3, 3, 3, 3, 3]}, 2) == {
+        0: (2, 3, 6, 7), 1: (4, 5, 6, 7)
+    }  # fmt: skip
+    for count in (0, 4, 9):
+        with pytest.raises(OptionError, match="groups of experts cannot be dropped"):
+            worst_groups(mixture, {}, count)
+    head = "nemotron_h_moe.expert_"
+    opened = open_gguf(model_of(made, "nemotron-h-moe"))
+    experts = opened.metadata[f"{head}count"]
+    for groups, used, wanted, left in ((4, 1, "2groups", (2, 1)), (4, 2, "2groups", (0, 0)), (2, 1, "1group", (0, 0))):
+        numbers = {f"{head}group_count": groups, f"{head}group_used_count": used, f"{head}used_count": 2}
+        values = {key: Value(number, ValueType.UINT32) for key, number in numbers.items()}
+        path = edited(opened.path, tmp_path / "grouped.gguf", values)
+        options = {"text": TEXT, "n_ctx": 64, "chunks": 1, "overwrite": True}
+        report = gguftools.graft(path, tmp_path / "out.gguf", drop_experts=wanted, **options)
+        size = experts // groups
+        for lost in report.experts.values():
+            assert all((number // size * size + place) in lost for number in lost for place in range(size))
+        assert is_sound(tmp_path / "out.gguf")
+        made_of = gguftools.open(tmp_path / "out.gguf").metadata
+        assert (made_of[f"{head}group_count"], made_of[f"{head}group_used_count"]) == left
+        assert made_of[f"{head}count"] == experts - int(wanted[0]) * size
+        gguftools.load(tmp_path / "out.gguf").logits([1, 2, 3])
+        path.unlink()
 
 
 def test_what_is_not_known_of_experts_is_refused(made: Path, tmp_path: Path) -> None:
