@@ -191,7 +191,7 @@ class _Run:
             if each.model is not None:
                 self._prepare(each, nets)
         able = [each for each in able if not each.obstacles]
-        kinds = len(self.plan.temperatures) * len(self.prompts) if self.plan.simulated else 0
+        kinds = len(self.plan.temperatures) * len(self.prompts.texts) if self.plan.simulated else 0
         self.steps = len(self.reading.windows) * bool(able) + kinds * len(able)
         if not able:
             return [_unable(each) for each in candidates]
@@ -302,7 +302,7 @@ class _Run:
         setting = Setting(
             self.net, by, self.size, context, frozenset(ends), at.temperature, length, self.plan.seed
         )
-        found, written = simulate(setting, self.prompts, self.plan.simulated, self._prompt_done)
+        found, written = simulate(setting, self.prompts, self._prompt_done)
         if found is None:
             return at
         known = draft.kind != NEXTN or length <= DEEPEST_NEXTN

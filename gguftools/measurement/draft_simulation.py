@@ -53,21 +53,32 @@ class Decided:
         return verdict
 
 
-def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -> list[list[int]]:
-    """Beginnings of windows of each text in turn, a quarter as long as a window. tokens: to be written in all."""
-    wanted = max(1, min(tokens // LEAST_WRITTEN, max(PROMPTS, len(windows))))
+@dataclass(frozen=True)
+class Prompts:
+    """Beginnings of texts, token ids, and how many tokens are to be written behind each."""
+
+    texts: list[list[int]]
+    tokens: int
+
+
+def prompts_of(windows: Sequence[Sequence["Window"]], n_ctx: int, tokens: int) -> Prompts:
+    """Beginnings of windows of each text in turn, a quarter as long as a window, of which what is written may fill the
+    rest. tokens: to be written in all; fewer, where there are not windows enough.
+    """
+    length = max(1, n_ctx // 4)
+    room = n_ctx - length
+    wanted = max(PROMPTS, len(windows), -(-tokens // room))
+    wanted = max(1, min(wanted, tokens // LEAST_WRITTEN))
     found: list[list[int]] = []
     for turn in range(max(map(len, windows), default=0)):
         for text in windows:
             if turn < len(text) and len(found) < wanted:
-                found.append([int(token) for token in text[turn].inputs[: max(1, n_ctx // 4)]])
-    return found
+                found.append([int(token) for token in text[turn].inputs[:length]])
+    return Prompts(found, min(room, -(-tokens // max(1, len(found)))))
 
 
-def simulate(
-    setting: Setting, prompts: Sequence[Sequence[int]], tokens: int, done: Callable[[], None]
-) -> tuple[Simulation | None, list["Window"]]:
-    """Run cycles on each prompt until so many tokens in all are written; what was written, as windows to measure on.
+def simulate(setting: Setting, prompts: Prompts, done: Callable[[], None]) -> tuple[Simulation | None, list["Window"]]:
+    """Run cycles on each prompt until its tokens are written; what was written, as windows to measure on.
 
     None where no cycle was run. Raises ModelError as `Model.forward` does.
     """
@@ -75,12 +86,11 @@ def simulate(
 
     decided, lengths, written = Decided(), [], []
     counts = Counts()
-    each = -(-tokens // max(1, len(prompts)))
-    for number, prompt in enumerate(prompts):
+    for number, prompt in enumerate(prompts.texts):
         speculation = _speculation(setting, number, decided)
         speculation.counts = counts
         text = list(prompt)
-        lengths += list(_cycles(speculation, text, each))
+        lengths += list(_cycles(speculation, text, prompts.tokens))
         if len(text) > len(prompt) + 1:
             written.append(_window(text, len(prompt)))
         done()
@@ -89,7 +99,7 @@ def simulate(
     found, chances = np.array(lengths), np.array(decided.chances)
     decisions = max(1, len(chances))
     return Simulation(
-        setting.draft_length, len(prompts), int(found.sum()), len(found), counts.drafted, counts.accepted,
+        setting.draft_length, len(prompts.texts), int(found.sum()), len(found), counts.drafted, counts.accepted,
         float(found.mean()), float(found.std()) / math.sqrt(max(1, len(found) - 1)), None,
         sum(decided.stood) / decisions, float(chances.sum()) / decisions,
         math.sqrt(float((chances * (1 - chances)).sum())) / decisions,

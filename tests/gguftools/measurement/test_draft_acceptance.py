@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gguftools.measurement.draft_acceptance import Acceptance, Pass, Tempered, looked_up
+from gguftools.measurement.draft_simulation import prompts_of
 from quants.errors import ModelError
 from runtime.windows import Window
 
@@ -108,3 +109,15 @@ def test_chances_of_what_is_looked_up():
     assert found.stands[0][:, 1] == pytest.approx([0, 1, 0.25], rel=1e-6)
     assert found.stands[0][:, 0].tolist() == [0, 1, 0]
     assert found.agree[0].tolist() == [False, True, False]
+
+
+def test_prompts_leave_room_in_a_window():
+    """Of two texts in turn: at least four where 32 tokens each are wanted, more where a window would overflow."""
+    texts = [[window(range(10 * i, 10 * i + 8)) for i in range(3)], [window(range(90, 98))]]
+    found = prompts_of(texts, 64, 128)
+    assert [each[0] for each in found.texts] == [0, 90, 10, 20]
+    assert found.tokens == 32
+    assert [len(each) for each in prompts_of(texts, 16, 128).texts] == [4] * 4
+    assert prompts_of(texts, 16, 128).tokens == 12
+    assert len(prompts_of(texts, 64, 40).texts) == 1
+    assert prompts_of(texts, 64, 40).tokens == 40
