@@ -11,7 +11,7 @@ from ..arrays import Floats
 
 # Towers whose embeddings are read as tokens are, one after the other. The other ones' text models see the tokens of a
 # picture all at once (Gemma), or rotate by rows and columns (Qwen), and ours do neither.
-IN_LINE = ("pixtral", "idefics3")
+IN_LINE = ("pixtral", "idefics3", "mlp", "internvl")
 
 
 def places(tokens: ArrayLike, picture_token: int, embeddings: Sequence[Floats], projector: str) -> dict[int, Floats]:

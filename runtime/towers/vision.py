@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from archs import schema
 from quants import Tensor
 from quants.errors import ModelError, OptionError
 
@@ -43,6 +44,8 @@ class VisionTower:
         value = self._keys.get(f"clip.vision.{name}", otherwise)
         if value is None:
             raise ModelError(f"the file has no clip.vision.{name}, which this tower needs")
+        if (fault := schema.KEYS[f"clip.vision.{name}"].wrong(value)) or (type(value) is int and value < 1):
+            raise ModelError(f"clip.vision.{name} {fault or f'is {value}; 1 or more is expected'}")
         return value
 
     def normalized(self, picture: ArrayLike) -> Floats:
@@ -66,7 +69,11 @@ class VisionTower:
         if rest:
             unit = self.patch_size * self._merged
             raise OptionError(f"pixels of shape {values.shape}; sides that {unit} divides were expected")
-        return RUN[self.projector](self, self._weights, values)
+        try:
+            return RUN[self.projector](self, self._weights, values)
+        except (IndexError, ValueError, ZeroDivisionError) as error:
+            problem = f"the tower's tensors and keys do not fit each other: {error}"
+            raise ModelError(problem, "convert it again") from error
 
     @property
     def _merged(self) -> int:
@@ -141,6 +148,26 @@ def _idefics3(tower: VisionTower, weights: Weights, pixels: Floats) -> Floats:
     return weights.project("mm.model.fc", squares.reshape(len(squares), -1))
 
 
+def _llava(tower: VisionTower, weights: Weights, pixels: Floats) -> Floats:
+    vit = tower.vit(tower.activation)
+    x = weights.norm("v.pre_ln", tower.positioned(_behind_class(weights, tower.patches(pixels))), vit.eps, "layer")
+    x = weights.project("mm.0", vit.run(weights, x)[1:])
+    return weights.project("mm.2", ops.activated("gelu", x, weights.threads))
+
+
+def _internvl(tower: VisionTower, weights: Weights, pixels: Floats) -> Floats:
+    norm = "layer" if "v.blk.0.ln1.bias" in weights.tensors else "rms"  # of the model with 6 billion
+    vit = tower.vit(tower.activation, norm=norm)
+    x = vit.run(weights, tower.positioned(_behind_class(weights, tower.patches(pixels))))[1:]
+    squares = _squares(x, *tower.grid(pixels), int(tower.key("projector.scale_factor")))
+    x = weights.norm("mm.model.mlp.0", squares.reshape(len(squares), -1), 1e-5, "layer")
+    return weights.project("mm.model.mlp.3", ops.activated("gelu", weights.project("mm.model.mlp.1", x)))
+
+
+def _behind_class(weights: Weights, x: Floats) -> Floats:
+    return np.concatenate([weights.values("v.class_embd").reshape(1, -1), x])
+
+
 def _qwen(tower: VisionTower, weights: Weights, pixels: Floats, norm: str) -> Floats:
     rows, columns = tower.grid(pixels)
     order = _squares(np.arange(rows * columns)[:, None], rows, columns, 2).reshape(-1)  # squares stand together
@@ -149,12 +176,12 @@ def _qwen(tower: VisionTower, weights: Weights, pixels: Floats, norm: str) -> Fl
     width = x.shape[1] // int(tower.key("attention.head_count"))
     frequencies = ROPE_BASE ** -(np.arange(0, width // 2, 2, dtype=np.float64) / (width // 2))
     angles = np.concatenate([np.outer(row, frequencies), np.outer(column, frequencies)], axis=1)
-    pattern, side = int(tower.key("n_wa_pattern", 0)), QWEN_WINDOW // tower.patch_size
+    pattern, side = int(tower.key("n_wa_pattern", 1)), QWEN_WINDOW // tower.patch_size
     number = row // side * (columns // side + 1) + column // side
-    found = [np.flatnonzero(number == each) for each in np.unique(number)] if pattern else []
+    found = [np.flatnonzero(number == each) for each in np.unique(number)] if pattern > 1 else []
 
     def windows(layer: int) -> Sequence[Ids] | None:
-        return found if pattern and (layer + 1) % pattern else None
+        return found if (layer + 1) % pattern else None
 
     activation = "silu" if norm == "rms" else "gelu_quick"
     vit = tower.vit(activation, norm=norm, rotate=_rotation(angles, "halves"), windows=windows)
@@ -177,6 +204,6 @@ def _rotation(angles: Any, kind: str) -> Callable[[Floats], Floats]:
 
 
 RUN: dict[str, Callable[[VisionTower, Weights, Floats], Floats]] = {
-    "gemma3": _gemma3, "pixtral": _pixtral, "idefics3": _idefics3,
+    "gemma3": _gemma3, "pixtral": _pixtral, "idefics3": _idefics3, "mlp": _llava, "internvl": _internvl,
     "qwen2vl_merger": partial(_qwen, norm="layer"), "qwen2.5vl_merger": partial(_qwen, norm="rms"),
 }  # fmt: skip

@@ -42,7 +42,7 @@ PUBLISHED = {
 # Towers that are run, and the height and width of a picture for them.
 PICTURES = {
     "gemma3": (56, 56), "pixtral": (42, 56), "mistral3": (28, 56), "smolvlm": (56, 56), "idefics3": (56, 56),
-    "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196),
+    "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196), "llava-1-5": (28, 28), "internvl-hf": (56, 56),
 }  # fmt: skip
 # What the converter has to find names begin with, to do what it means to do: of Pixtral it looks for the embedding of
 # [IMG_BREAK] after it has dropped everything of the language model; of InternVL it drops what has no "model.".
@@ -106,7 +106,7 @@ def record_embeddings(name: str, checkpoint: Path) -> None:
     found = found[0] if isinstance(found, (list, tuple)) else found
     embeddings = found.reshape(-1, found.shape[-1]).numpy()
     more = {}
-    if name in ("pixtral", "mistral3", "smolvlm", "idefics3"):
+    if name in ("pixtral", "mistral3", "smolvlm", "idefics3", "llava-1-5", "internvl-hf"):
         token = config.get("image_token_id", config.get("image_token_index"))
         ids = [3, 5, 8, *[token] * len(embeddings), 21, 34, 55]
         one = {"pixel_values": values[None] if name in ("smolvlm", "idefics3") else values}

@@ -22,7 +22,7 @@ RECORDED = [name for name in towers() if (TOWERS / name / "reference.json").is_f
 @pytest.fixture
 def checkpoint(tmp_path: Path):
     def made(name: str, **changes) -> Path:
-        folder = tmp_path / name
+        folder = tmp_path / (f"{name}-changed" if changes else name)
         build_tower(name, folder)
         if changes:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
@@ -46,6 +46,20 @@ def test_files_are_those_of_the_reference(checkpoint, tmp_path, name):
             }
             assert list(model.metadata) == list(reference["keys"])
         assert file_digest(output) == reference["files"][outtype]
+
+
+def test_llava_ends_where_its_output_is_taken(checkpoint, tmp_path):
+    gguftools.convert(checkpoint("llava-1-5"), tmp_path / "x.gguf", "f16", mmproj=True)
+    with gguftools.open(tmp_path / "x.gguf") as model:
+        assert model.metadata["clip.projector_type"] == "mlp"
+        assert model.metadata["clip.vision.block_count"] == 2
+        assert list(model.metadata["clip.vision.feature_layer"]) == [2]
+        assert not model.metadata["clip.use_gelu"]
+        assert not [name for name in model.tensors if name.startswith(("v.blk.2", "v.post_ln"))]
+        assert {"v.class_embd", "v.pre_ln.weight", "v.blk.1.ln1.bias", "mm.0.weight", "mm.2.bias"} <= {*model.tensors}
+    whole = checkpoint("llava-1-5", vision_feature_select_strategy="full")
+    with pytest.raises(ModelError, match="vision_feature_select_strategy = 'full'"):
+        gguftools.convert(whole, tmp_path / "y.gguf", mmproj=True)
 
 
 @pytest.mark.parametrize("name", ["gemma3", "kimi-vl", "qwen3-vl", "voxtral"])

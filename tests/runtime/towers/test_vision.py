@@ -74,6 +74,24 @@ def test_pixels_of_a_wrong_size_are_refused(tower, name, shape, wrong):
         tower(name).embeddings(np.zeros(shape, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "wrong"),
+    [
+        ("patch_size", 0, "clip.vision.patch_size is 0"), ("patch_size", 7, "do not fit each other"),
+        ("attention.head_count", 5, "do not fit each other"), ("block_count", 9, r"no tensor 'v\.blk\.2"),
+        ("attention.layer_norm_epsilon", None, "no clip.vision.attention.layer_norm_epsilon"),
+    ],
+)
+def test_files_that_lie_are_refused(tower, key, value, wrong):
+    made = tower("gemma3")
+    metadata = made._keys.copy()
+    metadata.pop(f"clip.vision.{key}")
+    if value is not None:
+        metadata[f"clip.vision.{key}"] = value
+    with pytest.raises(ModelError, match=wrong):
+        VisionTower(metadata, made._weights.tensors).embeddings(picture("gemma3", 56, 56))
+
+
 def test_files_without_such_a_tower_are_refused(tower):
     with pytest.raises(ModelError, match="'llama4' are not run"):
         tower("llama4")
@@ -90,7 +108,7 @@ def text_model(folder: Path) -> Model:
     return Model(metadata, map_tensors(architecture, config, checkpoint.tensors).tensors)
 
 
-@pytest.mark.parametrize("name", ["pixtral", "mistral3", "smolvlm", "idefics3"])
+@pytest.mark.parametrize("name", ["pixtral", "mistral3", "smolvlm", "idefics3", "llava-1-5", "internvl-hf"])
 def test_a_picture_and_a_text_give_the_logits_of_transformers(tower, tmp_path, name):
     truth = np.load(TOWERS / name / "embeddings.npz")
     made = tower(name)
