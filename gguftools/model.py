@@ -325,7 +325,8 @@ class Model:
     def _check_draft(self, draft: Model) -> None:
         from .metadata.vocabularies import compare_vocabularies
 
-        if draft.file and self.file and draft.file.path.absolute() == self.file.path.absolute():
+        files = [each.file for each in (self, draft) if each.file is not None and each.is_as_opened]
+        if len(files) == 2 and list(files[0].states.values()) == list(files[1].states.values()):
             raise OptionError(f"the draft {draft.path} is the model itself", "a smaller one is needed")
         found = compare_vocabularies(
             (self.path, draft.path), (self.metadata, draft.metadata), (self.tokenizer, draft.tokenizer)
