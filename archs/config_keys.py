@@ -177,7 +177,9 @@ KEYS: dict[str, Kind] = _by_key({
     "moe_renormalize mla_use_nope": FLAG,
     # MiniCPM
     "scale_emb scale_depth dim_model_base": POSITIVE,
-    "num_query_groups": SIZE,  # CodeShell
+    "num_query_groups multi_query_group_num kv_channels": SIZE,  # CodeShell, ChatGLM
+    "multi_query_attention rmsnorm post_layer_norm apply_residual_connection_post_layernorm": FLAG,
+    "rope_ratio": POSITIVE,
     # MiMo
     "swa_num_key_value_heads": SIZE,
     "hybrid_layer_pattern": ListOf(Whole(0, 1), per_layer=True),

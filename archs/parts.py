@@ -90,8 +90,18 @@ BORROWING = Part(  # the keys and values of an earlier layer; its own, where the
     marks=ATTENTION.marks, needs="attn_q attn_output",
     shapes={name: ATTENTION.shapes[name] for name in ("attn_q", "attn_output", "attn_q_norm")},
 )
+WIDENED = Part(  # latents that one matrix widens
+    marks="attn_kv_b",
+    needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_kv_b attn_output",
+    keys="attention.kv_lora_rank",
+    shapes={
+        "attn_q": "heads*key width", "attn_q_a": "q_rank width", "attn_q_a_norm": "q_rank",
+        "attn_q_b": "heads*key q_rank", "attn_kv_a_mqa": "latent+rotated width", "attn_kv_a_norm": "latent",
+        "attn_kv_b": "widened latent", "attn_output": "width widened_values",
+    },
+)  # fmt: skip
 LATENT = Part(
-    marks=LATENT_MARKS,
+    marks=LATENT_MARKS, unless="attn_kv_b",
     needs="attn_q|attn_q_a attn_q|attn_q_a_norm attn_q|attn_q_b attn_kv_a_mqa attn_kv_a_norm attn_k_b attn_v_b "
     "attn_output",
     keys="attention.kv_lora_rank attention.key_length_mla",
@@ -204,7 +214,7 @@ FUSED_SHARED = replace(SHARED_EXPERT, shapes={**SHARED_EXPERT.shapes, "ffn_up_sh
 NORMS = Part(marks="", shapes={**WIDTH_NORMS, "layer_output_scale.weight": "1"})
 
 LAYER = (
-    NORMS, LATENT, CONVOLUTION, DELTA, KIMI_DELTA, CHANNELS, HEADS, ATTENTION, DENSE, NARROW_EXPERTS, EXPERTS,
+    NORMS, WIDENED, LATENT, CONVOLUTION, DELTA, KIMI_DELTA, CHANNELS, HEADS, ATTENTION, DENSE, NARROW_EXPERTS, EXPERTS,
     SHARED_EXPERT, PREDICTOR, LAYER_INPUT, COPIES,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from .embedding import layer_input
 from .feed_forward import feed_forward
 from .gated_delta import gated_delta
 from .kimi_delta import kimi_delta
-from .latent_attention import latent_attention
+from .latent_attention import latent_attention, widened_attention
 from .layer import Layer, Pass
 from .self_attention import attention
 from .state_space import mamba, mamba2, short_convolution
@@ -79,6 +79,8 @@ def _has(layer: Layer, *names: str) -> bool:
 
 def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
     """What the layer takes from other tokens, by the tensors it has: float32 (tokens, width)."""
+    if "attn_kv_b.weight" in layer:
+        return widened_attention(forward, layer, x)
     if "attn_kv_a_mqa.weight" in layer:
         return latent_attention(forward, layer, x)
     if "shortconv.in_proj.weight" in layer:

@@ -66,6 +66,37 @@ def latent_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
     return forward.project(layer, "attn_output", values.reshape(len(x), -1))
 
 
+def widened_attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """The same of files with one matrix that widens the latent (MiniCPM 3, PLM): each head has keys and values."""
+    keys, own = forward.keys, forward.numbers(layer)
+    latent_width, rotated = int(keys.need("attention.kv_lora_rank")), own.rope_width
+    eps = float(keys.get("attention.latent_norm_epsilon", forward.hyper.eps))
+    low, name = x, "attn_q"
+    if "attn_q_a.weight" in layer:
+        low, name = forward.norm(layer, "attn_q_a_norm", forward.project(layer, "attn_q_a", x), eps), "attn_q_b"
+    q = forward.project(layer, name, low).reshape(len(x), own.heads, own.key_width)
+    compressed = forward.project(layer, "attn_kv_a_mqa", x)
+    latent = forward.norm(layer, "attn_kv_a_norm", np.ascontiguousarray(compressed[:, :latent_width]), eps)
+    q_rotated, k_rotated = (
+        np.ascontiguousarray(part) for part in (q[:, :, -rotated:], compressed[:, None, latent_width:])
+    )
+    for part in (q_rotated, k_rotated):
+        apply_rope(part, *forward.rope(own), forward.block.rope, forward.threads)
+
+    plain = own.key_width - rotated
+    wide = forward.project(layer, "attn_kv_b", latent).reshape(len(x), own.heads, -1)
+    query = np.concatenate((q[:, :, :plain], q_rotated), axis=2)
+    key = np.concatenate((wide[:, :, :plain], np.broadcast_to(k_rotated, q_rotated.shape)), axis=2)
+    value = np.ascontiguousarray(wide[:, :, plain:])
+    if forward.cache is not None:
+        key, value = forward.cache.append(layer.index, key, value)
+    mixed = attend(
+        query, key, value, q_positions=forward.positions, scale=own.attention_scale, sequences=forward.texts,
+        threads=forward.threads,
+    )  # fmt: skip
+    return forward.project(layer, "attn_output", mixed.reshape(len(x), -1))
+
+
 def _per_head(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
     """x (tokens, heads, width) times each head's own matrix of a weight (heads, out, width): (tokens, heads, out)."""
     heads = range(x.shape[1])

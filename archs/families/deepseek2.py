@@ -139,7 +139,7 @@ YOUTU = DEEPSEEK_V3.derive(
     defaults={
         **dict.fromkeys(ROUTED), "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
         "num_attention_heads": 16, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
-        "vocab_size": 128_256,
+        "head_dim": lambda config: config["qk_rope_head_dim"], "vocab_size": 128_256,
     },
     config_from_gguf=lambda keys, tensors: {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],

@@ -19,7 +19,7 @@ from archs.experts import always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
-from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.layouts import MTP_KEYS, MTP_TENSORS, not_exportable
 from archs.rope import rotated_width
 from archs.spec import Config, Index, TensorMap
 from archs.transforms import reordered
@@ -48,6 +48,11 @@ def unusual_head_dim(config: Config) -> int | None:
     return int(config["head_dim"]) if config["head_dim"] != shared else None
 
 
+def kv_channels(config: Config) -> int:
+    """The width of a head, as ChatGLM's configs call it."""
+    return int(config.get("kv_channels") or config["hidden_size"] // config["num_attention_heads"])
+
+
 # GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
 # no `seq_length`; the true one stands in rope.scaling.original_context_length.
 GLM = GLM4.derive(
@@ -60,6 +65,33 @@ GLM = GLM4.derive(
         ),
         "attention.key_length": unusual_head_dim, "attention.value_length": unusual_head_dim,
     },
+)  # fmt: skip
+
+CHATGLM = GLM.derive(  # as first published, by other names
+    hf_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"), vocab=("bpe", "sentencepiece"),
+    layers="encoder.layers",
+    metadata={
+        "block_count": "num_layers", "feed_forward_length": "ffn_hidden_size",
+        "attention.head_count_kv": lambda config: (
+            config["multi_query_group_num"] if config.get("multi_query_attention") else config["num_attention_heads"]
+        ),
+        "attention.layer_norm_rms_epsilon": "layernorm_epsilon",
+        "attention.key_length": lambda config: unusual_head_dim({**config, "head_dim": kv_channels(config)}),
+        "attention.value_length": lambda config: unusual_head_dim({**config, "head_dim": kv_channels(config)}),
+        "rope.dimension_count": lambda config: kv_channels(config) // 2,
+        "rope.freq_base": lambda config: 10_000.0 * (config.get("rope_ratio") or 1.0),
+        "rope.scaling.original_context_length": None,
+    },
+    defaults={"num_hidden_layers": None, "head_dim": None, "rms_norm_eps": None, "layernorm_epsilon": 1e-5},
+    refused={"apply_residual_connection_post_layernorm": True, "rmsnorm": False, "post_layer_norm": False},
+    tensors={
+        **dict.fromkeys(name for name in GLM.tensors), "embedding.word_embeddings": "token_embd",
+        ".input_layernorm": "attn_norm", ".self_attention.query_key_value": "attn_qkv",
+        ".self_attention.dense": "attn_output", ".post_attention_layernorm": "ffn_norm",
+        ".mlp.dense_h_to_4h": "ffn_up", ".mlp.dense_4h_to_h": "ffn_down", "encoder.final_layernorm": "output_norm",
+        "output_layer": "output",
+    },
+    ignored=("rotary_pos_emb.inv_freq",), config_from_gguf=not_exportable,
 )  # fmt: skip
 
 GLM4_MOE = DOTS1.derive(

@@ -6,9 +6,14 @@ Reference: the code that MiniCPM's checkpoints bring along; transformers `models
 """
 
 import math
+from dataclasses import replace
 
-from archs.families.llama import LLAMA
-from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from archs.config import unless_tied
+from archs.families.deepseek2 import DEEPSEEK_V2
+from archs.families.llama import HALVES, LLAMA
+from archs.hyper import Hyper, Keys
+from archs.rope import longrope_attention, longrope_factors, type_without_tensors, unusual_base
+from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
 
 def residual_scale(config: Config) -> float:
@@ -38,4 +43,58 @@ MINICPM = LLAMA.derive(
     defaults={"scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1, "head_dim": None},
     config_from_gguf=config_from_gguf,
     block={"logit_scale": "divide"},
+)  # fmt: skip
+
+
+def unless_of_4b(key: str, value: Computed, usual: Computed) -> dict[str, Computed]:
+    """A key where its value is not that of the 4B model, which llama.cpp means by none."""
+    return {key: lambda config: None if value(config) == usual(config) else value(config)}
+
+
+def numbers(keys: Keys, usual: Hyper) -> Hyper:
+    """The scales of the 4B model where a file has none."""
+    return replace(
+        usual, embedding_scale=float(keys.get("embedding_scale", 12.0)),
+        residual_scale=float(keys.get("residual_scale", 1.4 / math.sqrt(len(usual.layers)))),
+        logit_scale=1 / float(keys.get("logit_scale", usual.width / 256)),
+    )  # fmt: skip
+
+
+def config_from_gguf_3(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    layers, width = keys["block_count"], keys["embedding_length"]
+    rows, heads = tensors["blk.0.attn_kv_b.weight"].shape[0], keys["attention.head_count"]
+    plain = keys["attention.key_length"] - keys["rope.dimension_count"]
+    return {
+        "scale_emb": keys.get("embedding_scale", 12.0), "qk_nope_head_dim": plain, "v_head_dim": rows // heads - plain,
+        "scale_depth": keys.get("residual_scale", 1.4 / math.sqrt(layers)) * math.sqrt(layers),
+        "dim_model_base": round(width / keys.get("logit_scale", width / 256)), "head_dim": None,
+    }  # fmt: skip
+
+
+MINICPM3 = HALVES.derive(
+    name="minicpm3", hf_classes=("MiniCPM3ForCausalLM",), vocab=("sentencepiece", "bpe"),
+    metadata={
+        "vocab_size": "vocab_size", "attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length": None, "rope.dimension_count": "qk_rope_head_dim",
+        "attention.latent_norm_epsilon": DEEPSEEK_V2.metadata["attention.latent_norm_epsilon"],
+        "rope.freq_base": unusual_base, "rope.scaling.attn_factor": longrope_attention,
+        "rope.scaling.type": type_without_tensors,
+        **unless_of_4b("embedding_scale", lambda config: float(config["scale_emb"]), lambda config: 12.0),
+        **unless_of_4b("residual_scale", residual_scale, lambda config: 1.4 / math.sqrt(config["num_hidden_layers"])),
+        **unless_of_4b("logit_scale", logit_scale, lambda config: config["hidden_size"] / 256),
+    },
+    defaults={
+        "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62, "num_attention_heads": 40,
+        "head_dim": lambda config: config["qk_rope_head_dim"], "rms_norm_eps": 1e-5, "kv_lora_rank": 256,
+        "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12.0, "scale_depth": 1.4,
+        "dim_model_base": 256, "tie_word_embeddings": True, "vocab_size": 73_448,
+    },
+    tensors={
+        **{name: target for name, target in DEEPSEEK_V2.tensors.items() if ".self_attn." in name},
+        ".self_attn.k_proj": None, ".self_attn.v_proj": None, ".self_attn.kv_b_proj": "attn_kv_b",
+        "lm_head": TensorMap(unless_tied("output")),
+    },
+    config_from_gguf=config_from_gguf_3, generated=(longrope_factors,), layers_vary=True,
+    block={"numbers": numbers},
 )  # fmt: skip

@@ -18,7 +18,7 @@ from .blocks import around, byte_level, split
 from .pretokenizer import byte_characters, pre_tokenizer
 
 # A tiktoken file does not say how text is cut; the class of the tokenizer that comes with it does.
-PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2"}
+PRE_TOKENIZERS = {"TikTokenTokenizer": "kimi-k2", "QWenTokenizer": "qwen2", "ChatGLM4Tokenizer": "chatglm-bpe"}
 TEKKEN_SPECIAL = (  # of tekken.json files that do not list their own
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
