@@ -13,7 +13,7 @@ from runtime.pooling import normalized
 
 from ..conftest import DATA
 from ..findings.tool import refused, run, typed
-from ..verify.embeddings import HEADS, WAYS, made
+from ..verify.embeddings import HEADS, WAYS, made, reranker
 from .models import edited
 
 RECORDED = json.loads((DATA / "embeddings.json").read_text(encoding="utf-8"))
@@ -49,6 +49,14 @@ def test_scores_are_transformers_and_llama_cpps(entry: str, tmp_path: Path, shar
     assert found.vectors == pytest.approx(np.array([each["score"] for each in wanted["transformers"]]), abs=5e-5)
     assert found.vectors == pytest.approx(np.array(wanted["llama.cpp"]), abs=2e-3)
     assert found.labels == ("score",)
+
+
+def test_a_reranker_gives_llama_cpps_probabilities(tmp_path: Path, shared: Path):
+    found = gguftools.open(reranker(tmp_path)).embed([tuple(each) for each in RECORDED["pairs"]])
+    wanted = RECORDED["reranker"]
+    assert (found.pooling, found.normalize, found.labels) == ("rank", -1, ("yes", "no"))
+    assert found.tokens == [len(ids) for ids in wanted["ids"]]
+    assert found.vectors == pytest.approx(np.array(wanted["llama.cpp"]), abs=1e-4)
 
 
 def test_pooling_is_the_files(bert: Path, tmp_path: Path):

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import gguftools
 
+from ..gguftools.models import edited
 from ..zoo import ZOO, module
 
 ENTRIES = ("bert", "roberta", "distilbert", "modernbert", "qwen3", "t5", "falcon-h1")
@@ -55,6 +56,16 @@ def made(entry: str, folder: Path, head: bool) -> Path:
         with_head(folder / "checkpoint", entry)
     gguftools.convert(folder / "checkpoint", folder / "f32.gguf", "f32")
     return folder / "f32.gguf"
+
+
+def reranker(folder: Path) -> Path:
+    """A file like those of Qwen3's rerankers: two rows of the head, a template, probabilities."""
+    plain = made("qwen3", folder, head=False)
+    template = "<|im_start|>Query: {query} Document: {document}<|im_end|>"
+    keys = {"qwen3.pooling_type": np.uint32(4), "qwen3.classifier.output_labels": ["yes", "no"]}
+    head = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32) / 4
+    keys |= {"tokenizer.chat_template.rerank": template}
+    return edited(plain, folder / "reranker.gguf", keys, {"cls.output.weight": head})
 
 
 def _transformers(folder: Path) -> Iterator[dict[str, Any]]:
@@ -97,6 +108,7 @@ def _llama_cpp(file: Path, texts: list[list[int]], way: int) -> list[list[float]
     settings = library.llama_context_default_params()
     settings.n_ctx = settings.n_batch = settings.n_ubatch = 128
     settings.n_threads = settings.n_threads_batch = 1
+    settings.type_k = settings.type_v = settings.flash_attn_type = 0  # F32, and exact
     settings.embeddings, settings.pooling_type = True, way
     found = []
     for ids in texts:
@@ -106,7 +118,8 @@ def _llama_cpp(file: Path, texts: list[list[int]], way: int) -> list[list[float]
         for i, token in enumerate(ids):
             batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, True
         assert library.llama_decode(context, batch) == 0
-        width = 1 if way == library.LLAMA_POOLING_TYPE_RANK else library.llama_model_n_embd(model)
+        rank = way == library.LLAMA_POOLING_TYPE_RANK
+        width = library.llama_model_n_cls_out(model) if rank else library.llama_model_n_embd(model)
         found.append(_rounded(np.ctypeslib.as_array(library.llama_get_embeddings_seq(context, 0), shape=(width,))))
         library.llama_batch_free(batch)
         library.llama_free(context)
@@ -131,6 +144,13 @@ def main() -> None:
             rows = list(_scores(file.parent / "checkpoint"))
             theirs = _llama_cpp(file, [row["ids"] for row in rows], way=4)
             recorded["scores"][entry] = {"transformers": rows, "llama.cpp": theirs}
+    with tempfile.TemporaryDirectory() as folder:
+        file = reranker(Path(folder))
+        model = gguftools.open(file)
+        template = model.metadata["tokenizer.chat_template.rerank"]
+        texts = [template.replace("{query}", query).replace("{document}", document) for query, document in PAIRS]
+        ids = [model.tokenizer.encode(text, parse_special=True) for text in texts]
+        recorded["reranker"] = {"ids": ids, "llama.cpp": _llama_cpp(file, ids, way=4)}
     print(json.dumps(recorded, ensure_ascii=False))
 
 
