@@ -152,6 +152,7 @@ def test_greedy_texts_part_where_each_of_both_goes_on_by_itself(file: Path, tmp_
         ([], "", "an empty text"),
         ([5, 6], " \n", "an empty text"),
         ([1, 2, 3] + [7] * 16, "abcGGGG", "one token 16 times in a row"),
+        ([*range(40), *[7] * 16], "a text, then GGGG", "one token 16 times in a row"),
         ([7] * 15 + [1, 2], "GGGG ab", None),
         ([7] * 20 + list(range(60)), "--- and a long text", None),
         ([7] * 20 + list(range(19)), "G", "one token 20 times in a row"),
@@ -235,6 +236,9 @@ def test_an_embedding_models_vectors(embedder: Path, tmp_path: Path):
     tensors = gguftools.open(file).tensors
     flat = edited(file, tmp_path / "flat.gguf", {}, {"token_embd.weight": 0 * tensors["token_embd.weight"].float32()})
     assert "cosine with the original's vectors" in wrong(check(flat, checkpoint, only=["vectors"]))["vectors"]
+    positions = {"position_embd.weight": 0 * tensors["position_embd.weight"].float32()}
+    same = edited(flat, tmp_path / "same.gguf", {}, positions)
+    assert wrong(check(same, only=["vectors"]))["vectors"] == "different texts have the same vector"
 
 
 def test_a_file_with_a_predictor(file: Path, tmp_path: Path):
@@ -276,6 +280,14 @@ def test_another_file_is_an_original_too(file: Path, tmp_path: Path):
     changes = {"llama.rope.freq_base": np.float32(500), "tokenizer.ggml.pre": "gpt-2"}
     other = edited(file, tmp_path / "other.gguf", changes)
     assert set(wrong(check(other, file, only=QUICK))) == {"keys", "token ids"}
+
+
+def test_a_key_that_is_missing_means_something(file: Path, tmp_path: Path):
+    other = edited(file, tmp_path / "other.gguf", {"llama.rope.freq_base": np.float32(500_000)})
+    without = edited(file, tmp_path / "without.gguf", {"llama.rope.freq_base": None})
+    assert check(without, file, only=["keys"])["keys"].verdict == "ok"  # 10000 is what a file without it means
+    said = "rope_base of layer 0 is 10000.0 where a key is missing; the original's is 500000.0"
+    assert wrong(check(without, other, only=["keys"]))["keys"].startswith(said)
 
 
 def test_a_file_that_cannot_be_opened_or_run(file: Path, tmp_path: Path):
