@@ -210,6 +210,14 @@ KEYS: dict[str, Kind] = _by_key({
     "scoring_func": Text((*SCORING.choices, "noaux_tc")),
     "topk_method": Text(("greedy", "group_limited_greedy", "noaux_tc")),
     "shared_expert_combination_strategy": TEXT,
+    # SmallThinker
+    "moe_num_primary_experts moe_num_active_primary_experts moe_ffn_hidden_size": SOME,
+    "moe_primary_router_apply_softmax moe_enable_secondary_experts": FLAG,
+    "sliding_window_layout rope_layout": ListOf(Whole(0, 1), per_layer=True),
+    # LLaDA
+    "mlp_hidden_size expert_intermediate_size": NET_WIDTH,
+    "attention_layer_norm scale_logits weight_tying rope": FLAG,
+    "activation_type block_type layer_norm_type": TEXT,
     # state spaces and convolutions
     "state_size d_state ssm_state_size conv_kernel d_conv conv_L_cache d_inner expand n_groups mamba_d_state "
     "mamba_d_conv mamba_d_ssm mamba_expand mamba_n_groups mamba_n_heads mamba_num_heads mamba_head_dim "

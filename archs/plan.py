@@ -137,7 +137,7 @@ def architecture_metadata(architecture: Architecture, config: Config) -> dict[st
 
 def full_key(architecture: Architecture, key: str) -> str:
     """A key with the architecture's name in front, where it has that."""
-    return key if key.startswith(("general.", "xielu.")) else f"{architecture.name}.{key}"
+    return key if key.startswith(("general.", "xielu.", "diffusion.")) else f"{architecture.name}.{key}"
 
 
 def _stored(key: str, value: Any) -> Any:

@@ -44,11 +44,12 @@ def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     if block.ffn_norm != "post_attention_norm":
         mixed = forward.norm_if_there(layer, "post_attention_norm", mixed)
     per_layer_input = "inp_gate.weight" in layer
+    before = forward.from_position(first, x) if block.router_reads == "layer_input" else None
     x = _added(x, mixed, scale)
     x = forward.norm_if_there(layer, "attn_output_norm", x if per_layer_input else forward.from_position(first, x))
     if not _has(layer, "ffn_up", "ffn_up_exps", "ffn_gate_inp"):
         return x
-    fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x)
+    fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x, before)
     fed = forward.norm_if_there(layer, "post_ffw_norm", fed)
     x = forward.norm_if_there(layer, "layer_output_norm", _added(x, fed, scale))
     if per_layer_input:

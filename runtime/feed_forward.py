@@ -21,10 +21,12 @@ from .matmul import matmul, matmul_transposed
 from .precision import Precision
 
 
-def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Floats:
+def feed_forward(
+    forward: Pass, layer: Layer, x: Floats, residual: Floats, layer_input: Floats | None = None
+) -> Floats:
     """The feed-forward net of one layer over x (tokens, width): float32 (tokens, width).
 
-    residual: what x is the norm of.
+    residual: what x is the norm of. layer_input: what a router reads instead of x.
     """
     if "post_ffw_norm_1.weight" in layer:
         one = forward.norm(layer, "post_ffw_norm_1", dense(forward, layer, x))
@@ -33,7 +35,7 @@ def feed_forward(forward: Pass, layer: Layer, x: Floats, residual: Floats) -> Fl
         other = experts(forward, layer, forward.norm(layer, "pre_ffw_norm_2", residual), residual)
         return np.add(one, forward.norm(layer, "post_ffw_norm_2", other), out=one)
     if "ffn_gate_inp.weight" in layer:
-        return experts(forward, layer, x, x)
+        return experts(forward, layer, x, x if layer_input is None else layer_input)
     if forward.sparsity is not None:
         return sparse(forward, layer, x, residual, forward.sparsity)
     return dense(forward, layer, x)
