@@ -4,9 +4,10 @@ import numpy as np
 
 from archs.hyper import LayerHyper
 
-from . import ops
+from . import few_queries, ops
 from .arrays import Floats, Ids
 from .attention import attend
+from .few_queries import attend_few
 from .layer import Layer, Network, Pass
 from .mixed_inputs import observe_mixed
 from .rope import apply_rope
@@ -40,6 +41,8 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
         q *= factors[:, None, None]
     if hyper.value_scale != 1:
         v *= np.float32(hyper.value_scale)
+    if forward.cache is not None and few_queries.serves(forward, layer, own):
+        return _projected(forward, layer, x, attend_few(forward, forward.cache, layer, own, q, k, v), gate)
     if forward.cache is not None:
         k, v = forward.cache.append(layer.index, k, v)
     observe_mixed(forward, layer, own, x, q, k)
@@ -66,6 +69,12 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
         mixed = within(q, k, v, forward.positions, forward.texts)
     else:
         mixed = forward.branches.attend(within, q, k, v)
+    return _projected(forward, layer, x, mixed, gate)
+
+
+def _projected(forward: Pass, layer: Layer, x: Floats, mixed: Floats, gate: Floats | None) -> Floats:
+    """What attention found (tokens, heads * width), through gates where the layer has them, and its projection."""
+    threads = forward.threads
     if "attn_gate.weight" in layer:
         gate = forward.project(layer, "attn_gate", x)
     if gate is not None:

@@ -183,6 +183,12 @@ def run(rows, count, counter, threads, states):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def run_share(row, thread, threads):  # type: ignore[no-untyped-def]
+    """Run an operation as one of so many threads, whoever runs it as the others."""
+    _call(row, 0, thread, threads)
+
+
+@kernel
 def serve(rows, count, counter, thread, threads, states):  # type: ignore[no-untyped-def]
     """Run the same as another thread, whenever it is called, until nobody calls for a while. states[…] is CALLED."""
     here = True

@@ -244,10 +244,14 @@ class Sampler:
         """A token as `choose` draws it from the chain's probabilities; -1 where that has something to say."""
         if self._biases:
             self._check_biases(len(logits))
-            logits = logits.copy()
-            logits[list(self._biases)] += np.fromiter(self._biases.values(), np.float32, len(self._biases))
+            logits, (tokens, biases) = logits.copy(), self._bias_arrays
+            logits[tokens] += biases
         room = np.empty(count, np.int64), np.empty(count, np.float32), np.empty(count)
         return int(likely.draw(logits, steps, numbers, self.sampling.min_keep, self.random.random(), *room))
+
+    @cached_property
+    def _bias_arrays(self) -> tuple[Ids, Floats]:
+        return np.array([*self._biases], np.int64), np.array([*self._biases.values()], np.float32)
 
     @cached_property
     def _chain(self) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ if tokens > 8192:
     scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 8192}
     model.metadata.update({f"llama.rope.scaling.{key}": value for key, value in scaling.items()})
 greedy = Sampling(temperature=0, ignore_eos=True)
-list(model.generate([5] * 20, greedy, n=2, context=100))
+list(model.generate([5] * 1100, greedy, n=2, context=1200))  # compiles, and lays weights out
 
 def status(key):
     return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key))
@@ -175,7 +175,7 @@ def test_a_long_prompt_takes_little_more_than_its_cache(path: Path, tokens: int)
     done = subprocess.run([sys.executable, "-c", LONG, path, str(tokens)], capture_output=True, text=True, check=True)
     peak, cache, written, ended = done.stdout.split()
     assert int(cache) == (tokens + 8) * 4 * 4 * 2 * 32 * 4  # layers, heads, keys and values of so many float32
-    assert int(peak) < int(cache) + 24_000_000 + tokens * 1500  # of one layer keys and values are laid out anew
+    assert int(peak) < int(cache) + 20_000_000 + tokens * 1000  # of one layer keys and values are laid out anew
     assert (written, ended) == ("8", "context")
 
 

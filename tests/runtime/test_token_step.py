@@ -331,7 +331,8 @@ def test_an_interruption_lets_the_other_threads_go(monkeypatch, at):
         if at == "prepare":
             patched.setattr(token_step.TokenSteps, "_prepare", interrupted)
         else:  # of the second helper, when the first is at work
-            time.sleep(0.1)  # both have gone
+            while (model._steps.states[token_step.team.APART :: token_step.team.APART] != token_step.team.GONE).any():
+                time.sleep(0.01)
             patched.setattr(ThreadPoolExecutor, "submit", submit_the_first)
         with pytest.raises(KeyboardInterrupt):
             model.forward(TOKENS[1:2], cache)
