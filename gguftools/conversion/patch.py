@@ -99,7 +99,7 @@ def make_patch(
     moves, originals = _fresh_moves(b, ranges), [part.original for part in b.parts]
     pieces = [Piece(each, begin, size) for each, own in zip(originals, moves, strict=True) for begin, _, size in own]
     fresh = (data for piece in pieces for data in piece.read())
-    versions = [part.stored for part in a.parts] if all(part.stored for part in a.parts) else []
+    versions = _versions(before)
     digest = digest_of(old_files, new_files, ranges, fresh)
     layout = plan_delta(old_files, new_files, ranges, digest, versions)
     shift = layout.offsets[0] if layout.offsets else 0
@@ -201,7 +201,13 @@ def apply_patch(
 
 def _is_version(opened: GgufFile, delta: Delta) -> bool:
     """Whether the old files are the very objects that the delta was made from."""
-    return bool(delta.versions) and opened.is_stored and delta.versions == tuple(part.stored for part in opened.parts)
+    return bool(delta.versions) and delta.versions == tuple(_versions(opened))
+
+
+def _versions(opened: GgufFile) -> list[str]:
+    """Entity tags of S3, which are others where bytes are; what other stores say of versions tells less."""
+    found = [part.stored if str(part.path).startswith("s3://") else "" for part in opened.parts]
+    return found if all(found) else []
 
 
 def _verify(opened: GgufFile, delta: Delta, steps: _Steps) -> None:

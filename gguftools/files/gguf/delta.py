@@ -6,7 +6,7 @@ files one after the other are ranges: `delta.sizes` says how many bytes each has
 the old files one after the other, or 2^64 - 1 where it is the next bytes of the delta's only tensor, `delta.bytes`.
 
 In a store, files are not read as a whole to verify them. `delta.sha256` is that of what the delta says, its bytes
-included. If the old files were in a store when it was made, `delta.old.versions` are what that called their versions.
+included. If the old files were in S3 when it was made, `delta.old.versions` are their entity tags.
 """
 
 import hashlib
@@ -44,8 +44,7 @@ Bytes = NDArray[np.uint8]
 class Delta:
     """What a delta says. ranges: where each begins (NEW for bytes of the delta), and how many bytes it has.
 
-    path, data: where the bytes are that it brings along. versions: of the old files in the store where they were, or
-    empty. digest: SHA-256 of all this, as it says, "" of a delta that has none.
+    path, data: where the bytes are that it brings along. versions: entity tags of the old files, if they were in S3. digest: SHA-256 of all this, as it says, "" of a delta that has none.
     """
 
     path: Path

@@ -21,6 +21,7 @@ LEAST = 5 * MIB  # bytes of a part that is not the last; an object has more wher
 MOST_COPIED = 512 * MIB  # bytes of a part that the store copies: more are allowed, but answer late
 MOST_PARTS = 10_000
 STEP = 8 * MIB  # bytes that are asked for at a time
+COPIES = 8  # parts that the store copies at a time: nothing of them comes by here
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -140,10 +141,11 @@ def plan_parts(
     least. Where there would be more than `most_parts`, shorter ranges are sent, too.
     """
     joined = list(_joined(pieces))
+    most_copied = max(MOST_COPIED, -(-sum(piece.size for piece in joined) // max(1, most_parts // 2)))
     while True:
         segments = _bridged(_segments(joined, can_copy, least), least)
         sent = max(part_bytes, 2 * least)
-        parts = [part for each in segments for part in _cut(each, MOST_COPIED if each.is_copied else sent)]
+        parts = [part for each in segments for part in _cut(each, most_copied if each.is_copied else sent)]
         if len(parts) <= most_parts:
             return parts
         least *= 2
@@ -254,11 +256,12 @@ class _Composed:
 
     def __init__(self, upload: Any, parts: Sequence[Part], progress: Callable[[int], None] | None) -> None:
         self._upload, self._parts, self._progress = upload, parts, progress
-        self._lock = threading.Lock()
+        self._lock, self._sending = threading.Lock(), threading.Semaphore(upload.connections)
         self._done, self._failed = 0, False
 
     def run(self) -> Traffic:
-        pool = ThreadPoolExecutor(self._upload.connections)
+        is_any_copied = any(part.is_copied for part in self._parts)
+        pool = ThreadPoolExecutor(max(COPIES, self._upload.connections) if is_any_copied else self._upload.connections)
         futures = [pool.submit(self._make, number, part) for number, part in enumerate(self._parts)]
         try:
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
@@ -281,8 +284,9 @@ class _Composed:
                 original, begin, size = part.pieces[0]
                 self._upload.copy(number, original.path, original.version, begin, begin + size)
             else:
-                data = np.concatenate([data for piece in part.pieces for data in piece.read()])
-                self._upload.put(number, memoryview(data))  # type: ignore[arg-type]
+                with self._sending:
+                    data = np.concatenate([data for piece in part.pieces for data in piece.read()])
+                    self._upload.put(number, memoryview(data))  # type: ignore[arg-type]
             with self._lock:
                 self._done += part.size
                 if self._progress:

@@ -123,6 +123,9 @@ def test_splitting_and_merging(request, where, large, tmp_path):
         gguftools.merge(f"{where}://models/parts/{shards[1].name}", free=True)
     with pytest.raises(FileError, match="already exists"):
         gguftools.split(url, f"{where}://models/parts/part", max_size=12_000_000)
+    gguftools.set_metadata(f"{where}://models/parts/{shards[1].name}", {"general.name": "part"})  # any shard: the first
+    gguftools.set_metadata(shards[1], {"general.name": "part"})
+    assert get(f"{where}://models/parts/{shards[0].name}") == shards[0].read_bytes()
 
 
 @pytest.mark.parametrize("where", ["s3", "memory"])

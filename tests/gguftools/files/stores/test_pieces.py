@@ -78,6 +78,12 @@ def test_too_many_parts_are_fewer_and_longer():
     assert sum(part.size for part in fewer) == 600
 
 
+def test_a_huge_range_has_longer_parts():
+    parts = planned([at_hand(b"abcde"), Piece(original(10_000), 0, 10_000)], most_parts=20)
+    assert len(parts) <= 20
+    assert traffic_of(parts).sent == 5
+
+
 def fewest_sent(found: list[Piece]) -> int:
     """By trying all: bytes that must be sent at least."""
     units = [(piece.original, piece.begin + i) for piece in found for i in range(piece.size)]

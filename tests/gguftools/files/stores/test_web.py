@@ -53,6 +53,29 @@ def test_a_split_set_in_a_folder_of_a_repository(hub, folder):
             assert (model.tensors[name].raw() == tensor.raw()).all(), name
 
 
+def test_copies_of_what_is_there(hub, folder, tmp_path):
+    """Changed, split, merged and patched by range reads; nothing is written there."""
+    local, there = folder / "austen-bf16.gguf", ("hf://jane/austen/austen-bf16.gguf", web(hub, "austen-bf16.gguf"))
+    gguftools.set_metadata(local, {"general.name": "x"}, output=tmp_path / "local.gguf")
+    gguftools.make_patch(local, tmp_path / "local.gguf", tmp_path / "delta.gguf")
+    for number, url in enumerate(there):
+        gguftools.set_metadata(url, {"general.name": "x"}, output=tmp_path / f"{number}.gguf")
+        gguftools.apply_patch(url, tmp_path / "delta.gguf", tmp_path / f"p{number}.gguf")
+        gguftools.make_patch(url, tmp_path / "local.gguf", tmp_path / f"d{number}.gguf")
+        assert (tmp_path / f"{number}.gguf").read_bytes() == (tmp_path / "local.gguf").read_bytes()
+        assert (tmp_path / f"p{number}.gguf").read_bytes() == (tmp_path / "local.gguf").read_bytes()
+        assert (tmp_path / f"d{number}.gguf").read_bytes() == (tmp_path / "delta.gguf").read_bytes()
+    shards = sorted((folder / "split").iterdir())
+    gguftools.merge(shards[0], tmp_path / "whole.gguf")
+    gguftools.merge(f"hf://jane/austen/split/{shards[1].name}", tmp_path / "merged.gguf")
+    assert (tmp_path / "merged.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    for url in there:
+        with pytest.raises(FileError, match=r"nothing is written to h[a-z]+:// addresses"):
+            gguftools.set_metadata(url, {"general.name": "x"})
+        with pytest.raises(FileError, match=r"nothing is written to h[a-z]+:// addresses"):
+            gguftools.split(url)
+
+
 def test_the_token_goes_to_the_hub_alone(hub, folder):
     hub.gated = True
     hub.cdn = hub.address.replace("127.0.0.1", "localhost")
