@@ -44,7 +44,8 @@ Bytes = NDArray[np.uint8]
 class Delta:
     """What a delta says. ranges: where each begins (NEW for bytes of the delta), and how many bytes it has.
 
-    path, data: where the bytes are that it brings along. versions: entity tags of the old files, if they were in S3. digest: SHA-256 of all this, as it says, "" of a delta that has none.
+    path, data: where the bytes are that it brings along. versions: entity tags of the
+    old files, if they were in S3. digest: SHA-256 of all this, as it says, "" of a delta that has none.
     """
 
     path: Path
