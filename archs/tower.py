@@ -28,8 +28,8 @@ class Tower:
 
     hf_classes: entries of config.json's `architectures`, or of its vision part's. model_types: of its vision or audio
         part, where wrappers of one class have different towers (Llava); none: any.
-    metadata: GGUF key without "clip.", in the order of the file → a path in the config that must be there, or a
-        function of the config (None leaves the key out).
+    metadata: GGUF key without "clip." (with "/" in front: as it is), in the order of the file → a path in the config
+        that must be there, or a function of the config (None leaves the key out).
     tensors: source name → target, as in `Architecture.tensors`, but that targets are full names.
     parts: where the parts' configs are, by "vision" and "audio": paths in config.json.
     defaults: what the model type means by keys that config.json omits, by part.

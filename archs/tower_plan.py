@@ -124,7 +124,7 @@ def plan_towers(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> To
         raise ModelError(f"none of the {len(tensors)} tensors belongs to a tower", "this checkpoint is a text model's")
     metadata = general(folder, NAME, mapped.tensors.values(), KIND)
     for key, value in _metadata(tower, full).items():
-        metadata[f"{NAME}.{key}"] = value
+        metadata[key[1:] if key.startswith("/") else f"{NAME}.{key}"] = value
     _check_layers(metadata, mapped.tensors)
     packed = method_of(settings) if (settings := settings_of(full)) else ""
     return TowerPlan(tower, metadata, mapped.tensors, [*whole.ignored, *mapped.ignored], rest, packed)
@@ -154,7 +154,9 @@ def tower_config(
         found = kinds.read(dict(_part(config, path)), Place(FILE, path, limits=limits))
         said = {key: value for key, value in found.items() if value is not None}
         full[part] = {**tower.defaults.get(part, {}), **said}
-    full["text"] = text[1] if text else {**full, **text_part(full)}
+    thinker = full.get("thinker_config")
+    inner = thinker if isinstance(thinker, Mapping) else full
+    full["text"] = text[1] if text else {**full, **text_part(inner)}
     full["preprocessor"] = _preprocessor(folder)
     full["tokens"] = {name: _token_id(folder, token) for name, token in tower.tokens.items()}
     for path, is_wrong in tower.refused.items():

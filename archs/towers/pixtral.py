@@ -47,3 +47,10 @@ PIXTRAL = Tower(
     spellings={"language_model.model.": "language_model."},
     tokens={"break": "[IMG_BREAK]"},
 )  # fmt: skip
+LIGHTON_OCR = Tower(
+    hf_classes=("LightOnOCRForConditionalGeneration",),
+    metadata={**PIXTRAL.metadata, "projector_type": always("lightonocr")},
+    defaults=PIXTRAL.defaults,
+    tensors={name: target for name, target in PIXTRAL.tensors.items() if "embed_tokens" not in name},
+    spellings={"vision_encoder.": "vision_tower.", "vision_projection.": "multi_modal_projector."},
+)

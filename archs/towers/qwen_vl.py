@@ -20,7 +20,7 @@ PATCHES: dict[str, Target] = {
 LAYER: dict[str, Target] = {
     "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
     "attn.qkv": tuple(TensorMap(f"attn_{name}", part(i, 3)) for i, name in enumerate("qkv")),
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "attn.q": "attn_q", "attn.k": "attn_k", "attn.v": "attn_v", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
 

@@ -55,6 +55,14 @@ VOXTRAL = Tower(
     },
     fixed=CONVOLUTIONS,
 )  # fmt: skip
+AUDIO_FLAMINGO = Tower(
+    hf_classes=("AudioFlamingo3ForConditionalGeneration",),
+    metadata={**QWEN2_AUDIO.metadata, "projector_type": always("musicflamingo")},
+    parts=PARTS,
+    defaults=VOXTRAL.defaults,
+    tensors=VOXTRAL.tensors,
+    fixed={"a.conv1d.*.weight": "F32"},
+)
 ULTRAVOX = Tower(
     hf_classes=("UltravoxModel",),
     metadata={

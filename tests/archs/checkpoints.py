@@ -67,7 +67,8 @@ def file_digest(path: Path) -> str:
     with gguftools.open(path) as model:
         assert model.file is not None
         for name, tensor in model.tensors.items():
-            if name.endswith(".per_dim_scale.weight"):
+            waves = name == "a.position_embd.weight" and model.metadata["clip.projector_type"] == "qwen2.5o"
+            if waves or name.endswith(".per_dim_scale.weight"):
                 start = model.file.parts[0].offsets[name]
                 content[start : start + tensor.nbytes] = bytes(tensor.nbytes)
     return hashlib.sha256(content).hexdigest()

@@ -56,7 +56,7 @@ AS_READ = {
 def record_spec(name: str) -> None:
     """The tensors of the class; spec.json stays where transformers has no such class."""
     config = json.loads((TOWERS / name / "config.json").read_text(encoding="utf-8"))
-    hf_class = getattr(transformers, config["architectures"][0], None)
+    hf_class = getattr(transformers, config["architectures"][0].replace("OnOCR", "OnOcr"), None)
     if hf_class is None:
         return
     full = transformers.AutoConfig.for_model(**config)
