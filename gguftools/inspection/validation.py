@@ -12,6 +12,8 @@ from archs.powerinfer import MAGIC
 from archs.registry import architectures
 from archs.shapes import SUFFIX, faults, is_zero, target_names, written_names
 from archs.spec import Architecture
+from archs.tower import KIND, NAME
+from archs.tower_faults import tower_faults
 from quants import Format, Tensor
 from quants.arguments import PathLike
 from quants.errors import GgufToolsError, OptionError
@@ -151,7 +153,9 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     metadata = model.metadata
     name, kind = metadata.get("general.architecture"), metadata.get("general.type")
     family = [architecture for architecture in architectures() if architecture.name == name]
-    if isinstance(kind, str) and kind in NOT_MODELS:
+    if kind == KIND and name == NAME:
+        yield from (Problem(ERROR, *fault) for fault in tower_faults(metadata, model.tensors))
+    elif isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
     elif not isinstance(name, str):
         yield Problem(ERROR, "general.architecture", "is missing")

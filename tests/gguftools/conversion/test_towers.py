@@ -72,6 +72,38 @@ def test_quantized_files_are_those_of_the_reference(checkpoint, tmp_path, name):
         assert sha256(output.file.read_bytes()).hexdigest() == reference[recipe], recipe
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_files_are_valid(checkpoint, name):
+    with open_towers(checkpoint(name)) as model:
+        assert not gguftools.validate(model).problems
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "wrong"),
+    [
+        ({"clip.has_vision_encoder": None}, "clip.has_vision_encoder", "no tower"),
+        ({"clip.projector_type": None}, "clip.projector_type", "is missing"),
+        ({"clip.vision.image_std": None}, "clip.vision.image_std", "is missing"),
+        ({"clip.vision.block_count": 3}, "v.blk.2", "3 layers"),
+        ({"clip.vision.block_count": 1}, "v.blk.1", "too many"),
+        ({"clip.vision.embedding_length": 64}, "v.blk.0.ln1.weight", "embedding_length is 64"),
+        ({"mm.": None}, "tensors", "brings a tower's output"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(checkpoint, change, where, wrong):
+    with open_towers(checkpoint("gemma3")) as model:
+        for key, value in change.items():
+            if value is None:
+                model.metadata.pop(key, None)
+                for name in [name for name in model.tensors if name.startswith(key)]:
+                    del model.tensors[name]
+            else:
+                model.metadata[key] = value
+        problems = gguftools.validate(model, data=False).problems
+    assert [(each.severity, each.where) for each in problems] == [("error", where)]
+    assert wrong in problems[0].message
+
+
 def renamed(folder: Path, name: str, **beginnings: str) -> None:
     rows = json.loads((TOWERS / name / "spec.json").read_text(encoding="utf-8"))["tensors"]
     write_tensors(folder / "model.safetensors", name, rows, beginnings)
