@@ -15,6 +15,7 @@ from quants.errors import VocabularyError
 from ..metadata.chat_templates import special_texts
 from ..model import Model
 
+PROBE = "a"  # what stands around this stands around every text
 Encode = Callable[[str, bool], list[int]]  # a text, and whether the tokens around it are wanted
 
 
@@ -58,26 +59,25 @@ class Original:
         library.no_truncation()
         library.no_padding()
 
-        def encode(text: str, around: bool) -> list[int]:
-            plain, ids = (list(map(int, library.encode(text, add_special_tokens=each).ids)) for each in (False, around))
-            return self._around(plain, ids) if around else plain
+        def ids(text: str, around: bool) -> list[int]:
+            return [int(number) for number in library.encode(text, add_special_tokens=around).ids]
 
-        return encode
+        before, after = self._sides(ids(PROBE, False), ids(PROBE, True))
+        return lambda text, around: [*before, *ids(text, False), *after] if around else ids(text, False)
 
-    def _around(self, plain: list[int], ids: list[int]) -> list[int]:
-        """Ids with what `add_bos_token` and `add_eos_token` say, which have the last word. plain: nothing around."""
-        more = len(ids) - len(plain)
-        start = next((i for i in range(more + 1) if ids[i : i + len(plain)] == plain), None)
-        if start is None:
-            return ids
-        sides = {"bos": ids[:start], "eos": ids[start + len(plain) :]}
+    def _sides(self, plain: list[int], around: list[int]) -> tuple[list[int], list[int]]:
+        """What stands around a text: what the library puts there, and `add_bos_token` and `add_eos_token`, which have
+        the last word. plain, around: a text without and with it.
+        """
+        start = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
+        sides = {"bos": around[:start], "eos": around[start + len(plain) :]}
         config = {} if self.files is None else self.files.config
         for role, side in sides.items():
             number, wanted = self.token(role), config.get(f"add_{role}_token")
             if number is None or not isinstance(wanted, bool):
                 continue
             sides[role] = [*side, *([] if number in side else [number])] if wanted else [n for n in side if n != number]
-        return [*sides["bos"], *plain, *sides["eos"]]
+        return sides["bos"], sides["eos"]
 
     def _by_sentencepiece(self, path: Path) -> Encode:
         from sentencepiece import SentencePieceProcessor

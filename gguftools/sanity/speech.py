@@ -194,7 +194,7 @@ def check_repetition(
         else:
             (lines if found.startswith("the same") else faults).append(said)
     prompt = PROMPTS[0]
-    sampled = write(model, prompt, _fitting(model, prompt, max(n, 2 * REPEATED)), threads, Sampling(seed=SEED))
+    sampled = write(model, prompt, _fitting(model, prompt, max(n, REPEATED)), threads, Sampling(seed=SEED))
     if found := degenerate(sampled.tokens, sampled.text):
         said = f"sampled, seed {SEED}: {found}: {quote(sampled.text[:60])}"
         theirs = _is_the_originals(model, original, sampled, threads)
