@@ -210,6 +210,14 @@ KEYS: dict[str, Kind] = _by_key({
     "scoring_func": Text((*SCORING.choices, "noaux_tc")),
     "topk_method": Text(("greedy", "group_limited_greedy", "noaux_tc")),
     "shared_expert_combination_strategy": TEXT,
+    # MiniMax M3
+    "sparse_attention_config": Fields({
+        "sparse_num_index_heads": SIZE, "sparse_index_dim": SIZE, "sparse_topk_blocks": Whole(1),
+        "sparse_block_size": Whole(1), "sparse_local_block": Whole(0), "sparse_init_block": Whole(0),
+        "sparse_attention_freq": ListOf(Whole(0, 1), per_layer=True),
+    }),
+    "dense_intermediate_size": NET_WIDTH,
+    "moe_layer_freq": Either((Whole(0), ListOf(Whole(0, 1)))),
     # SmallThinker
     "moe_num_primary_experts moe_num_active_primary_experts moe_ffn_hidden_size": SOME,
     "moe_primary_router_apply_softmax moe_enable_secondary_experts": FLAG,

@@ -83,7 +83,8 @@ ATTENTION = Part(
         "attn_qkv": "queries+keys+values width", "attn_q": "queries width", "attn_k": "keys width",
         "attn_v": "values width", "attn_output": "width mixed", "attn_gate": "mixed width | heads width",
         "attn_q_norm": "key | heads*key | heads key", "attn_k_norm": "key | keys | kv_heads key",
-        "attn_sinks": "heads",
+        "attn_sinks": "heads", "indexer.q_proj": "index_heads*index_key width", "indexer.k_proj": "index_key width",
+        "indexer.q_norm": "index_key", "indexer.k_norm": "index_key",
     },
 )  # fmt: skip
 BORROWING = Part(  # the keys and values of an earlier layer; its own, where there are any, are not looked at

@@ -22,7 +22,8 @@ def serves(forward: Pass, layer: Layer, own: LayerHyper) -> bool:
         forward.cache is not None and forward.texts == 1 and forward.length <= MOST_TOKENS
         and forward.branches is None and forward.tree is None and forward.observe_values is None
         and forward.precision == "float32" and forward.block.causal and not forward.hyper.alibi and own.chunk is None
-        and "attn_sinks.weight" not in layer and own.key_width % LANES == 0 and own.value_width % LANES == 0
+        and "attn_sinks.weight" not in layer and "indexer.k_proj.weight" not in layer
+        and own.key_width % LANES == 0 and own.value_width % LANES == 0
         and not any(other.kv_source_layer == layer.index for other in forward.hyper.layers)
     )  # fmt: skip
 

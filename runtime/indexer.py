@@ -58,3 +58,43 @@ def _rotated(forward: Pass, layer: Layer, x: Floats) -> Floats:
     turned = np.ascontiguousarray(x[:, :, : own.rope_width])
     apply_rope(turned, *forward.rope(own), forward.block.indexer_rope, forward.threads)
     return np.concatenate((turned, x[:, :, own.rope_width :]), axis=2)
+
+
+def block_keys(forward: Pass, layer: Layer, x: Floats) -> Floats:
+    """What the indexer of blocks (MiniMax M3) keeps of x (tokens, width): float32 (tokens, 1, its width)."""
+    keys = forward.project(layer, "indexer.k_proj", x)
+    return _rotated(forward, layer, forward.norm(layer, "indexer.k_norm", keys)[:, None])
+
+
+def chosen_blocks(forward: Pass, layer: Layer, x: Floats, keys: Floats) -> Floats | None:
+    """0 for the blocks of keys that each token's groups of heads look at and -inf for others, float32 (texts, heads,
+    tokens, keys); None for all.
+
+    Source: transformers `models/minimax_m3_vl/`. A block counts as its best key; the last blocks are always seen.
+    """
+    heads, most, size, local = (
+        int(forward.keys.need(f"attention.indexer.{key}"))
+        for key in ("head_count", "top_k", "block_size", "local_blocks")
+    )
+    n, m, share = forward.length, len(keys) // forward.texts, forward.numbers(layer).heads // heads
+    blocks = -(-m // size)
+    if blocks <= most:
+        return None
+    width = keys.shape[2]
+    queries = forward.norm(layer, "indexer.q_norm", forward.project(layer, "indexer.q_proj", x).reshape(-1, width))
+    queries = _rotated(forward, layer, queries.reshape(len(x), heads, width))
+    hidden = np.full((forward.texts, heads, n, blocks), -np.inf, np.float32)
+    for text, head in np.ndindex(forward.texts, heads):
+        of_text = np.ascontiguousarray(keys[text * m : (text + 1) * m, 0].T)
+        for start in range(0, n, max(1, ROOM // m)):
+            positions = forward.positions[start : start + max(1, ROOM // m)]
+            scores = np.full((len(positions), blocks * size), -np.inf, np.float32)
+            first = text * n + start
+            scores[:, :m] = queries[first : first + len(positions), head] @ of_text
+            scores[np.arange(blocks * size) > positions[:, None]] = -np.inf
+            best = scores.reshape(len(positions), blocks, size).max(axis=2)
+            for back in range(local):
+                best[np.arange(len(positions)), np.maximum(positions // size - back, 0)] = np.inf
+            places = np.argpartition(-best, most - 1, axis=1)[:, :most]
+            np.put_along_axis(hidden[text, head, start : start + len(positions)], places, np.float32(0), axis=1)
+    return np.repeat(np.repeat(hidden, size, axis=3)[..., :m], share, axis=1)

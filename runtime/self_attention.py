@@ -8,6 +8,7 @@ from . import few_queries, ops
 from .arrays import Floats, Ids
 from .attention import attend
 from .few_queries import attend_few
+from .indexer import block_keys, chosen_blocks
 from .layer import Layer, Network, Pass
 from .mixed_inputs import observe_mixed
 from .rope import apply_rope
@@ -57,7 +58,20 @@ def attention(forward: Pass, layer: Layer, x: Floats) -> Floats:
             **distance_penalties(forward.network, own, len(q) // texts, len(k) // texts),
         )  # fmt: skip
 
-    if forward.tree is not None:
+    hidden_blocks = None
+    if "indexer.k_proj.weight" in layer:
+        index = block_keys(forward, layer, x)
+        if forward.cache is not None:  # beside the keys proper
+            index, _ = forward.cache.append(-1 - layer.index, index, index[:, :, :0])
+        hidden_blocks = chosen_blocks(forward, layer, x, index)
+    if hidden_blocks is not None:
+        texts = zip(*(np.split(each, forward.texts) for each in (q, k, v)), hidden_blocks, strict=True)
+        mixed = np.concatenate([
+            attend(
+                *of_text, q_positions=forward.positions, scale=own.attention_scale, bias=hidden, threads=threads,
+            ) for *of_text, hidden in texts
+        ])  # fmt: skip
+    elif forward.tree is not None:
         seen = len(k) - len(q)
         hidden = forward.tree.bias(seen, own.window, own.chunk)
         mixed = attend(
@@ -90,7 +104,8 @@ def serves_branches(network: Network) -> bool:
     """Whether all layers mix tokens by `attention` alone, each with keys of its own, and positions stand for themselves
     (not so in absolute embeddings, and where a text's length decides how it is rotated).
     """
-    others = ("attn_kv_a_mqa.weight", "shortconv.in_proj.weight", "ssm_in.weight", "ssm_ba.weight", "ssm_beta.weight")
+    others = ("attn_kv_a_mqa.weight", "shortconv.in_proj.weight", "ssm_in.weight", "ssm_ba.weight", "ssm_beta.weight",
+              "indexer.k_proj.weight")  # fmt: skip
     return (
         network.block.causal
         and (network.scaling is None or network.scaling.kind != "longrope")
