@@ -175,6 +175,9 @@ KEYS: dict[str, Kind] = _by_key({
     "linear_head_dim linear_num_heads": SIZE,
     "num_experts_per_token num_expert_group": SOME,
     "moe_renormalize mla_use_nope": FLAG,
+    # Llama-Nemotron
+    "block_configs": ListOf(ANYTHING, per_layer=True),
+    "num_key_value_heads_per_layer": ListOf(SIZE, per_layer=True),
     # MiniCPM
     "scale_emb scale_depth dim_model_base": POSITIVE,
     "num_query_groups multi_query_group_num kv_channels": SIZE,  # CodeShell, ChatGLM

@@ -16,6 +16,8 @@ from .layer import Layer, Pass
 from .self_attention import attention
 from .state_space import mamba, mamba2, short_convolution
 
+NETS = ("ffn_up", "ffn_up_exps", "ffn_gate_inp")  # one of them shows that a layer has a net
+
 
 def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
     """x (tokens, width) through all layers, from position `first` of each text on: float32 (tokens, width).
@@ -37,7 +39,10 @@ def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     block, scale = forward.block, np.float32(forward.hyper.residual_scale)
     if not _has(layer, "attn_output", "ssm_out", "shortconv.in_proj"):  # in some hybrids a layer has one of both parts
         x = forward.from_position(first, x)
-        return _added(x, feed_forward(forward, layer, forward.norm(layer, "attn_norm", x), x), scale)
+        if not _has(layer, *NETS):
+            return np.array(x)  # of some the layer has nothing at all
+        norm = "attn_norm" if _has(layer, "attn_norm") else block.ffn_norm
+        return _added(x, feed_forward(forward, layer, forward.norm(layer, norm, x), x), scale)
     normed = forward.norm(layer, "attn_norm", x)
     with forward.timed("attention" if "attn_output.weight" in layer else "recurrence and convolution"):
         mixed = token_mixer(forward, layer, normed)
@@ -47,7 +52,7 @@ def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     before = forward.from_position(first, x) if block.router_reads == "layer_input" else None
     x = _added(x, mixed, scale)
     x = forward.norm_if_there(layer, "attn_output_norm", x if per_layer_input else forward.from_position(first, x))
-    if not _has(layer, "ffn_up", "ffn_up_exps", "ffn_gate_inp"):
+    if not _has(layer, *NETS):
         return x
     fed = feed_forward(forward, layer, forward.norm(layer, block.ffn_norm, x), x, before)
     fed = forward.norm_if_there(layer, "post_ffw_norm", fed)

@@ -12,7 +12,10 @@ from archs.spec import BASE, TensorMap
 from archs.transforms import interleave_rope
 
 LLAMA = BASE.derive(
-    name="llama", hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "IQuestCoderForCausalLM"),
+    name="llama",
+    hf_classes=(
+        "LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "IQuestCoderForCausalLM", "InternLM3ForCausalLM",
+    ),
     vocab=("sentencepiece", "bpe"),
     metadata={**SCALING, "vocab_size": "vocab_size", "rope.dimension_count": head_dim},
     defaults={
