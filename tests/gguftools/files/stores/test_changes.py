@@ -157,7 +157,7 @@ def test_layers_that_moved_are_found_in_stores(memory, tmp_path):
     assert (stored.fresh, stored.ranges) == (local.fresh, local.ranges)
 
 
-def test_an_old_version_is_verified(s3, large, renamed, delta):
+def test_an_old_version_is_verified(s3, large, renamed, delta, tmp_path):
     """By reading it where the delta knows no version, or by its size, if that is enough."""
     put(large, URL)
     report = gguftools.apply_patch(URL, delta, "s3://models/made.gguf")
@@ -173,6 +173,10 @@ def test_an_old_version_is_verified(s3, large, renamed, delta):
     store.file_system("s3").pipe_file(URL, bytes(other))
     with pytest.raises(FileError, match=r"large\.gguf is not the file that .* was made from"):
         gguftools.apply_patch(URL, delta, "s3://models/again.gguf")
+    with pytest.raises(FileError, match="is not the file that it was made for") as caught:
+        gguftools.apply_patch(URL, delta, tmp_path / "down.gguf")
+    assert "large.gguf is not the file that it was made from, or the delta is damaged" in caught.value.hint
+    assert not list(tmp_path.iterdir())
     assert names("s3://models") == ["large.gguf", "made.gguf"]
 
 
