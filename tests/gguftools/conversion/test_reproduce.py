@@ -23,6 +23,7 @@ from gguftools.provenance.manifest import manifest_path
 from quants.errors import FileError, GgufToolsError, OptionError
 
 from ...conftest import ROOT
+from ..elsewhere import Elsewhere
 from ..hub_server import Hub, serving
 from ..models import metadata_of, write_model
 
@@ -65,6 +66,16 @@ def test_all_tensors_of_a_quantized_file(folder, name) -> None:
     assert counts(found) == (TENSORS, TENSORS)
     assert all(tensor.rows == tensor.of_rows for tensor in found.tensors)
     assert not found.warnings
+
+
+def test_what_workers_made_is_made_again(folder, tmp_path) -> None:
+    """A manifest does not depend on who did the work."""
+    target, source = tmp_path / "plain.gguf", folder / "austen-F16.gguf"
+    quantize(source, "Q4_K_M", target, manifest=True, executor=Elsewhere())
+    assert manifest_path(target).read_bytes() == manifest_path(folder / "plain.gguf").read_bytes()
+    found = reproduce(target, source)
+    assert found.equal, found.verdict
+    assert counts(found) == (TENSORS, TENSORS)
 
 
 @pytest.mark.parametrize("outtype", ["F32", "F16", "BF16", "Q8_0", "EXACT", "Q4_K_M"])
