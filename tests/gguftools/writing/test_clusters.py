@@ -1,5 +1,7 @@
 """A Dask cluster of four processes: the bytes of one thread, and nothing lost where workers are killed."""
 
+import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from gguftools.writing.executors import done_elsewhere
 from quants.errors import FileError, OptionError
 from tests.conftest import ROOT
 
-from .test_executors import kill_some, slow_square
+from .test_executors import die_first, kill_some, slow_square
 
 AUSTEN = ROOT / "examples" / "austen-4m"
 
@@ -35,8 +37,16 @@ def workers(executor: Any) -> list[int]:
     return [worker.pid for worker in executor._client.cluster.workers.values() if getattr(worker, "pid", None)]
 
 
+def hear_of_ctrl_c(processes: list[int]) -> list[int]:
+    """Those that a terminal's Ctrl-C, which goes to all of a command's processes, would end with a traceback each."""
+    texts = {pid: Path(f"/proc/{pid}/status").read_text() for pid in processes}
+    blocked = {pid: int(re.search(r"SigBlk:\s*(\w+)", text)[1], 16) for pid, text in texts.items()}  # type: ignore[index]
+    return [pid for pid, signals in blocked.items() if not signals >> (signal.SIGINT - 1) & 1]
+
+
 def test_a_cluster_writes_the_bytes_of_one_thread(cluster: Any, told: list[str], tmp_path: Path) -> None:
     assert "4 workers; http://127.0.0.1:" in told[0]
+    assert not hear_of_ctrl_c(workers(cluster))
     gguftools.convert(AUSTEN, tmp_path / "a.gguf", threads=1)
     gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=cluster)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
@@ -70,6 +80,7 @@ def test_workers_of_a_cluster_that_are_killed_lose_nothing(
     assert len(killed) == 20
     numbers = range(200)
     assert sorted(done_elsewhere(cluster, slow_square, numbers)) == [(n, n * n) for n in numbers]
+    assert not hear_of_ctrl_c(workers(cluster))  # those that came for others, either
 
 
 def test_what_a_scheduler_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +99,12 @@ def test_without_dask_workers_are_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with executor_for(2) as pool:
         gguftools.convert(AUSTEN, tmp_path / "b.gguf", executor=pool)
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_nothing_is_left_of_a_pool_that_broke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with executor_for(1) as pool:
+        assert pool is not None
+        list(done_elsewhere(pool, die_first, [str(tmp_path / "a")]))
+        assert executors.intact(pool) is not pool
+    assert executors.intact(pool) is pool

@@ -68,9 +68,9 @@ def processes(count: int) -> ProcessPoolExecutor:
 @pytest.mark.parametrize("in_order", [False, True])
 def test_what_was_lost_is_done_again(how: Callable[[], BaseException], in_order: bool) -> None:
     executor = Losing(lambda call: call % 3 == 0, how)
-    results = list(done_elsewhere(executor, square, range(50), in_order=in_order))
-    assert sorted(results) == [(n, n * n) for n in range(50)]
-    assert executor.calls == 50 + (executor.calls // 3)
+    results = list(done_elsewhere(executor, square, range(100), in_order=in_order))
+    assert sorted(results) == [(n, n * n) for n in range(100)]
+    assert executor.calls == 100 + (executor.calls // 3)  # more losses than LOSSES, but never in a row
     if in_order:
         assert results == sorted(results)
 
@@ -103,6 +103,20 @@ def test_tasks_are_made_when_there_is_room_for_them() -> None:
         assert len(made) <= 2 * executors.AHEAD + 1
         results.close()
     assert len(made) <= 2 * executors.AHEAD + 1
+
+
+def test_of_what_was_lost_the_first_is_done_first() -> None:
+    class FourAtATime(Losing):
+        _max_workers = 4
+
+    done: list[int] = []
+
+    def noted(n: int) -> bool:
+        done.append(n)
+        return True
+
+    list(done_elsewhere(FourAtATime(lambda call: call <= 8), noted, range(20)))  # all that is sent at first
+    assert done == list(range(20))
 
 
 class Silent(Executor):
