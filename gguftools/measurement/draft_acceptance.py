@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 LOGITS_AT_ONCE = 1 << 23  # of one model: 33 MB; each temperature needs its own
 LEAST_PLACES = 16  # at a time, however large the vocabulary
-MOST_LOOKED_UP = 16  # tokens of a looked-up draft, as `generate` drafts
+MOST_LOOKED_UP = 64  # tokens of a looked-up draft: as many as there ever are; those that are too many are not counted
 
 Progress = Callable[[int, int, float], None]  # windows done, of how many, mean acceptance of the first draft so far
 

@@ -163,10 +163,12 @@ def _candidate(model: Model, given: PathLike | Model) -> _Candidate:
 
 
 def _same_file(one: Model, other: Model) -> bool:
+    """Whether both are what is in one file, unchanged."""
     try:
-        return bool(one.files) and one.files[0].samefile(other.files[0])
+        same = bool(one.files) and one.files[0].samefile(other.files[0])
     except (OSError, IndexError):
         return False
+    return same and one.is_as_opened and other.is_as_opened
 
 
 class _Run:

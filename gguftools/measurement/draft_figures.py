@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LEAST_WEIGHT = 1e-9
 LONGEST_RUN = 16  # of the histogram; the last count is of all longer ones
 
 
@@ -73,8 +74,10 @@ def copied(
     """Of drafts that no chance is in, beside texts: a token stands with the probability p that the model gives it.
 
     Of each text at each place: matched: how many of the first `drafted` tokens are those of the text. own: p of the
-    text's token; missed: p of the first drafted token that is not the text's, after those that are; 0 for none. What
-    the model says of tokens behind that one is not known: they get the mean of what is known of tokens so deep.
+    text's token; missed: p of the first drafted token that is not the text's, after those that are; 0 for none.
+
+    What the model says of tokens behind that one is not known: they get a mean of what is known of tokens so deep. It
+    is not known as often as the tokens before might have been others: by the probability of that what is known counts.
     """
     lengths = np.array([len(each) for each in own], np.int64)
     shape = len(own), int(lengths.max(initial=0))
@@ -88,11 +91,18 @@ def copied(
     for depth in range(longest):
         known = inside & (right >= depth) & (np.arange(shape[1]) + depth < lengths[:, None])
         chance = np.where(right > depth, of_text[:, depth : depth + shape[1]], wrong)
-        some = known & (offered > depth)
-        mean = chance[some].mean() if some.any() else 0.0
+        mean = _mean(chance, 1 - before, known & (offered > depth))
         before = before * np.where(known, chance, mean) * (offered > depth)
         stands[:, :, depth] = before
     return Chances(stands, np.minimum(offered, longest), lengths)
+
+
+def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:
+    """0 of none; where all weights are 0 each counts as much."""
+    total = float(weights[some].sum())
+    if total < LEAST_WEIGHT:
+        return float(values[some].mean()) if some.any() else 0.0
+    return float((weights[some] * values[some]).sum()) / total
 
 
 def cycles(chances: Chances, length: int) -> Cycles | None:

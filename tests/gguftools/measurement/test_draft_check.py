@@ -182,3 +182,22 @@ def test_the_layer_that_reads_ahead(tmp_path):
 def softmax(rows):
     e = np.exp(rows.astype(np.float64) - rows.max(axis=2, keepdims=True))
     return e / e.sum(axis=2, keepdims=True)
+
+
+def test_a_draft_with_fewer_tokens(files):
+    """The last two have probability 0 there; beside the model itself that is all there is between them."""
+    base, short = gguftools.open(files[0]), gguftools.open(files[0])
+    count = len(base.metadata["tokenizer.ggml.tokens"]) - 2
+    for key in ("tokens", "token_type"):
+        short.metadata[f"tokenizer.ggml.{key}"] = list(base.metadata[f"tokenizer.ggml.{key}"])[:count]
+    short.metadata["llama.vocab_size"] = count
+    short.metadata["tokenizer.ggml.padding_token_id"] = 0
+    for name in ("token_embd.weight", "output.weight"):
+        if name in short.tensors:
+            short.tensors[name] = short.tensors[name].float32()[:count]
+    given = {"text": TEXT, "n_ctx": 64, "chunks": 2, "simulated": 32, "threads": 1, "cost_ratio": 0.5, "draft_max": 2}
+    for pair in ((base, short), (short, base)):
+        (draft,) = draft_check(*pair, temperatures=[1], **given).drafts
+        assert draft.obstacles == []
+        assert 0.999 < draft.temperatures[0].acceptance["mean"] <= 1
+        assert draft.temperatures[0].simulation.acceptance > 0.9

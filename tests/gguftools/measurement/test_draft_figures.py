@@ -111,10 +111,24 @@ def test_copies():
 
 
 def test_what_is_not_known_of_a_copy_is_as_what_is():
-    """Behind a wrong token: the mean chance at that depth, .6."""
-    own, missed = np.array([0.2, 0.4, 0.6, 0.5]), np.array([0.3, 0.0, 0.0, 0.0])
-    found = copied([own], [missed], [np.array([0, 2, 0, 0])], [np.array([2, 2, 0, 0])], 2)
-    assert found.stands[0] == pytest.approx(np.array([[0.3, 0.18], [0.4, 0.24], [0, 0], [0, 0]]))
+    """Behind a wrong token: .6 with a weight of .6, and .3 with one of .1, as what came before it had .4 and .9."""
+    own, missed = np.array([0.2, 0.4, 0.6, 0.9, 0.3]), np.array([0.3, 0.0, 0.0, 0.0, 0.0])
+    found = copied([own], [missed], [np.array([0, 2, 0, 2, 0])], [np.array([2, 2, 0, 2, 0])], 2)
+    mean = (0.6 * 0.6 + 0.1 * 0.3) / 0.7
+    assert found.stands[0] == pytest.approx(np.array([[0.3, 0.3 * mean], [0.4, 0.24], [0, 0], [0.9, 0.27], [0, 0]]))
+
+
+def test_copies_of_what_a_model_wrote():
+    """Texts drawn from a model give its true chances on average; the second token is likely where the first one is."""
+    random = np.random.default_rng(0)
+    p = np.array([[0.95, 0.9], [0.3, 0.1]])[random.integers(0, 2, 4000)]
+    same = random.random(p.shape) < p
+    matched = np.where(same[:, 0], 1 + same[:, 1], 0)
+    missed = np.choose(matched, [p[:, 0], p[:, 1], np.zeros(len(p))])
+    own = [np.array([first, second, 0.5]) for first, second in p]
+    right, wrong = ([np.array([each, 0, 0]) for each in values] for values in (matched, missed))
+    found = copied(own, wrong, right, [np.array([2, 0, 0])] * len(own), 2)
+    assert found.stands[:, 0, 1].mean() == pytest.approx(p.prod(axis=1).mean(), rel=0.02)
 
 
 def test_runs_of_agreement():
