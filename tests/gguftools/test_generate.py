@@ -333,8 +333,19 @@ def test_text_goes_to_stdout_and_speeds_to_stderr(path: Path):
     assert done.returncode == 0
     described = json.loads(typed("generate", path, "-p", "Anne", "-n", "8", "--temp", "0", "--json").stdout)
     assert done.stdout == described["text"] + "\n"
+    assert described["cache_bytes"] == 64 * 4 * 4 * (32 + 32) * 4  # room, layers, heads, widths, bytes
     assert "8 tokens" in done.stderr
     assert (len(described["tokens"]), described["prompt_tokens"], described["stop_reason"]) == (8, 4, "length")
+
+
+def test_samples_and_logprobs_are_in_the_json(path: Path):
+    words = ["generate", path, "-p", "Anne", "-n", "4", "--json", "--seed"]
+    one, two = json.loads(typed(*words, "3", "--samples", "2", "--logprobs", "1").stdout)
+    alone = json.loads(typed(*words, "4").stdout)
+    assert two["tokens"] == alone["tokens"] != one["tokens"]
+    assert [each["token"] for each in two["logprobs"]] == two["tokens"]
+    assert all(len(each["top"]) == 1 and each["logprob"] <= each["top"][0]["logprob"] for each in two["logprobs"])
+    assert "logprobs" not in alone
 
 
 def test_several_prompts(path: Path, tmp_path: Path):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from gguftools.console import terminal
+from gguftools.console import streaming, terminal
+from gguftools.console.streaming import prompt_progress
 from gguftools.console.ui import bytes_progress, window_progress
 
 
@@ -27,3 +30,20 @@ def test_what_is_told_is_drawn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     drawn = capsys.readouterr().err
     assert "measure \\x1b[1m[red]:smile:" in drawn
     assert " 75% 3/4 PPL 12.5000 " in drawn
+
+
+def test_prompts_of_several_pieces_have_a_bar_while_they_are_read(monkeypatch: pytest.MonkeyPatch):
+    shown: list[object] = []
+
+    @contextmanager
+    def bar(title: str) -> Iterator[Callable[[int, int, float], None]]:
+        shown.append(title)
+        yield lambda done, total, figure: shown.append((done, total))
+        shown.append("gone")
+
+    monkeypatch.setattr(streaming, "window_progress", bar)
+    with prompt_progress() as tell:
+        for done, total in [(0, 9), (9, 9), (0, 2000), (1024, 2000), (2000, 2000), (0, 3000), (1024, 3000)]:
+            tell(done, total)
+    first, title = ["read the prompt", (1024, 2000), (2000, 2000), "gone"], "read the prompt"
+    assert shown == [*first, title, (1024, 3000), "gone"]
