@@ -42,33 +42,43 @@ class Original:
         if self.folder is None:
             tokenizer = self.model.tokenizer
             return {"the file": lambda text, around: tokenizer.encode(text, add_special=around, parse_special=True)}
-        found = {}
-        if self.files is not None and self.files.tokenizer:
-            found["tokenizers"] = self._by_tokenizers(self.files)
+        found: dict[str, Encode] = {}
+        if self.library is not None:
+            before, after = self.sides["bos"], self.sides["eos"]
+            found["tokenizers"] = lambda text, around: (
+                [*before, *self._ids(text), *after] if around else self._ids(text)
+            )
         if (self.folder / "tokenizer.model").is_file():
             found["sentencepiece"] = self._by_sentencepiece(self.folder / "tokenizer.model")
         return found
 
-    def _by_tokenizers(self, files: TokenizerFiles) -> Encode:
+    @cached_property
+    def library(self) -> Any:
+        """The checkpoint's tokenizer.json, or what amounts to it; None where there is none."""
+        if self.files is None or not self.files.tokenizer:
+            return None
         from tokenizers import Tokenizer
 
         try:
-            library = Tokenizer.from_str(json.dumps(files.tokenizer))
+            library = Tokenizer.from_str(json.dumps(self.files.tokenizer))
         except Exception as error:  # whatever the library raises on a tokenizer.json that it does not like
-            raise VocabularyError(f"{files.folder} has a tokenizer that cannot be run: {str(error)[:200]}") from error
+            said = f"{self.folder} has a tokenizer that cannot be run: {str(error)[:200]}"
+            raise VocabularyError(said) from error
         library.no_truncation()
         library.no_padding()
+        return library
 
-        def ids(text: str, around: bool) -> list[int]:
-            return [int(number) for number in library.encode(text, add_special_tokens=around).ids]
+    def _ids(self, text: str, around: bool = False) -> list[int]:
+        return [int(number) for number in self.library.encode(text, add_special_tokens=around).ids]
 
-        before, after = self._sides(ids(PROBE, False), ids(PROBE, True))
-        return lambda text, around: [*before, *ids(text, False), *after] if around else ids(text, False)
-
-    def _sides(self, plain: list[int], around: list[int]) -> tuple[list[int], list[int]]:
-        """What stands around a text: what the library puts there, and `add_bos_token` and `add_eos_token`, which have
-        the last word. plain, around: a text without and with it.
+    @cached_property
+    def sides(self) -> dict[str, list[int]]:
+        """What stands before a text ("bos") and behind it ("eos"): what the library puts there, and what
+        `add_bos_token` and `add_eos_token` say, which have the last word.
         """
+        if self.library is None:
+            return {"bos": [], "eos": []}
+        plain, around = self._ids(PROBE), self._ids(PROBE, around=True)
         start = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
         sides = {"bos": around[:start], "eos": around[start + len(plain) :]}
         config = {} if self.files is None else self.files.config
@@ -77,7 +87,7 @@ class Original:
             if number is None or not isinstance(wanted, bool):
                 continue
             sides[role] = [*side, *([] if number in side else [number])] if wanted else [n for n in side if n != number]
-        return sides["bos"], sides["eos"]
+        return sides
 
     def _by_sentencepiece(self, path: Path) -> Encode:
         from sentencepiece import SentencePieceProcessor
@@ -114,6 +124,8 @@ class Original:
                 found[name] = ids
         if (number := self.token(role)) is not None:
             found["the tokenizer" if self.folder else "the file"] = [number]
+        if around := self.sides.get(role):
+            found["what stands around texts"] = around[-1:]
         return found
 
     @cached_property

@@ -138,6 +138,7 @@ def check_special(model: Model, original: Original | None) -> Verdict:
         wanted, number = original.tokens(role), said[role]
         known = {each for ids in wanted.values() for each in ids if each >= 0}
         places = "; ".join(f"{_listed(model, ids)} by {name}" for name, ids in wanted.items())
+        places = _listed(model, known) if len(known) == 1 else places
         if number is None:
             if known and role in NEEDED:
                 faults.append(f"the file names no {role} token; the original's is {places}")

@@ -157,3 +157,35 @@ def test_command_refuses(bert: Path, tmp_path: Path):
     messages.write_text('{"messages": [{"role": "user", "content": "a"}]}')
     refused(typed("embed", bert, "--prompts", messages), "has messages")
     refused(typed("embed", bert, "-p", "word " * 300, "--pooling", "cls"), "--truncate")
+
+
+def test_a_decoder_that_embeds_ends_texts_with_a_token_of_its_own(tmp_path: Path, shared: Path):
+    """Qwen3-Embedding's checkpoints: the last token's state, that token being one that the tokenizer puts there."""
+    checkpoint = made("qwen3", tmp_path, head=False).parent / "checkpoint"
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    end, text = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    special = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [495], "tokens": ["<|endoftext|>"]}}
+    pair = [text, end, {"Sequence": {"id": "B", "type_id": 1}}, end]
+    tokenizer["post_processor"] = {
+        "type": "Sequence",
+        "processors": [tokenizer["post_processor"], {
+            "type": "TemplateProcessing", "single": [text, end], "pair": pair, "special_tokens": special,
+        }],
+    }  # fmt: skip
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (checkpoint / "1_Pooling").mkdir()
+    (checkpoint / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (checkpoint / "modules.json").write_text(json.dumps(modules))
+    gguftools.convert(checkpoint, tmp_path / "embedder.gguf", "f32")
+    model = gguftools.open(tmp_path / "embedder.gguf")
+    found = model.embed("a text")
+    ids = [*model.tokenizer.encode("a text", add_special=False), 495]
+    assert (found.pooling, found.tokens, found.warnings) == ("last", [len(ids)], ())
+    state = model.running().hidden_states([ids])[0, -1]
+    assert found.vectors[0] == pytest.approx(state / np.linalg.norm(state), abs=1e-6)
+    report = gguftools.check(model, checkpoint, only=["token ids", "special tokens", "vectors"])
+    assert report.sound, [(each.name, each.seen) for each in report.checks]
+    assert report["vectors"].figures["pooling"] == "last"
+    assert report["vectors"].lines == ()

@@ -264,7 +264,10 @@ def test_a_folders_own_words_have_the_last_word(tmp_path: Path, file: Path):
     encode = original.encoders["tokenizers"]
     assert encode("It", True) == [*encode("It", False), EOS]
     assert encode("<|begin_of_text|>It", True) == [BOS, *encode("It", False), EOS]
-    assert original.tokens("eos") == {"generation_config.json": [EOS], "config.json": [EOS], "the tokenizer": [EOS]}
+    assert set(original.tokens("eos")) == {
+        "generation_config.json", "config.json", "the tokenizer", "what stands around texts"
+    }  # fmt: skip
+    assert list(original.tokens("eos").values()) == [[EOS]] * 4
     assert original.tokens("mask") == {}
 
 
