@@ -175,6 +175,11 @@ KEYS: dict[str, Kind] = _by_key({
     "linear_head_dim linear_num_heads": SIZE,
     "num_experts_per_token num_expert_group": SOME,
     "moe_renormalize mla_use_nope": FLAG,
+    # Laguna
+    "num_attention_heads_per_layer": ListOf(SIZE, per_layer=True),
+    "moe_routed_scaling_factor": POSITIVE,
+    "moe_router_logit_softcapping": SCALE,
+    "moe_apply_router_weight_on_input": FLAG,
     # Llama-Nemotron
     "block_configs": ListOf(ANYTHING, per_layer=True),
     "num_key_value_heads_per_layer": ListOf(SIZE, per_layer=True),

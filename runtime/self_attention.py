@@ -92,7 +92,9 @@ def _projected(forward: Pass, layer: Layer, x: Floats, mixed: Floats, gate: Floa
     if "attn_gate.weight" in layer:
         gate = forward.project(layer, "attn_gate", x)
     if gate is not None:
-        gates = ops.sigmoid(gate.reshape(len(mixed), -1), threads=threads)
+        gates = gate.reshape(len(mixed), -1)
+        softplus = forward.block.attention_gate == "softplus"
+        gates = np.logaddexp(gates, np.float32(0)) if softplus else ops.sigmoid(gates, threads=threads)
         if gates.shape == mixed.shape:
             mixed *= gates
         else:  # one for each head

@@ -42,7 +42,7 @@ PHI2 = BASE.derive(
 )  # fmt: skip
 
 PHI3 = HALVES.derive(
-    name="phi3", hf_classes=("Phi3ForCausalLM", "Phi3Model"), vocab=("sentencepiece", "bpe"),
+    name="phi3", hf_classes=("Phi3ForCausalLM", "Phi3Model", "Phi4ForCausalLMV"), vocab=("sentencepiece", "bpe"),
     metadata={
         "rope.dimension_count": rotated_width, "rope.scaling.type": type_without_tensors,
         "rope.scaling.original_context_length": "original_max_position_embeddings",
