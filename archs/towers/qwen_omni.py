@@ -1,4 +1,6 @@
-"""Qwen2.5-Omni: Qwen2.5-VL's tower for pictures; Whisper's encoder for sounds, with positions that are not learned."""
+"""Qwen2.5-Omni: Qwen2.5-VL's tower for pictures; Whisper's encoder for sounds, with positions that are not learned.
+Qwen3-Omni: Qwen3-VL's, and convolutions over squares of the spectrogram.
+"""
 
 import math
 from collections.abc import Iterator
@@ -7,9 +9,10 @@ import numpy as np
 
 from quants import Tensor, from_array
 
-from ..spec import Config
-from ..tower import AUDIO, Tower, always, maybe
-from .qwen_vl import QWEN25_VL
+from ..spec import Config, TensorMap
+from ..tower import AUDIO, VISION, Tower, always, at, maybe
+from ..transforms import reshape
+from .qwen_vl import QWEN3_VL, QWEN25_VL, by_layer
 from .whisper import CONVOLUTIONS, ENCODER
 
 POSITIONS, LONGEST = 1500, 10_000.0
@@ -52,4 +55,42 @@ QWEN25_OMNI = Tower(
     },
     generated=(_positions,),
     refused=QWEN25_VL.refused,
+)  # fmt: skip
+
+
+def _over_squares(tensor: Tensor, config: Config) -> Tensor:
+    """A bias of a convolution over a spectrogram, one number for each channel, as (channels, 1, 1)."""
+    return reshape(tensor, (tensor.size, 1, 1))
+
+
+QWEN3_OMNI = Tower(
+    hf_classes=("Qwen3OmniMoeForConditionalGeneration",),
+    metadata={
+        **VISION,
+        "vision.image_size": QWEN3_VL.metadata["vision.image_size"],
+        **AUDIO,
+        "audio.num_mel_bins": "audio.num_mel_bins",
+        "audio.attention.layer_norm_epsilon": maybe("audio.layer_norm_eps", 1e-5),
+        "use_gelu": always(True),
+        "vision.spatial_merge_size": maybe("vision.spatial_merge_size"),
+        "vision.attention.layer_norm_epsilon": always(1e-6),
+        "vision.is_deepstack_layers": QWEN3_VL.metadata["vision.is_deepstack_layers"],
+        "vision.projector_type": always("qwen3vl_merger"), "audio.projector_type": always("qwen3a"),
+    },
+    parts=QWEN25_OMNI.parts,
+    tensors={
+        **QWEN3_VL.tensors,
+        **at("visual.deepstack_merger_list.{i}.", "v.deepstack.{i}.", {"ln_q": "norm", "mlp.0": "fc1", "mlp.2": "fc2"}),
+        "visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.{i}": "mm.{i}",
+        **{name: target for name, target in ENCODER.items() if ".layers." in name},
+        **{f"audio_tower.conv2d{i}.weight": f"a.conv2d.{i}.weight" for i in (1, 2, 3)},
+        **{f"audio_tower.conv2d{i}.bias": TensorMap(f"a.conv2d.{i}.bias", _over_squares) for i in (1, 2, 3)},
+        "audio_tower.conv_out": "a.conv_out", "audio_tower.ln_post": "a.post_ln",
+        "audio_tower.proj1": "mm.a.mlp.1", "audio_tower.proj2": "mm.a.mlp.2",
+    },
+    fixed={"a.conv2d.*.weight": "F16", "a.conv_out.weight": "F16"},
+    ignored={"talker.*": SPEECH, "code2wav.*": SPEECH},
+    spellings={"visual.merger_list.": "visual.deepstack_merger_list."},
+    generated=(_positions,),
+    prepare=by_layer,
 )  # fmt: skip

@@ -67,7 +67,8 @@ def file_digest(path: Path) -> str:
     with gguftools.open(path) as model:
         assert model.file is not None
         for name, tensor in model.tensors.items():
-            waves = name == "a.position_embd.weight" and model.metadata["clip.projector_type"] == "qwen2.5o"
+            kinds = (model.metadata.get(f"clip.{part}projector_type") for part in ("", "audio."))
+            waves = name == "a.position_embd.weight" and {"qwen2.5o", "qwen3a"} & {*kinds}
             if waves or name.endswith(".per_dim_scale.weight"):
                 start = model.file.parts[0].offsets[name]
                 content[start : start + tensor.nbytes] = bytes(tensor.nbytes)

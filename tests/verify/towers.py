@@ -45,8 +45,10 @@ PICTURES = {
     "qwen2-vl": (140, 196), "qwen2-5-vl": (140, 196), "llava-1-5": (28, 28), "internvl-hf": (56, 56),
 }  # fmt: skip
 # What the converter has to find names begin with, to do what it means to do: of Pixtral it looks for the embedding of
-# [IMG_BREAK] after it has dropped everything of the language model; of InternVL it drops what has no "model.".
+# [IMG_BREAK] after it has dropped everything of the language model; of InternVL it drops what has no "model."; of
+# Qwen3-Omni it knows no name with "thinker.visual.".
 AS_READ = {
+    "qwen3-omni": {"thinker.visual.": "visual."},
     "pixtral": {"language_model.model.": "model."},
     "mistral3": {"language_model.model.": "model."},
     "internvl-hf": {"vision_tower.": "model.vision_tower.", "multi_modal_projector.": "model.multi_modal_projector."},
@@ -57,7 +59,7 @@ def record_spec(name: str) -> None:
     """The tensors of the class; spec.json stays where transformers has no such class."""
     config = json.loads((TOWERS / name / "config.json").read_text(encoding="utf-8"))
     hf_class = getattr(transformers, config["architectures"][0].replace("OnOCR", "OnOcr"), None)
-    if hf_class is None:
+    if hf_class is None or "thinker_config" in config:
         return
     full = transformers.AutoConfig.for_model(**config)
     with tempfile.TemporaryDirectory() as folder:
