@@ -226,6 +226,12 @@ KEYS: dict[str, Kind] = _by_key({
     }),
     "dense_intermediate_size": NET_WIDTH,
     "moe_layer_freq": Either((Whole(0), ListOf(Whole(0, 1)))),
+    # MiniMax Text-01
+    "layernorm_full_attention_alpha layernorm_full_attention_beta layernorm_linear_attention_alpha "
+    "layernorm_linear_attention_beta layernorm_mlp_alpha layernorm_mlp_beta full_attn_alpha_factor "
+    "full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor mlp_beta_factor": POSITIVE,
+    "attn_type_list": ListOf(Whole(0, 1), per_layer=True),
+    "postnorm": FLAG,
     # SmallThinker
     "moe_num_primary_experts moe_num_active_primary_experts moe_ffn_hidden_size": SOME,
     "moe_primary_router_apply_softmax moe_enable_secondary_experts": FLAG,

@@ -68,8 +68,8 @@ def unknown(terms: Terms, sizes: Mapping[str, int]) -> tuple[str, int] | None:
     return (names[0], factor) if not others and len(names) == 1 and names[0] not in sizes else None
 
 
-WIDTH_NORMS = dict.fromkeys(
-    ("attn_norm", "attn_norm_2", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_ffw_norm_1",
+WIDTH_NORMS = {"attn_norm_2": "width | heads*key"} | dict.fromkeys(
+    ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "post_ffw_norm_1",
      "post_ffw_norm_2", "pre_ffw_norm_2", "attn_output_norm", "layer_output_norm"), "width",
 )  # fmt: skip
 LATENT_MARKS, CONVOLUTION_MARKS = "attn_kv_a_mqa", "shortconv.in_proj shortconv.conv shortconv.out_proj"
@@ -85,6 +85,12 @@ ATTENTION = Part(
         "attn_q_norm": "key | heads*key | heads key", "attn_k_norm": "key | keys | kv_heads key",
         "attn_sinks": "heads", "indexer.q_proj": "index_heads*index_key width", "indexer.k_proj": "index_key width",
         "indexer.q_norm": "index_key", "indexer.k_norm": "index_key",
+    },
+)  # fmt: skip
+LIGHTNING = Part(  # in place of ATTENTION, where a layer has a second norm and gates (MiniMax Text-01)
+    marks=ATTENTION.marks, needs="attn_qkv attn_gate attn_norm_2 attn_output",
+    shapes={
+        "attn_qkv": "3*heads*key width", "attn_gate": "heads*key width", "attn_output": "width heads*key",
     },
 )  # fmt: skip
 BORROWING = Part(  # the keys and values of an earlier layer; its own, where there are any, are not looked at

@@ -319,6 +319,8 @@ def _parts_of(model: _Model, start: str, own: LayerHyper) -> Iterator[Part]:
             continue
         if part is parts.ATTENTION and own.kv_source_layer is not None:
             part = parts.BORROWING
+        if part is parts.ATTENTION and {"attn_norm_2.weight", "attn_gate.weight"} <= roles.keys():
+            part = parts.LIGHTNING
         fused = model.architecture.block.gated
         if part is parts.DENSE and fused and "ffn_gate.weight" not in roles:
             part = parts.FUSED_DENSE

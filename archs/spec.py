@@ -126,6 +126,7 @@ class Block:
     scoring: how the router turns logits into weights (the file's `expert_gating_func` wins); normalize_experts: chosen
         weights are rescaled to sum to one (the file's `expert_weights_norm` wins).
     indexer_rope: which pairs rotate in the indexer of sparse attention.
+    residual: what a part is added to: the layer's input, or what was normed of it, times the file's `residual_scale`.
     router_reads: what a router of experts reads: the net's input, or what the layer was given.
     embedding_scale: "sqrt_width" (Gemma) where the file has no `embedding_scale`.
     logit_scale: whether the file's `logit_scale` multiplies or divides the logits.
@@ -159,6 +160,7 @@ class Block:
     scoring: Scoring = "softmax"
     normalize_experts: bool = False
     indexer_rope: Rope = "halves"
+    residual: Literal["input", "normed"] = "input"
     router_reads: Literal["net_input", "layer_input"] = "net_input"
     embedding_scale: Literal["one", "sqrt_width"] = "one"
     logit_scale: Literal["multiply", "divide"] = "multiply"

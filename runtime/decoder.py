@@ -13,6 +13,7 @@ from .gated_delta import gated_delta
 from .kimi_delta import kimi_delta
 from .latent_attention import latent_attention, widened_attention
 from .layer import Layer, Pass
+from .lightning import lightning
 from .self_attention import attention
 from .state_space import mamba, mamba2, short_convolution
 
@@ -32,7 +33,20 @@ def decode(forward: Pass, x: Floats, first: int = 0) -> Floats:
 
 def through_layer(forward: Pass, layer: Layer, x: Floats, first: int = 0) -> Floats:
     """x (tokens, width) through one layer, from position `first` of each text on; x stays as it is."""
+    if forward.block.residual == "normed":
+        return _from_normed(forward, layer, x, first)
     return (_parallel if forward.hyper.parallel else _sequential)(forward, layer, x, first)
+
+
+def _from_normed(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
+    """Each part is added to what was normed before it, times a constant."""
+    scale = np.float32(forward.hyper.residual_scale)
+    normed = forward.norm(layer, "attn_norm", x)
+    with forward.timed("attention" if "attn_norm_2.weight" not in layer else "recurrence and convolution"):
+        mixed = token_mixer(forward, layer, normed)
+    x = forward.from_position(first, mixed + normed * scale)
+    normed = forward.norm(layer, forward.block.ffn_norm, x)
+    return feed_forward(forward, layer, normed, x) + normed * scale
 
 
 def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
@@ -91,6 +105,8 @@ def token_mixer(forward: Pass, layer: Layer, x: Floats) -> Floats:
         return latent_attention(forward, layer, x)
     if "shortconv.in_proj.weight" in layer:
         return short_convolution(forward, layer, x)
+    if _has(layer, "attn_norm_2"):
+        return lightning(forward, layer, x)
     if "ssm_f_a.weight" in layer:
         return kimi_delta(forward, layer, x)
     if _has(layer, "ssm_ba", "ssm_beta"):

@@ -42,6 +42,16 @@ def convolved_by(forward: Pass, layer: Layer, taps: Floats, bias: Floats | None,
     return np.ascontiguousarray(out[:, :, :channels]).reshape(x.shape)
 
 
+def counted(forward: Pass, layer: Layer) -> None:
+    """What `convolved` does for the cache, in a layer without a convolution."""
+    if forward.cache is None:
+        return
+    nothing, *state = _kept(forward, layer) or [np.zeros((forward.texts, 0), np.float32)]
+    forward.cache.keep(layer.index, forward.length, nothing, *state)
+    if forward.cache.memory:
+        forward.cache.remember(layer.index, 0, [nothing] * min(forward.length, forward.cache.memory + 1))
+
+
 def scanned(
     forward: Pass, layer: Layer, kernel: Callable[..., Any], inputs: tuple[Floats, ...], shape: tuple[int, ...],
     count: int,
@@ -49,7 +59,7 @@ def scanned(
     """What kernel(*inputs, state, result, start, stop) gives for each text: an array like the first of the inputs.
 
     inputs: (tokens, …) each. shape: of a text's state, which is changed in place; threads share its `count` channels or
-    heads. To be called after `convolved`, which counts the tokens.
+    heads. To be called after `convolved` or `counted`, which count the tokens.
     """
     kept, out = _kept(forward, layer), np.empty_like(inputs[0])
     state = kept[1] if len(kept) > 1 else np.zeros((forward.texts, *shape), np.float32)

@@ -48,7 +48,8 @@ def serves(network: Network) -> bool:
     return bool(
         own
         and block.causal and not block.hidden_states and block.norm in ("rms", "layer") and not hyper.alibi
-        and block.query_scale is None and block.output_norm == "output_norm" and hyper.activation in parts.ACTIVATIONS
+        and block.query_scale is None and block.residual == "input"
+        and block.output_norm == "output_norm" and hyper.activation in parts.ACTIVATIONS
         and set(block.qkv_steps) <= {"clamp", "norm", "rope"} and not hyper.clamp
         and hyper.value_scale == 1
         and (network.scaling is None or network.scaling.kind in ("none", "linear", "yarn"))

@@ -34,6 +34,7 @@ ADDED = {
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
     "llama4": {"attention.chunk_length", "attention.temperature_length", "attention.temperature_scale"},
+    "minimax-text-01": {"attention.recurrent_layers"},
     "minimax-m3": {"swiglu_limit"},
     "mistral4": {"attention.temperature_scale"},
     "nemotron-h-moe": {"ssm.time_step_min"},
@@ -45,8 +46,8 @@ ADDED = {
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
     "deepseek-v32", "dream", "gemma3n", "gemma4-e", "gemma4-moe", "glm-moe-dsa", "glm4v", "glm4v-moe", "kimi-linear",
-    "llada", "llada-moe", "llama4", "mimo-v2-flash", "minimax-m3", "qwen2-5-vl", "qwen2-vl", "qwen3-vl",
-    "qwen3-vl-moe", "rnd1", "smallthinker", "step3p5", "xlm-roberta",
+    "llada", "llada-moe", "llama4", "mimo-v2-flash", "minimax-m3", "minimax-text-01", "qwen2-5-vl", "qwen2-vl",
+    "qwen3-vl", "qwen3-vl-moe", "rnd1", "smallthinker", "step3p5", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {
     "mistral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM",

@@ -1,0 +1,54 @@
+"""MiniMax Text-01 and M1: lightning attention in seven of eight layers, routed experts; what a part is added to is what
+was normed before it, times a constant.
+
+Reference: transformers `models/minimax/`; published configs have other words for the same.
+"""
+
+from archs.config import lookup
+from archs.families.llama import MIXTRAL
+from archs.families.llama_like import MINIMAX_M2
+from archs.layouts import not_exportable
+from archs.spec import Config
+from quants.errors import ModelError
+
+PERIOD = 8
+PARTS = {
+    "layernorm_full_attention_{}": "full_attn_{}_factor", "layernorm_linear_attention_{}": "linear_attn_{}_factor",
+    "layernorm_mlp_{}": "mlp_{}_factor",
+}  # fmt: skip
+
+
+def residual_scale(config: Config) -> float:
+    """Raises ModelError where parts differ, which files cannot express."""
+    names = [(one.format(kind), other.format(kind)) for one, other in PARTS.items() for kind in ("alpha", "beta")]
+    values = [float(lookup(config, f"{one}|{other}") or 1.0) for one, other in names]
+    if len({*values[::2]}) > 1 or {*values[1::2]} != {1.0}:
+        raise ModelError(f'config.json weighs parts by {values} ("layernorm_…"); one alpha and betas of 1 are expected')
+    return values[0]
+
+
+def recurrent(config: Config) -> list[bool] | None:
+    """Which layers have no full attention, where it is not all but every eighth."""
+    kinds = config.get("layer_types")
+    full = [kind == "full_attention" for kind in kinds] if kinds else [bool(each) for each in config["attn_type_list"]]
+    return None if full == [i % PERIOD == PERIOD - 1 for i in range(len(full))] else [not each for each in full]
+
+
+MINIMAX01 = MIXTRAL.derive(
+    name="minimax-01", hf_classes=("MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"),
+    vocab=("bpe",), config_from_gguf=not_exportable,
+    metadata={
+        "vocab_size": None, "attention.sliding_window": None, "residual_scale": residual_scale,
+        "rope.dimension_count": MINIMAX_M2.metadata["rope.dimension_count"],
+        "attention.recurrent_layers": recurrent,
+    },
+    defaults={"model_type": "minimax", "max_position_embeddings": 131_072, "partial_rotary_factor": None},
+    refused={"shared_intermediate_size": lambda width: bool(width), "postnorm": False},
+    tensors={
+        ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.qkv_proj": "attn_qkv",
+        ".self_attn.output_gate": "attn_gate", ".self_attn.norm": "attn_norm_2", ".self_attn.out_proj": "attn_output",
+    },
+    ignored=("layers.*.self_attn.slope_rate", "layers.*.self_attn.*_decay"),
+    layers_vary=True,
+    block={"rope": "halves", "residual": "normed"},
+)  # fmt: skip
