@@ -41,7 +41,7 @@ AUTO = Either((SIZE, Text(("auto",))))
 SCORING = Text(("softmax", "sigmoid"))
 LAYER_TYPE = Text((
     "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv", "moe", "hybrid",
-    "attention", "mamba", "mamba2", "mlp",
+    "attention", "mamba", "mamba2", "mlp", "indexed_attention", "minimax_m3_sparse",
 ))  # fmt: skip
 NET = Text(("dense", "sparse"))
 LABELS = MapOf(TEXT, r"-?\d{1,9}")

@@ -44,9 +44,9 @@ def _from_normed(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
     normed = forward.norm(layer, "attn_norm", x)
     with forward.timed("attention" if "attn_norm_2.weight" not in layer else "recurrence and convolution"):
         mixed = token_mixer(forward, layer, normed)
-    x = forward.from_position(first, mixed + normed * scale)
+    x = forward.from_position(first, _added(mixed, normed, scale))
     normed = forward.norm(layer, forward.block.ffn_norm, x)
-    return feed_forward(forward, layer, normed, x) + normed * scale
+    return _added(feed_forward(forward, layer, normed, x), normed, scale)
 
 
 def _sequential(forward: Pass, layer: Layer, x: Floats, first: int) -> Floats:
