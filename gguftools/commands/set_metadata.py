@@ -9,6 +9,7 @@ EXAMPLES = (
     "gguftools set-metadata model.gguf general.name='My model'",
     "gguftools set-metadata model.gguf --chat-template @template.jinja --dry-run",
     "gguftools set-metadata model.gguf --remove general.url -o copy.gguf",
+    "gguftools set-metadata s3://models/big.gguf --chat-template @new.jinja",
 )
 
 
