@@ -20,7 +20,7 @@ from .speech import END, PREDICTIONS, REPETITION, check_end, check_predictions, 
 from .vectors import VECTORS, check_vectors
 from .verdict import Verdict, judged, skipped
 from .vocabulary import SPECIAL, TEMPLATE, TOKENS, check_special, check_template, check_tokens
-from .weights import KEYS, WEIGHTS, check_keys, check_weights
+from .weights import KEYS, WEIGHTS, check_keys, check_weights, check_zeros
 
 FILE, RUNS = "file", "runs"
 TOKENS_WRITTEN = 64
@@ -135,7 +135,7 @@ def _steps(model: Model, original: Original | None, n: int, threads: int | None)
 
     return {
         KEYS: without(KEYS) if its is None else partial(check_keys, model, its),
-        WEIGHTS: without(WEIGHTS) if its is None else partial(check_weights, model, its, threads),
+        WEIGHTS: partial(check_zeros, model) if its is None else partial(check_weights, model, its, threads),
         TEMPLATE: partial(check_template, model, original),
         TOKENS: partial(check_tokens, model, original),
         SPECIAL: partial(check_special, model, original),

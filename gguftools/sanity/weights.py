@@ -10,6 +10,7 @@ import numpy as np
 from archs.hyper import hyper
 from archs.registry import by_gguf_name
 from quants.spelling import quote
+from quants.tensor import all_readable
 
 from ..inspection.weight_errors import weight_errors
 from ..metadata.text import brief, plain
@@ -20,6 +21,7 @@ KEYS, WEIGHTS = "keys", "weights"
 LEAST_SQNR = 3.0  # dB: IQ1_S and Q2_K leave 5 and more; rows in another order are at -3, zeros at 0
 OTHERWISE = ("context_length", "pooling_type", "vocab_size")  # may be changed on purpose, or have a check of their own
 RELATIVE = 1e-5
+ROWS = 64  # of a matrix that are looked at
 DERIVED = {"output.weight"}  # which may be the embedding
 
 
@@ -67,6 +69,19 @@ def _numbers(model: Model, original: Model) -> Iterator[tuple[str, Any, Any]]:
             if not _alike(one, other):
                 yield f"{field.name} of layer {i}", one, other
                 return
+
+
+def check_zeros(model: Model) -> Verdict:
+    """Whether any matrix of a layer is zero throughout, by rows that are spread over it."""
+    looked, faults = 0, list[str]()
+    for name, tensor in all_readable(model.tensors).items():
+        if not name.startswith("blk.") or len(tensor.shape) < 2:
+            continue
+        looked += 1
+        step = max(1, tensor.rows // ROWS)
+        if not any(np.any(tensor[row : row + 1]) for row in range(0, tensor.rows, step)):
+            faults.append(f"{name} is zero throughout")
+    return judged(WEIGHTS, faults, f"none of {looked} matrices is zero; there is nothing to compare with (--against)")
 
 
 def check_weights(model: Model, original: Model, threads: int | None) -> Verdict:

@@ -101,6 +101,12 @@ def test_what_is_wrong_is_named(what: str, named: str, said: str, file: Path, tm
     assert set(found) - {named} <= ({"token ids"} if what == "no bos" else set())
 
 
+def test_a_layer_of_zeros_is_seen_alone(file: Path, tmp_path: Path):
+    assert check(file, only=["weights"])["weights"].seen.startswith("none of 28 matrices is zero")
+    made = edited(file, tmp_path / "broken.gguf", *broken("zeros", file))
+    assert wrong(check(made, only=["weights"]))["weights"] == "blk.1.attn_q.weight is zero throughout (and 6 more)"
+
+
 def test_a_template_differs_in_its_lines(file: Path, tmp_path: Path):
     made = edited(file, tmp_path / "broken.gguf", {"tokenizer.chat_template": CHATML})
     found = check(made, EXAMPLE, only=["chat template"])["chat template"]
