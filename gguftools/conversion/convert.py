@@ -14,7 +14,7 @@ from quants import Tensor
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, output_path
+from ..files.atomic import Reads, check_target, output_path
 from ..files.checkpoint.folder import Checkpoint
 from ..files.naming import is_remote
 from ..model import open_to_convert, open_towers, write_plain
@@ -81,13 +81,12 @@ def convert(
         if mmproj or lora is not None or terms is not None:
             raise OptionError("all parts are the text model and its towers", "leave out mmproj, lora and the plan")
         shared = {
-            "fallback": fallback, "rounded_grids": rounded_grids, "reserve": reserve, "resume": resume,
-            "threads": threads, "memory": memory, "progress": progress, "executor": executor, "overwrite": overwrite,
-            "reads": reads,
+            "reserve": reserve, "resume": resume, "threads": threads, "memory": memory, "progress": progress,
+            "executor": executor, "overwrite": overwrite, "reads": reads,
         }  # fmt: skip
         own = {
-            "pre": pre, "embed_tokenizer": embed_tokenizer, "merge_lora": merge_lora, "predictor": predictor,
-            "manifest": manifest, **quantizing,
+            "fallback": fallback, "rounded_grids": rounded_grids, "pre": pre, "embed_tokenizer": embed_tokenizer,
+            "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, **quantizing,
         }  # fmt: skip
         return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
@@ -150,11 +149,14 @@ def _all_parts(
     source: PathLike, output: PathLike | None, outtype: str, shared: dict[str, Any], own: dict[str, Any]
 ) -> QuantizeReport:  # fmt: skip
     """The text model's file and that of its towers. own: arguments for the text model alone."""
-    open_towers(source)  # before hours of work on the text model
-    wanted = outtype.upper() if outtype.upper() in ("AUTO", *FILE_TYPES) else "AUTO"
-    written = convert(source, output, outtype, **shared, **own)
-    text = written.outputs[0].file
-    more = convert(source, text.with_name(f"mmproj-{text.name}"), wanted, mmproj=True, **shared)
+    model = open_towers(source)  # what is wrong is said before hours of work on the text model
+    asked, own_type = outtype.upper(), model.origin.outtype or "F32"
+    wanted = asked if asked in ("AUTO", *FILE_TYPES) else "AUTO"
+    text = _target(output, model.path, own_type if asked == "AUTO" else asked)
+    towers = text.with_name(f"mmproj-{text.name}")
+    check_target(towers, model.origin.reads.also(shared["reads"]), shared["overwrite"])
+    written = convert(source, text, outtype, **shared, **own)
+    more = convert(source, towers, wanted, mmproj=True, **shared)
     told = [each for each in written.warnings if "--mmproj" not in each]
     return replace(
         written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],

@@ -11,7 +11,7 @@ import pytest
 
 import gguftools
 from gguftools.model import open_to_convert, open_towers
-from quants.errors import ModelError, OptionError
+from quants.errors import FileError, ModelError, OptionError
 
 from ...archs.checkpoints import DATA, OUTTYPES, TOWERS, build, build_tower, file_digest, towers, write_tensors
 from ...findings.tool import run
@@ -192,6 +192,10 @@ def test_all_parts_are_two_files_that_have_every_tensor(tmp_path):
     with gguftools.open(text) as first, gguftools.open(towers) as second:
         assert (first.architecture, second.architecture) == ("llama", "clip")
         assert second.metadata["general.type"] == "mmproj"
+    text.unlink()
+    with pytest.raises(FileError, match=r"mmproj-smolvlm-Q8_0\.gguf already exists"):
+        gguftools.convert(tmp_path / "smolvlm", tmp_path, "q8_0", all_parts=True)
+    assert not text.exists()
     with pytest.raises(OptionError):
         gguftools.convert(with_text(tmp_path / "b"), tmp_path, mmproj=True, all_parts=True)
 
