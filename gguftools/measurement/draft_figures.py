@@ -26,13 +26,15 @@ class Chances:
     """How likely drafts stand at the places of some texts.
 
     stands: float64 (texts, places, depths): the chance that all of the first k + 1 tokens stand that a cycle which
-    begins there drafts. drafted: (texts, places), how many it drafts at most. lengths: (texts,), of how many places
-    a text has; a cycle needs as many places as it may draft.
+    begins there drafts. drafted: (texts, places), how many it drafts at most. lengths: (texts,), how many places a
+    text has; a cycle needs as many as it may draft. matched: (texts, places), how many of the drafted tokens are the
+    text's, where that decides at which place of the text the next cycle begins; None where chance does.
     """
 
     stands: Doubles
     drafted: Ints
     lengths: Ints
+    matched: Ints | None = None
 
     @property
     def longest(self) -> int:
@@ -94,7 +96,7 @@ def copied(
         mean = _mean(chance, 1 - before, known & (offered > depth))
         before = before * np.where(known, chance, mean) * (offered > depth)
         stands[:, :, depth] = before
-    return Chances(stands, np.minimum(offered, longest), lengths)
+    return Chances(stands, np.minimum(offered, longest), lengths, right)
 
 
 def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:
@@ -111,7 +113,10 @@ def cycles(chances: Chances, length: int) -> Cycles | None:
     possible = np.arange(stands.shape[1]) + length <= chances.lengths[:, None]
     if not possible.any():
         return None
-    beginning = _beginning(stands) * possible
+    kept = stands
+    if chances.matched is not None:
+        kept = np.where(chances.matched[:, :, None] > np.arange(length), 1.0, 0.0)
+    beginning = _beginning(kept) * possible
     count, tokens = beginning.sum(axis=1), (beginning * (1 + stands.sum(axis=2))).sum(axis=1)
     before = np.concatenate([np.ones((*stands.shape[:2], 1)), stands[:, :, :-1]], axis=2)
     tried = np.einsum("tp,tpk->k", beginning, before * (drafted[:, :, None] > np.arange(length)))

@@ -103,11 +103,10 @@ def test_copies():
     assert found.drafted.tolist() == [[0, 3, 2, 1]]
     of_two = cycles(found, 2)
     assert of_two is not None
-    # a cycle at 0 gives 1 token, so one begins at 1, which ends at 2 with 0.5, at 3 with 0.375; 2 is the last that fits
-    begins = [1, 1, 0.5]
-    assert of_two.tokens == pytest.approx((1 + 1.625 + 0.5 * 2.52) / sum(begins))
-    assert of_two.drafted.tolist() == pytest.approx([1 / 2.5, 0, 1.5 / 2.5])
-    assert of_two.accepted == pytest.approx([(0.5 + 0.5 * 0.8) / 1.5, (0.125 + 0.5 * 0.72) / (0.5 + 0.5 * 0.8)])
+    # a cycle at 0 drafts nothing; the one at 1 ends at 3, as the text does, where there is no room for two more
+    assert of_two.tokens == pytest.approx((1 + 1.625) / 2)
+    assert of_two.drafted.tolist() == pytest.approx([0.5, 0, 0.5])
+    assert of_two.accepted == pytest.approx([0.5, 0.25])
 
 
 def test_what_is_not_known_of_a_copy_is_as_what_is():
