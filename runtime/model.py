@@ -34,6 +34,8 @@ from .rope import rope_scaling
 from .self_attention import serves_branches, serves_trees
 from .token_step import TokenSteps, serves
 
+MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
+
 
 class Model:
     """A model ready to run; weights stay as they are stored.
@@ -165,9 +167,10 @@ class Model:
                 cache.reset()
                 return self.forward(again, cache, seen + first)
         plain = self.precision == "float32" and self.observe is None and self.sparsity is None
-        few = cache is not None and len(texts) == 1 and texts.size <= MOST_TOKENS and not instead
+        few = cache is not None and len(texts) == 1 and texts.size <= MOST_STEPS * MOST_TOKENS and not instead
         if few and cache is not None and plain and self._steps:
-            array = self._steps(texts[0], cache)
+            pieces = [texts[0][at : at + MOST_TOKENS] for at in range(0, texts.size, MOST_TOKENS)]
+            array = np.concatenate([self._steps(piece, cache) for piece in pieces])
             if not np.isfinite(array.max()):
                 raise ModelError("logits are not finite: the file's weights are damaged", DAMAGED)
             return array[first:].reshape(*ids.shape[:-1], texts.shape[1] - first, array.shape[-1])

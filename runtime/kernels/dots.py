@@ -323,7 +323,23 @@ def _each_row(row, thread, threads, x, padded, values, size, block):  # type: ig
     has_bias = op[BIAS] != 0
     bias = array_at(op[BIAS] if has_bias else op[OUT], rows, np.float32)
     for r in range(first, last):
-        for t in range(tokens):
+        for t in range(0, tokens - 1, 2):  # two at a time: their weights are unpacked once
+            a, b, c, d = every(ZERO), every(ZERO), every(ZERO), every(ZERO)
+            for k in range(width // values):
+                column = values * k
+                n_at, m_at = (t * padded + column >> 8) * NUMBERS, ((t + 1) * padded + column >> 8) * NUMBERS
+                place, at = column >> 5 & 7, r * op[ROW_BYTES] + size * k
+                for line in range(0, size, 64):
+                    prefetch(raw, at + AHEAD + line)
+                b, a = block(raw, at, x, t * padded + column, n, n_at + place, a, b)
+                d, c = block(raw, at, x, (t + 1) * padded + column, n, m_at + place, c, d)
+            for own in range(2):
+                total = sum_of_lanes(a + b) if own == 0 else sum_of_lanes(c + d)
+                if has_bias:
+                    total += bias[r]
+                to = (t + own) * out_width + r
+                out[to] = out[to] + total if op[ADDS] else total
+        for t in range(tokens - tokens % 2, tokens):
             a, b = every(ZERO), every(ZERO)
             for k in range(width // values):  # a and b take turns: neither waits for the other
                 column = values * k

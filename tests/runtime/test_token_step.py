@@ -10,7 +10,7 @@ from quants import Tensor, encode, format_named, from_array
 from quants.errors import ModelError, OptionError
 from runtime import token_step
 from runtime.kv_cache import KVCache
-from runtime.model import Model
+from runtime.model import MOST_STEPS, Model
 
 WIDTH, INNER, VOCABULARY, HEADS, KV_HEADS, HEAD_WIDTH = 96, 160, 131, 6, 2, 16
 KEYS = {
@@ -177,7 +177,7 @@ def test_blocks_need_whole_heads():
 def test_some_tokens_at_a_time_and_texts_in_between(family, sizes, calls):
     whole = model_of(family, precision="exact").forward(TOKENS)
     assert_close(in_steps(model_of(family, threads=2), TOKENS, sizes), whole)
-    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > token_step.MOST_TOKENS)
+    assert sum(calls) == len(TOKENS) - sum(size for size in sizes if size > MOST_STEPS * token_step.MOST_TOKENS)
 
 
 @pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "IQ4_NL"])
