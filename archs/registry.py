@@ -91,7 +91,7 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
         return known[said[0]]
     kind = text.get("model_type") or (None if classes else config.get("model_type"))
     bare = str(kind).removesuffix("_text").replace("_", "")
-    own = {CAUSAL.sub("", name).lower(): name for name in known if CAUSAL.search(name)}.get(bare)
+    own = {CAUSAL.sub("", name).lower().replace("_", ""): name for name in known if CAUSAL.search(name)}.get(bare)
     if own and not any(name in known and known[name].name != known[own].name for name in classes):
         return known[own]
     headless = {CAUSAL.sub("Model", name): name for name in known if CAUSAL.search(name)}
