@@ -2,7 +2,9 @@
 
 MiniCPM 3: the same scales around DeepSeek V2's latent attention, whose latents are widened by one matrix, as stored;
 halves rotate. llama.cpp computes with the scales of the 4B model; ours adds keys for others.
-Reference: the code that MiniCPM's checkpoints bring along; transformers `models/minicpm3/`.
+PLM: such latent attention without scales, adjacent pairs rotate; an ungated squared ReLU.
+Reference: the code that MiniCPM's checkpoints bring along; transformers `models/minicpm3/`; for PLM
+llama.cpp's graph.
 """
 
 import math
@@ -12,6 +14,7 @@ from archs.config import unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2
 from archs.families.llama import HALVES, LLAMA
 from archs.hyper import Hyper, Keys
+from archs.layouts import not_exportable
 from archs.rope import longrope_attention, longrope_factors, type_without_tensors, unusual_base
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
@@ -97,4 +100,23 @@ MINICPM3 = HALVES.derive(
     },
     config_from_gguf=config_from_gguf_3, generated=(longrope_factors,), layers_vary=True,
     block={"numbers": numbers},
+)  # fmt: skip
+
+PLM = HALVES.derive(
+    name="plm", hf_classes=("PLMForCausalLM",),
+    metadata={
+        "vocab_size": "vocab_size", "attention.kv_lora_rank": "kv_lora_rank",
+        "attention.key_length": MINICPM3.metadata["attention.key_length"], "attention.value_length": "v_head_dim",
+        "rope.dimension_count": "qk_rope_head_dim",
+        "attention.latent_norm_epsilon": DEEPSEEK_V2.metadata["attention.latent_norm_epsilon"],
+    },
+    defaults={"head_dim": lambda config: config["qk_rope_head_dim"]},
+    refused={"q_lora_rank": lambda rank: rank is not None},
+    tensors={
+        **{name: target for name, target in MINICPM3.tensors.items() if ".self_attn." in name},
+        ".self_attn.k_proj": None, ".self_attn.v_proj": None, ".mlp.gate_proj": None,
+        "lm_head": TensorMap(unless_tied("output")),
+    },
+    config_from_gguf=not_exportable, layers_vary=True,
+    block={"rope": "adjacent", "activation": "relu2", "gated": False},
 )  # fmt: skip
