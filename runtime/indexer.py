@@ -28,7 +28,8 @@ def chosen_keys(forward: Pass, layer: Layer, x: Floats, low: Floats, keys: Float
     x: the layer's input (tokens, width); low: the narrow vectors that queries are made of (tokens, rank); keys: of all
     tokens so far, as `indexer_keys` gives them. Keys behind a token count for nothing here.
     """
-    most, heads = (int(forward.keys.need(f"attention.indexer.{key}")) for key in ("top_k", "head_count"))
+    model_keys = forward.keys
+    most, heads = int(model_keys.need("attention.indexer.top_k")), int(model_keys.need("attention.indexer.head_count"))
     n, m = forward.length, len(keys) // forward.texts
     if m <= most:
         return None
@@ -72,10 +73,10 @@ def chosen_blocks(forward: Pass, layer: Layer, x: Floats, keys: Floats) -> Float
 
     Source: transformers `models/minimax_m3_vl/`. A block counts as its best key; the last blocks are always seen.
     """
-    heads, most, size, local = (
-        int(forward.keys.need(f"attention.indexer.{key}"))
-        for key in ("head_count", "top_k", "block_size", "local_blocks")
-    )
+    model_keys = forward.keys
+    heads, most = int(model_keys.need("attention.indexer.head_count")), int(model_keys.need("attention.indexer.top_k"))
+    size = int(model_keys.need("attention.indexer.block_size"))
+    local = int(model_keys.need("attention.indexer.local_blocks"))
     n, m, share = forward.length, len(keys) // forward.texts, forward.numbers(layer).heads // heads
     blocks = -(-m // size)
     if blocks <= most:

@@ -7,7 +7,7 @@ Reference: transformers `models/kimi_linear/`.
 from archs.config import lookup
 from archs.experts import always
 from archs.families.deepseek2 import DEEPSEEK_V3
-from archs.layouts import not_exportable
+from archs.layouts import gated_net, not_exportable
 from archs.spec import Config, Target, TensorMap
 from archs.transforms import Invertible, negative_exp, reshape
 
@@ -45,8 +45,10 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
     name="kimi-linear", hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"), config_from_gguf=not_exportable,
     metadata={
         "context_length": "model_max_length|max_position_embeddings", "attention.head_count_kv": kv_heads,
-        "attention.value_length": "head_dim", "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size",
-        "kda.head_dim": f"{LINEAR}.head_dim", "expert_used_count": "num_experts_per_token|num_experts_per_tok",
+        "attention.value_length": "head_dim",
+        "ssm.conv_kernel": f"{LINEAR}.short_conv_kernel_size|linear_conv_kernel_dim",
+        "kda.head_dim": f"{LINEAR}.head_dim|linear_head_dim",
+        "expert_used_count": "num_experts_per_token|num_experts_per_tok",
         "expert_group_count": lambda config: (
             groups if (groups := lookup(config, "num_expert_group|n_group")) not in (None, 1) else None
         ),
@@ -63,14 +65,13 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
         "max_position_embeddings": None, "vocab_size": 163_840,
     },
     tensors={
+        "lm_head": "output",  # also where the config says it is tied
         **DELTA, ".self_attn.q_proj": "attn_q", ".self_attn.k_proj": "attn_k", ".self_attn.v_proj": "attn_v",
         ".block_sparse_moe.gate": "ffn_gate_inp", ".block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
         ".block_sparse_moe.experts.{e}.w1": TensorMap("ffn_gate_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w2": TensorMap("ffn_down_exps", stack=True),
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
-        ".block_sparse_moe.shared_experts.gate_proj": "ffn_gate_shexp",
-        ".block_sparse_moe.shared_experts.up_proj": "ffn_up_shexp",
-        ".block_sparse_moe.shared_experts.down_proj": "ffn_down_shexp",
+        **gated_net("block_sparse_moe.shared_experts", "_shexp"), **gated_net("block_sparse_moe"),
     },
     block={"rope": "none", "normalize_experts": True},
 )  # fmt: skip
