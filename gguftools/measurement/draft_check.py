@@ -321,7 +321,7 @@ class _Run:
     ) -> float | None:  # fmt: skip
         """Tokens of a cycle, from the chances along texts."""
         found = self._pass(written, [draft], nets, [at.temperature]).run()[draft.name]
-        came = cycles(chances(found, 0, places(written), length), length)
+        came = cycles(chances(found, 0, places(written), length, written=True), length)
         return None if came is None else came.tokens
 
 

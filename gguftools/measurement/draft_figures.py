@@ -71,12 +71,14 @@ def chain(chances: Sequence[Doubles], longest: int) -> Chances:
 
 
 def copied(
-    own: Sequence[Doubles], missed: Sequence[Doubles], matched: Sequence[Ints], drafted: Sequence[Ints], longest: int
-) -> Chances:
+    own: Sequence[Doubles], missed: Sequence[Doubles], matched: Sequence[Ints], drafted: Sequence[Ints], longest: int,
+    written: bool = False,
+) -> Chances:  # fmt: skip
     """Of drafts that no chance is in, beside texts: a token stands with the probability p that the model gives it.
 
     Of each text at each place: matched: how many of the first `drafted` tokens are those of the text. own: p of the
     text's token; missed: p of the first drafted token that is not the text's, after those that are; 0 for none.
+    written: by the model itself, so that the text says what stood, and where the next cycle begins.
 
     What the model says of tokens behind that one is not known: they get a mean of what is known of tokens so deep. It
     is not known as often as the tokens before might have been others: by the probability of that what is known counts.
@@ -96,7 +98,7 @@ def copied(
         mean = _mean(chance, 1 - before, known & (offered > depth))
         before = before * np.where(known, chance, mean) * (offered > depth)
         stands[:, :, depth] = before
-    return Chances(stands, np.minimum(offered, longest), lengths, right)
+    return Chances(stands, np.minimum(offered, longest), lengths, right if written else None)
 
 
 def _mean(values: Doubles, weights: Doubles, some: NDArray[np.bool_]) -> float:

@@ -33,8 +33,10 @@ def parts(values: Sequence[NDArray[Any]], where: Places) -> list[NDArray[Any]]:
     return [each[part] for each, of in zip(values, where, strict=True) for part in of]
 
 
-def chances(found: Acceptance, i: int, where: Places, longest: int, which: slice = ALL) -> Chances:
-    """At temperature number i, of some windows."""
+def chances(
+    found: Acceptance, i: int, where: Places, longest: int, which: slice = ALL, written: bool = False
+) -> Chances:
+    """At temperature number i, of some windows. written: by the model, with this draft."""
 
     def column(values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         return [part[:, i] for part in parts(values[which], where[which])]
@@ -42,7 +44,7 @@ def chances(found: Acceptance, i: int, where: Places, longest: int, which: slice
     if not found.drafted:
         return chain(column(found.stands), longest)
     matched, drafted = (parts(each[which], where[which]) for each in (found.matched, found.drafted))
-    return copied(column(found.own), column(found.missed), matched, drafted, longest)
+    return copied(column(found.own), column(found.missed), matched, drafted, longest, written)
 
 
 def at_temperature(

@@ -95,15 +95,22 @@ def test_copies():
 
     Second: .5, then the wrong token with .25, then the mean of what is known so deep: nothing, 0. Third: .8, .9.
     """
-    found = copied(
+    given = (
         [np.array([0.3, 0.5, 0.8, 0.9])], [np.array([0.0, 0.25, 0.0, 0.1])], [np.array([0, 1, 2, 0])],
         [np.array([0, 3, 2, 1])], 3,
     )  # fmt: skip
+    found = copied(*given)
     assert found.stands[0] == pytest.approx(np.array([[0, 0, 0], [0.5, 0.125, 0], [0.8, 0.72, 0], [0.1, 0, 0]]))
     assert found.drafted.tolist() == [[0, 3, 2, 1]]
     of_two = cycles(found, 2)
     assert of_two is not None
-    # a cycle at 0 drafts nothing; the one at 1 ends at 3, as the text does, where there is no room for two more
+    # a cycle at 0 gives 1 token, so one begins at 1, which ends at 2 with 0.5, at 3 with 0.375; 2 is the last that fits
+    assert of_two.tokens == pytest.approx((1 + 1.625 + 0.5 * 2.52) / 2.5)
+    assert of_two.drafted.tolist() == pytest.approx([1 / 2.5, 0, 1.5 / 2.5])
+    assert of_two.accepted == pytest.approx([(0.5 + 0.5 * 0.8) / 1.5, (0.125 + 0.5 * 0.72) / (0.5 + 0.5 * 0.8)])
+    of_two = cycles(copied(*given, written=True), 2)
+    assert of_two is not None
+    # the text says that the cycle at 1 ends at 3, where there is no room for two more
     assert of_two.tokens == pytest.approx((1 + 1.625) / 2)
     assert of_two.drafted.tolist() == pytest.approx([0.5, 0, 0.5])
     assert of_two.accepted == pytest.approx([0.5, 0.25])
