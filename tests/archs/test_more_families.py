@@ -14,6 +14,8 @@ import pytest
 import gguftools
 from archs.config import text_part
 from archs.export import plan_export
+from archs.families.mimo import MIMO2
+from archs.families.step import prepare
 from archs.metadata import Metadata, ValueType
 from archs.registry import by_hf_class, of_config
 from quants import Tensor
@@ -109,6 +111,9 @@ def test_tokenizer(entry: str, vocabulary: str, tmp_path: Path) -> None:
         ("Mistral3ForConditionalGeneration", {"model_type": "ministral3"}, "Ministral3ForCausalLM"),
         ("Mistral3ForConditionalGeneration", {"model_type": "mistral4"}, "Mistral4ForCausalLM"),
         ("Qwen2VLForConditionalGeneration", {"model_type": "qwen2_vl_text"}, "Qwen2VLForConditionalGeneration"),
+        ("Step3p7ForConditionalGeneration", {"model_type": "step3p5"}, "Step3p5ForCausalLM"),
+        ("MiniMaxM3SparseForConditionalGeneration", {"model_type": "minimax_m3_vl_text"}, "MiniMaxM3SparseForCausalLM"),
+        ("NobodysForConditionalGeneration", {"model_type": "glm_moe_dsa"}, "GlmMoeDsaForCausalLM"),
     ],
 )  # fmt: skip
 def test_text_parts_of_wrappers(hf_class: str, text: dict[str, Any], wanted: str) -> None:
@@ -185,3 +190,21 @@ def test_what_a_wrapper_means_by_keys_its_text_part_leaves_out() -> None:
     assert text_part({"model_type": "voxtral", "text_config": part})["rms_norm_eps"] == 1e-6
     assert text_part({"model_type": "llava", "text_config": part}) == part
     assert text_part({"model_type": "voxtral"}) == {}
+
+
+@pytest.mark.parametrize(("config", "wanted"), [
+    ({"sliding_window": 128, "sliding_window_size": 128}, 129), ({"sliding_window": 9}, 9),
+])  # fmt: skip
+def test_mimo_sees_so_many_tokens_beside_a_token_itself(config: dict[str, Any], wanted: int) -> None:
+    size = MIMO2.metadata["attention.sliding_window"]
+    assert callable(size)
+    assert size(config) == wanted
+
+
+def test_step_rotates_half_of_heads_in_full_layers_alone() -> None:
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+              "layer_types": ["full_attention", "sliding_attention"]}  # fmt: skip
+    found, _ = prepare({**layers, "partial_rotary_factors": [0.5, 1.0], "rope_theta": [5e6, 1e4]}, {})
+    assert (found["rope_theta"], found["rope_local_base_freq"]) == (5e6, 1e4)
+    with pytest.raises(ModelError, match="rotate"):
+        prepare({**layers, "partial_rotary_factors": [0.5, 0.5]}, {})
