@@ -116,10 +116,12 @@ class Base:
 
 
 def bases() -> list[Base]:
-    """Every entry of the zoo (where it is there) and of tests/data/families."""
+    """Every entry of the zoo (where it is there), and of tests/data/families whose truth is transformers'."""
     zoo = [_base(path.parent, SHARED / "zoo" / "tokenizers") for path in sorted(SHARED.glob("zoo/*/spec.json"))]
     folder = checkpoints.FAMILIES
-    families = [_base(folder / entry, folder / "tokenizers") for entry in checkpoints.entries()]
+    specs = {entry: (folder / entry / "spec.json").read_text(encoding="utf-8") for entry in checkpoints.entries()}
+    families = [_base(folder / entry, folder / "tokenizers") for entry, spec in specs.items()
+                if "truth" not in json.loads(spec)]  # fmt: skip
     return [base for base in (*zoo, *families) if base.name not in LEFT_OUT]
 
 
