@@ -99,7 +99,8 @@ OTHER_NAMES = {"nomic-bert": ("n_*", "rotary_*", "max_trained_positions", "layer
                "gptneox": ("partial_rotary_factor",),
                "step3p5": ("use_*", "zero_centered", "norm_expert_weight", "moe_router_activation", "rope_theta",
                            "partial_rotary_factors", "moe_layers_enum"),
-               "mimo-v2-flash": ("hybrid_*", "swa_*", "layernorm_epsilon", "moe_layer_freq", "add_*")}  # fmt: skip
+               "mimo-v2-flash": ("hybrid_*", "swa_*", "layernorm_epsilon", "moe_layer_freq", "add_*",
+                                 "partial_rotary_factor", "rope_theta")}  # fmt: skip
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
 FIXED_STRINGS = ("model_type", "dtype", "torch_dtype", "transformers_version")
