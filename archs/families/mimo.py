@@ -56,6 +56,8 @@ MIMO2 = DOTS1.derive(
         "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "norm_topk_prob": True,
         "num_nextn_predict_layers": 0, "vocab_size": 152_576,
     },
+    # of a stretched rope transformers rotates whole heads where the settings name no share
+    refused={"rope_scaling": lambda scaling: bool(scaling) and "partial_rotary_factor" not in scaling},
     tensors={
         ".self_attn.sinks": "attn_sinks.weight", ".self_attn.attention_sink_bias": "attn_sinks.weight",
         ".pre_mlp_layernorm": "ffn_norm", ".final_layernorm": "layer_output_norm",
