@@ -1,6 +1,8 @@
 """Llama, and the models that share its graph and its GGUF name: Mistral, Mixtral's dense parts. Differs from HF: q and
 k rows are re-ordered, because ggml rotates adjacent pairs where HF rotates halves. llama.cpp drops Mistral's window.
 
+Llama as an encoder (NVIDIA's embedders): every token sees all others, and the result are states.
+
 Mixtral: Llama's graph with routed experts; the two best of softmax, rescaled to sum to one.
 Reference: transformers `models/llama/`, `models/mistral/`, `models/mixtral/`.
 """
@@ -33,6 +35,12 @@ LLAMA = BASE.derive(
     flags_from_tensors={"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
     generated=FACTORS,
     block={"rope": "adjacent", "normalize_experts": True},
+)  # fmt: skip
+
+LLAMA_EMBED = LLAMA.derive(
+    name="llama-embed", hf_classes=("LlamaBidirectionalModel",), tensors={"lm_head": None}, ignored=("lm_head.*",),
+    metadata={"attention.causal": lambda config: False}, defaults={"model_type": "llama_bidirec"},
+    block={"causal": False, "hidden_states": True},
 )  # fmt: skip
 
 HALVES = LLAMA.derive(  # what other families begin with: no class means this alone

@@ -35,6 +35,7 @@ ADDED = {
     "glm-moe-dsa": {"attention.latent_norm_epsilon"},
     "glm4-moe-lite": {"attention.latent_norm_epsilon", "expert_gating_func"},
     "granite-swa": {"attention.rope_pattern"},
+    "llama-embed": {"attention.causal"},
     "llama4": {"attention.chunk_length", "attention.temperature_length", "attention.temperature_scale"},
     "minimax-text-01": {"attention.recurrent_layers"},
     "minimax-m3": {"swiglu_limit"},
