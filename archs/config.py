@@ -5,6 +5,7 @@ spelling.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quants.errors import ModelError
@@ -238,6 +239,11 @@ def windows(windowed: Callable[[Config, int], bool], kinds_switch: bool = False)
         return config["sliding_window"] if pattern(config) else None
 
     return {"attention.sliding_window": size, "attention.sliding_window_pattern": pattern}
+
+
+def needed(*keys: str) -> dict[str, Computed]:
+    """Defaults for keys that have none: a family's own names, of those that mean the same."""
+    return {key: partial(required, keys=key) for key in keys}
 
 
 def rope_scaling(config: Config, *keys: str) -> Any:

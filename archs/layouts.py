@@ -36,6 +36,11 @@ def not_exportable(keys: GgufKeys, tensors: Tensors) -> NoReturn:
     raise ModelError("its files do not tell all of its config")
 
 
+def head_inside(config: Config, tensors: Tensors, prefix: str, name: str) -> Tensors:
+    """For `prepare_export`: the head called as published, inside of the base model."""
+    return {f"{prefix}.{each}" if each == f"{name}.weight" else each: tensor for each, tensor in tensors.items()}
+
+
 # State spaces
 
 MAMBA2_KEYS: dict[str, str | Computed | None] = {
@@ -126,5 +131,3 @@ def published_mtp(config: Config, tensors: Tensors) -> Tensors:
             name = f"mtp.{outside.get(part[2], layer)}{part[3]}"
         source[name] = tensor.renamed(name)
     return source
-
-

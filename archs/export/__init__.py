@@ -57,7 +57,7 @@ def plan_export(metadata: Mapping[str, Any], tensors: Tensors) -> ExportPlan:
     if pictures and not any(a.hf_classes[0].endswith("ForCausalLM") and SECTIONS in a.metadata for a in family):
         raise ModelError("the file is the text part of a model of pictures; it cannot become a checkpoint of its own")
     check_model(family[0], metadata, tensors)
-    of_model = {key: value for key, value in metadata.items() if key.startswith((f"{name}.", "xielu."))}
+    of_model = {key: value for key, value in metadata.items() if key.startswith((f"{name}.", "xielu.", "diffusion."))}
     reasons, plans = [], []
     for architecture in family:
         try:

@@ -12,6 +12,8 @@ Reference: transformers `models/glm4/`, `models/glm4_moe/`, `models/glm4_moe_lit
 `models/glm4v_moe/`, `models/glm_ocr/`, `models/solar_open/`.
 """
 
+from functools import partial
+
 import numpy as np
 
 from archs.config import head_dim, lookup
@@ -19,9 +21,9 @@ from archs.experts import always, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, DOTS1, v3_config_from_gguf
 from archs.families.llama import HALVES
 from archs.families.qwen2 import sections
-from archs.layouts import MTP_KEYS, MTP_TENSORS, not_exportable
+from archs.layouts import MTP_KEYS, MTP_TENSORS, head_inside
 from archs.rope import rotated_width
-from archs.spec import Config, Index, TensorMap
+from archs.spec import Config, ConfigKeys, GgufKeys, Index, TensorMap, Tensors
 from archs.transforms import reordered
 
 GLM4 = HALVES.derive(
@@ -53,6 +55,16 @@ def kv_channels(config: Config) -> int:
     return int(config.get("kv_channels") or config["hidden_size"] // config["num_attention_heads"])
 
 
+def chatglm_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    return {
+        "kv_channels": 2 * keys["rope.dimension_count"], "multi_query_attention": True,
+        "multi_query_group_num": keys["attention.head_count_kv"], "seq_length": keys["context_length"],
+        "rope_ratio": keys["rope.freq_base"] / 10_000.0, "padded_vocab_size": tensors["token_embd.weight"].shape[0],
+        "rmsnorm": True, "post_layer_norm": True, "apply_residual_connection_post_layernorm": False,
+        "original_rope": True, "add_bias_linear": False,
+    }  # fmt: skip
+
+
 # GLM-4-9B: without the norms after each part. llama.cpp's context length is the hidden width where the config has
 # no `seq_length`; the true one stands in rope.scaling.original_context_length.
 GLM = GLM4.derive(
@@ -69,7 +81,8 @@ GLM = GLM4.derive(
 
 CHATGLM = GLM.derive(  # as first published, by other names
     hf_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"), vocab=("bpe", "sentencepiece"),
-    layers="encoder.layers",
+    layers="encoder.layers", prefixes=("transformer", "model", "language_model", "text_model"),
+    prepare_export=partial(head_inside, prefix="transformer", name="output_layer"),
     metadata={
         "block_count": "num_layers", "feed_forward_length": "ffn_hidden_size",
         "attention.head_count_kv": lambda config: (
@@ -91,7 +104,8 @@ CHATGLM = GLM.derive(  # as first published, by other names
         ".mlp.dense_h_to_4h": "ffn_up", ".mlp.dense_4h_to_h": "ffn_down", "encoder.final_layernorm": "output_norm",
         "output_layer": "output",
     },
-    ignored=("rotary_pos_emb.inv_freq",), config_from_gguf=not_exportable,
+    flags_from_tensors={"attention_bias": None, "mlp_bias": None, "add_qkv_bias": "blk.*.attn_qkv.bias"},
+    ignored=("rotary_pos_emb.inv_freq",), config_from_gguf=chatglm_from_gguf,
 )  # fmt: skip
 
 GLM4_MOE = DOTS1.derive(

@@ -14,7 +14,6 @@ from archs.config import unless_tied
 from archs.families.deepseek2 import DEEPSEEK_V2
 from archs.families.llama import HALVES, LLAMA
 from archs.hyper import Hyper, Keys
-from archs.layouts import not_exportable
 from archs.rope import longrope_attention, longrope_factors, type_without_tensors, unusual_base
 from archs.spec import Computed, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
@@ -117,6 +116,10 @@ PLM = HALVES.derive(
         ".self_attn.k_proj": None, ".self_attn.v_proj": None, ".mlp.gate_proj": None,
         "lm_head": TensorMap(unless_tied("output")),
     },
-    config_from_gguf=not_exportable, layers_vary=True,
+    config_from_gguf=lambda keys, tensors: {
+        "qk_nope_head_dim": keys["attention.key_length"] - keys["rope.dimension_count"], "q_lora_rank": None,
+        "head_dim": None,
+    },
+    layers_vary=True,
     block={"rope": "adjacent", "activation": "relu2", "gated": False},
 )  # fmt: skip

@@ -7,10 +7,10 @@ Orion: layer norms, whose epsilon the config calls that of RMS norms.
 Reference: llama.cpp's graphs.
 """
 
-from archs.config import head_dim, other_than, unless_tied
+from archs.config import head_dim, needed, other_than, unless_tied
 from archs.families.gpt import GPT
 from archs.families.llama import HALVES
-from archs.layouts import head_norms, not_exportable
+from archs.layouts import head_norms
 from archs.rope import unusual_base
 from archs.spec import TensorMap
 
@@ -52,13 +52,17 @@ CODESHELL = GPT.derive(
         "attention.head_count_kv": "num_query_groups", "rope.freq_base": lambda config: 10_000.0,
         "rope.scaling.type": lambda config: "linear", "rope.scaling.factor": lambda config: 1.0,
     },
-    defaults={"layer_norm_epsilon": 1e-5},
+    defaults={"layer_norm_epsilon": 1e-5, **needed("n_embd", "n_head", "n_layer", "n_positions")},
     tensors={
         "wte": "token_embd", ".ln_1": "attn_norm", ".attn.c_attn": "attn_qkv", ".attn.c_proj": "attn_output",
         ".ln_2": "ffn_norm", ".mlp.c_fc": "ffn_up", ".mlp.c_proj": "ffn_down", "ln_f": "output_norm",
         "lm_head": "output",
     },
     refused={"position_embedding_type": other_than("rope")},
-    config_from_gguf=not_exportable, ignored=("h.*.attn.bias", "h.*.attn.masked_bias", "h.*.attn.rotary_emb.inv_freq"),
+    config_from_gguf=lambda keys, tensors: {
+        "num_query_groups": keys["attention.head_count_kv"], "group_query_attention": True,
+        "position_embedding_type": "rope", "rope_scaling": None,
+    },
+    ignored=("h.*.attn.bias", "h.*.attn.masked_bias", "h.*.attn.rotary_emb.inv_freq"),
     block={"rope": "halves", "activation": "gelu_tanh"},
 )  # fmt: skip

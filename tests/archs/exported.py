@@ -25,7 +25,7 @@ SAID = ("general.architecture", "tokenizer.ggml.model")  # what else of the meta
 
 def line(name: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What is recorded of a file whose export is right."""
-    start = (f"{metadata['general.architecture']}.", "xielu.")
+    start = (f"{metadata['general.architecture']}.", "xielu.", "diffusion.")
     keys = {key: plain(metadata[key]) for key in metadata if key.startswith(start) or key in SAID}
     values = {name: plain(tensor.float32()) for name, tensor in tensors.items() if name.startswith("rope_f")}
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
