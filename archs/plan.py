@@ -15,6 +15,7 @@ from quants.errors import ModelError
 from .config import lookup, normalized, required
 from .config_keys import KEYS
 from .general import general, pooling_type
+from .heads import check_labels
 from .metadata import Metadata
 from .packed import method_of, settings_of, unpacked, with_settings_beside
 from .registry import of_config
@@ -91,6 +92,7 @@ def plan(
     metadata = general(folder, architecture.name, mapped.tensors.values())
     for key, value in (architecture_metadata(architecture, full) | mapped.metadata(architecture)).items():
         metadata[key] = value
+    check_labels(metadata.get(f"{architecture.name}.classifier.output_labels"), mapped.tensors)
     if pooling := pooling_type(folder):
         metadata[f"{architecture.name}.pooling_type"] = pooling
     check_shapes(architecture, metadata, mapped.tensors)

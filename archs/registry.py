@@ -20,6 +20,8 @@ from quants.spelling import did_you_mean, nearest
 from . import families
 from .config import FILE, text_part, typed
 from .config_keys import KEYS, TEXT_PARTS, THINKER
+from .heads import CLASS as HEADED
+from .heads import with_head
 from .spec import Architecture
 from .typed_json import Fields, Place
 
@@ -77,8 +79,9 @@ def of_config(config: Mapping[str, Any]) -> Architecture:
     that of the model type.
     Raises ModelError as `by_hf_class` does.
     """
-    found = _of_classes(Fields(NAMES).read(config, Place(FILE)))
-    return (found.variant(typed(config, found.keys)) if found.variant else None) or found
+    names = Fields(NAMES).read(config, Place(FILE))
+    found = _of_classes(names)
+    return with_head((found.variant(typed(config, found.keys)) if found.variant else None) or found, names)
 
 
 def _of_classes(config: Mapping[str, Any]) -> Architecture:
@@ -94,8 +97,13 @@ def _of_classes(config: Mapping[str, Any]) -> Architecture:
     own = {CAUSAL.sub("", name).lower().replace("_", ""): name for name in known if CAUSAL.search(name)}.get(bare)
     if own and not any(name in known and known[name].name != known[own].name for name in classes):
         return known[own]
-    headless = {CAUSAL.sub("Model", name): name for name in known if CAUSAL.search(name)}
-    return by_hf_class([headless.get(name, name) if name not in known else name for name in classes])
+    headless = {CAUSAL.sub("", name): name for name in known if CAUSAL.search(name)}
+
+    def decoder(name: str) -> str:
+        bare = HEADED.sub("", name) if HEADED.search(name) else name.removesuffix("Model")
+        return headless.get(bare) or headless.get(bare.removesuffix("Text"), name)
+
+    return by_hf_class([name if name in known else decoder(name) for name in classes])
 
 
 def by_gguf_name(name: str) -> Architecture:

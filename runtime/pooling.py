@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from archs.registry import by_gguf_name
 from quants.errors import ModelError, OptionError
 from quants.spelling import did_you_mean, quote
 
@@ -25,6 +26,7 @@ Text = str | tuple[str, str]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)  # in the order of the file's numbers
 UNSPECIFIED = -1
 AS_THEY_ARE, LARGEST, EUCLIDEAN = -1, 0, 2
+YES_NO = ("yes", "no")  # the labels of Qwen3's rerankers, whose scores are probabilities
 INT16 = 32760.0  # what the largest value becomes, by LARGEST
 TOKENS_AT_ONCE = 4096  # of equally long texts that run together
 
@@ -140,6 +142,13 @@ def file_pooling(metadata: Mapping[str, Any]) -> Pooling:
     return POOLINGS[number]
 
 
+def scores_pairs(metadata: Mapping[str, Any]) -> bool:
+    """Whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
+    if "tokenizer.chat_template.rerank" in metadata:
+        return True
+    return not by_gguf_name(str(metadata.get("general.architecture"))).block.causal
+
+
 def most_tokens(model: Model) -> int | None:
     """How many tokens a text may have: positions that are learned, else what the model was made for, if it says."""
     if "position_embd.weight" in model.tensors:
@@ -230,7 +239,7 @@ def scores(model: Model, states: Floats) -> Floats:
             x = ops.layer_norm(x, tensors.array("cls.norm.weight"), tensors.array("cls.norm.bias"), numbers.eps)
     if "cls.output.weight" in tensors:
         x = _linear(model, "cls.output", x)
-    return ops.softmax(x) if name in ("qwen3", "qwen3vl") else x
+    return ops.softmax(x) if name in ("qwen3", "qwen3vl") and labels_of(model.metadata) == YES_NO else x
 
 
 def _linear(model: Model, name: str, x: Floats) -> Floats:

@@ -37,7 +37,7 @@ def embed(
     truncate: Annotated[bool, "Leave out the ends of texts that the model has no positions for."] = False,
     overwrite: bool = False, threads: int | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    from runtime.pooling import file_pooling, pooling_named
+    from runtime.pooling import file_pooling, pooling_named, scores_pairs
 
     from ..console.ui import note_slow_products, print_json, print_line, said, window_progress
     from ..files.atomic import NOTHING
@@ -47,7 +47,7 @@ def embed(
 
     source = opened_gguf(model)
     chosen = file_pooling(source.metadata) if pooling is None else pooling_named(pooling)
-    texts = texts_of(prompt, prompts, pairs=chosen == "rank")
+    texts = texts_of(prompt, prompts, pairs=chosen == "rank" and scores_pairs(source.metadata))
     reads = NOTHING.also([*source.files, prompts])
     target = None if output is None else check_output(output, reads, overwrite)
     note_slow_products(threads)

@@ -13,7 +13,7 @@ from runtime.pooling import normalized
 
 from ..conftest import DATA
 from ..findings.tool import refused, run, typed
-from ..verify.embeddings import HEADS, WAYS, made, reranker
+from ..verify.embeddings import DECODERS, HEADS, WAYS, made, reranker, scoring
 from .models import edited
 
 RECORDED = json.loads((DATA / "embeddings.json").read_text(encoding="utf-8"))
@@ -49,6 +49,23 @@ def test_scores_are_transformers_and_llama_cpps(entry: str, tmp_path: Path, shar
     assert found.vectors == pytest.approx(np.array([each["score"] for each in wanted["transformers"]]), abs=5e-5)
     assert found.vectors == pytest.approx(np.array(wanted["llama.cpp"]), abs=2e-3)
     assert found.labels == ("score",)
+
+
+@pytest.mark.parametrize("entry", DECODERS)
+def test_scores_of_decoders_are_transformers(entry: str, tmp_path: Path, shared: Path):
+    checkpoint = scoring(entry, tmp_path)
+    gguftools.convert(checkpoint, tmp_path / "f32.gguf", "f32")
+    found = gguftools.open(tmp_path / "f32.gguf").embed(TEXTS)
+    wanted = RECORDED["decoders"][entry]
+    assert (found.pooling, found.labels) == ("rank", ("bad", "fair", "good"))
+    assert found.tokens == [len(each["ids"]) for each in wanted]
+    assert found.vectors == pytest.approx(np.array([each["score"] for each in wanted]), abs=3e-4)
+    table = typed("embed", tmp_path / "f32.gguf", "-p", "short").stdout.splitlines()
+    assert table[0].split() == ["text", "tokens", "bad", "fair", "good"]
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    (checkpoint / "config.json").write_text(json.dumps(config | {"id2label": {"0": "good"}}), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"has 3 rows; config.json has 1 labels"):
+        gguftools.convert(checkpoint, tmp_path / "other.gguf", "f32")
 
 
 def test_a_reranker_gives_llama_cpps_probabilities(tmp_path: Path, shared: Path):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import gguftools
@@ -28,6 +29,7 @@ HEADS = {  # entry → (class, its tensors: name → (rows of the width, or labe
     "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", "roberta."),
     "modernbert": ("ModernBertForSequenceClassification", "head.dense", "classifier", "model."),
 }
+DECODERS = {"llama3-gqa-rope-tied": "LlamaForSequenceClassification", "gpt2": "GPT2ForSequenceClassification"}
 WAYS = ("mean", "cls", "last")
 
 
@@ -47,6 +49,24 @@ def with_head(folder: Path, entry: str) -> None:
     else:
         tensors["head.norm.weight"] = 1 + random.standard_normal(width).astype(np.float32) / 8
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def scoring(entry: str, folder: Path) -> Path:
+    """A decoder of the zoo as a classifier of three labels."""
+    module("build").build(ZOO, entry, folder / entry)
+    config = json.loads((folder / entry / "config.json").read_text(encoding="utf-8"))
+    names = {str(i): name for i, name in enumerate(("bad", "fair", "good"))}
+    config |= {"architectures": [DECODERS[entry]], "id2label": names, "label2id": {n: int(i) for i, n in names.items()}}
+    (folder / entry / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    head = np.random.default_rng(2).standard_normal((3, config.get("hidden_size") or config["n_embd"])) / 8
+    parts = [folder / entry / f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    (folder / entry / "model.safetensors").rename(parts[0])
+    save_file({"score.weight": head.astype(np.float32)}, parts[1], {"format": "pt"})
+    with safe_open(parts[0], "np") as file:
+        places = dict.fromkeys(file.keys(), parts[0].name) | {"score.weight": parts[1].name}
+    index = json.dumps({"metadata": {}, "weight_map": places})
+    (folder / entry / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    return folder / entry
 
 
 def made(entry: str, folder: Path, head: bool) -> Path:
@@ -83,15 +103,15 @@ def _transformers(folder: Path) -> Iterator[dict[str, Any]]:
         yield {"ids": ids} | {name: _rounded(each / np.linalg.norm(each)) for name, each in vectors}
 
 
-def _scores(folder: Path) -> Iterator[dict[str, Any]]:
+def _scores(folder: Path, texts: Sequence[Any] = PAIRS) -> Iterator[dict[str, Any]]:
     import torch
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     kind = transformers.AutoModelForSequenceClassification
     model = kind.from_pretrained(str(folder), dtype=torch.float32).eval()
-    for pair in PAIRS:
-        ids = tokenizer(*pair)["input_ids"]
+    for text in texts:
+        ids = (tokenizer(text) if isinstance(text, str) else tokenizer(*text))["input_ids"]
         with torch.no_grad():
             yield {"ids": ids, "score": _rounded(model(torch.tensor([ids])).logits[0].numpy())}
 
@@ -144,6 +164,10 @@ def main() -> None:
             rows = list(_scores(file.parent / "checkpoint"))
             theirs = _llama_cpp(file, [row["ids"] for row in rows], way=4)
             recorded["scores"][entry] = {"transformers": rows, "llama.cpp": theirs}
+    recorded["decoders"] = {}
+    for entry in DECODERS:
+        with tempfile.TemporaryDirectory() as folder:
+            recorded["decoders"][entry] = list(_scores(scoring(entry, Path(folder)), TEXTS))
     with tempfile.TemporaryDirectory() as folder:
         file = reranker(Path(folder))
         model = gguftools.open(file)

@@ -1,0 +1,46 @@
+"""Heads of classifiers and reward models on decoders: one matrix, which scores a text by the state of its last token.
+
+It becomes `cls.output`, as llama.cpp names the last matrix of such heads, and the file says that its texts are ranked.
+llama.cpp itself reads it in Qwen 3's files alone.
+Source: transformers `modeling_layers.py` (GenericForSequenceClassification); InternLM 2's published reward models.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quants.errors import ModelError
+
+from .spec import Architecture, Computed, Config, Target, Tensors
+
+CLASS = re.compile("For(SequenceClassification|RewardModel)$")
+HEADS: dict[str, Target] = {"score": "cls.output", "v_head": "cls.output"}
+RANK = 4  # of GGUF's `pooling_type`
+USUAL = 2  # labels of a config that does not name them
+
+
+def with_head(architecture: Architecture, config: Config) -> Architecture:
+    """The architecture of a checkpoint with this config: a decoder's with the head that its class says it has."""
+    classes = config.get("architectures") or ()
+    if not architecture.block.causal or not any(CLASS.search(name) for name in classes):
+        return architecture
+    tensors = {name: target for name, target in architecture.tensors.items() if target != "output"}
+    keys: dict[str, Computed] = {"classifier.output_labels": label_names, "pooling_type": lambda config: RANK}
+    return replace(architecture, tensors=tensors | HEADS, metadata={**architecture.metadata, **keys})
+
+
+def check_labels(named: Sequence[str] | None, tensors: Tensors) -> None:
+    """Raises ModelError where a head has another number of rows than config.json names labels."""
+    head = tensors.get("cls.output.weight")
+    if named is not None and head is not None and head.shape[0] != len(named):
+        said = f"{head.where} has {head.shape[0]} rows; config.json has {len(named)} labels (id2label)"
+        raise ModelError(said, hint="config.json and weights belong to different models")
+
+
+def label_names(config: Config) -> list[str]:
+    """A name for each row of the head; transformers' usual ones where the config has none."""
+    named = config.get("id2label")
+    if named:
+        return [named[key] for key in sorted(named, key=int)]
+    reward = any(name.endswith("RewardModel") for name in config["architectures"])
+    return [f"LABEL_{i}" for i in range(1 if reward else USUAL)]
