@@ -632,13 +632,13 @@ def tensors_of_towers(source: str) -> dict[str, Tensor]:
 
 def open_to_convert(
     source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
-    derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF",
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF", derived: str = "a predictor",
 ) -> Model:  # fmt: skip
     """A checkpoint as the Model that it is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. change: what is done to the checkpoint's tensors first (adapters); derive: to the plan after
-    that (a PowerInfer predictor, whose files have another magic).
+    that (a PowerInfer predictor, whose files have another magic; some of the layers). derived: what that was.
     Raises FileError, ModelError, VocabularyError.
     """
     from archs.plan import plan, stays_float32
@@ -651,19 +651,20 @@ def open_to_convert(
             checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
             embed_tokenizer=embed_tokenizer, change=change,
         )  # fmt: skip
-    if derive is not None:
-        planned = derive(planned, checkpoint)
+        if derive is not None:
+            planned = derive(planned, checkpoint)
     told = _left_out(checkpoint, planned.left_out)
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep):
             tensors[name] = computed(tensor, lambda x: x)
-    made_of = (checkpoint.remote, ("an adapter",) if change else (), ("a predictor",) if derive else ())
+    made_of = (checkpoint.remote, ("an adapter",) if change else (), (derived,) if derive else ())
     states = {path: state_of(path) for path in checkpoint.files}
     outtype = checkpoint_type(checkpoint.tensors.values(), bool(planned.packed))
     origin = Origin(
         checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
-        float32=keep, remote=bool(checkpoint.remote), reopen=_reopening(checkpoint, pre, change, derive), warnings=told,
+        float32=keep, remote=bool(checkpoint.remote), warnings=told,
+        reopen=_reopening(checkpoint, pre, change, magic != b"GGUF"),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
 
@@ -707,10 +708,10 @@ def open_towers(source: PathLike) -> Model:
 
 
 def _reopening(
-    checkpoint: Checkpoint, pre: str | None, change: object, derive: object
+    checkpoint: Checkpoint, pre: str | None, change: object, other_tensors: bool
 ) -> Callable[[], dict[str, Tensor]] | None:
     """How another process opens a checkpoint, of a repository the same commit; None for one that was changed."""
-    if change is not None or derive is not None:
+    if change is not None or other_tensors:
         return None
     return partial(tensors_of_checkpoint, _named(checkpoint), pre)
 

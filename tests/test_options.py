@@ -119,7 +119,7 @@ FLAGS = {
     "--show-statistics", "--plan", "--chat", "--with-output", "--ignore-eos", "--special", "--count", "--merge-experts",
     "--truncate", "--lookup",
     "--draft-lookup", "--draft-mtp", "--draft-typical",
-    "--mmproj", "--all-parts",
+    "--mmproj", "--all-parts", "--mtp", "--no-mtp",
 }  # fmt: skip
 
 

@@ -33,6 +33,8 @@ def convert(
     merge_lora: Annotated[list[Any] | None, "Add an adapter."] = None,
     mmproj: Annotated[bool, "Write the towers for pictures and sounds instead: mmproj-NAME-OUTTYPE.gguf."] = False,
     all_parts: Annotated[bool, "Write both files: the text model, and its towers beside it."] = False,
+    mtp: Annotated[bool, "Write the layers alone that predict tokens further: mtp-NAME-OUTTYPE.gguf, a draft."] = False,
+    no_mtp: Annotated[bool, "Leave out the layers that predict tokens further (MTP, NextN)."] = False,
     predictor: Annotated[Path | None, "Predictor folder: write a PowerInfer file of a ReLU model."] = None,
     imatrix: Path | None = None, reserve: int | None = None, overwrite: bool = False, resume: bool = False,
     manifest: bool = False, threads: int | None = None, memory: Any = "512M",
@@ -58,8 +60,9 @@ def convert(
     with shared_work(None if plan else workers, scheduler) as executor, bar as progress, left:
         report = run(
             model, output, outtype, pre=pre, embed_tokenizer=embed_tokenizer, lora=lora, merge_lora=merge_lora or (),
-            predictor=predictor, mmproj=mmproj, all_parts=all_parts, fallback=fallback, rounded_grids=rounded_grids,
-            reserve=reserve or 0, resume=resume, threads=threads, memory=memory, progress=progress, executor=executor,
+            predictor=predictor, mmproj=mmproj, all_parts=all_parts, mtp=mtp, no_mtp=no_mtp,
+            fallback=fallback, rounded_grids=rounded_grids, reserve=reserve or 0,
+            resume=resume, threads=threads, memory=memory, progress=progress, executor=executor,
             terms=terms, overwrite=overwrite, manifest=manifest, **extra,
         )  # fmt: skip
     if check_logits:

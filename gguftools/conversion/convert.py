@@ -1,6 +1,6 @@
 """Convert a Hugging Face checkpoint to GGUF: in a float type or Q8_0 as a converter does, or straight to a recipe."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archs.config import normalized
+from archs.general import general
 from archs.plan import Plan
 from archs.powerinfer import MAGIC, sparse_metadata, sparse_tensors
 from quants import Tensor
@@ -30,6 +31,7 @@ from ..writing.resume import fingerprint, idle_resume, left_behind
 from ..writing.row_blocks import Progress
 from ..writing.work_plan import Terms
 from .adapters import merge_change, plan_adapter
+from .next_layers import alone, counts, without
 from .predictors import open_predictor
 from .quantize import REMOTE_THREADS, quantize
 from .transcoding import EXACT, write_exact
@@ -40,6 +42,7 @@ def convert(
     pre: str | None = None, embed_tokenizer: bool = False,
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None, mmproj: bool = False, all_parts: bool = False,
+    mtp: bool = False, no_mtp: bool = False,
     fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
@@ -59,6 +62,8 @@ def convert(
     mmproj: write the towers for pictures and sounds instead of the text model, the file that llama.cpp takes by
     --mmproj; by itself its name is mmproj-NAME-OUTTYPE.gguf. all_parts: write both, the towers beside the text model
     as mmproj- and its name, in the type that follows the checkpoint where outtype is a recipe.
+    mtp: write the layers alone that predict tokens further, with embedding and output, as a draft's file (by itself its
+    name is mtp-NAME-OUTTYPE.gguf); no_mtp: write the model without them. By default they are in the model's file.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
@@ -78,18 +83,21 @@ def convert(
             as_path(given, what)
     as_path(source, "the model")
     if all_parts:
-        if mmproj or lora is not None or terms is not None:
-            raise OptionError("all parts are the text model and its towers", "leave out mmproj, lora and the plan")
+        if mmproj or mtp or lora is not None or terms is not None:
+            raise OptionError("all parts are the text model and its towers", "leave out mmproj, mtp, lora and the plan")
         shared = {
             "reserve": reserve, "resume": resume, "threads": threads, "memory": memory, "progress": progress,
             "executor": executor, "overwrite": overwrite, "reads": reads,
         }  # fmt: skip
         own = {
             "fallback": fallback, "rounded_grids": rounded_grids, "pre": pre, "embed_tokenizer": embed_tokenizer,
-            "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, **quantizing,
+            "merge_lora": merge_lora, "predictor": predictor, "manifest": manifest, "no_mtp": no_mtp, **quantizing,
         }  # fmt: skip
         return _all_parts(source, output, outtype, shared, own)
     as_count(reserve, "reserve", 0)
+    if (mtp or no_mtp) and ((mtp and no_mtp) or mmproj or lora is not None or predictor is not None or manifest):
+        problem = "layers that predict further are written alone or left out, of a model without adapter or predictor"
+        raise OptionError(problem, "give mtp or no_mtp, without mmproj, lora, predictor and manifest")
     if mmproj and (lora is not None or merge_lora or predictor is not None or manifest or pre or embed_tokenizer):
         problem = "towers have no vocabulary, adapters, predictor or manifest"
         raise OptionError(problem, "leave that out, or convert the text model")
@@ -109,12 +117,19 @@ def convert(
         return write_file(replace(file, reserve=reserve), wanted, run, warnings=warnings)
     if resume and (merge_lora or predictor):
         raise OptionError("a conversion with adapters or a predictor cannot be taken up again: they are not recorded")
-    derive = None if predictor is None else partial(_with_predictor, *open_predictor(predictor))
-    change, magic = merge_change(merge_lora), b"GGUF" if derive is None else MAGIC
-    model = open_towers(source) if mmproj else open_to_convert(source, pre, embed_tokenizer, change, derive, magic)
+    derive: Callable[[Plan, Checkpoint], Plan] | None = None
+    if predictor is not None:
+        derive = partial(_with_predictor, *open_predictor(predictor))
+    change, magic, derived = merge_change(merge_lora), MAGIC if derive else b"GGUF", "a predictor"
+    if mtp or no_mtp:
+        derive, derived = (_next_layers_alone, "mtp") if mtp else (_without_next_layers, "no mtp")
+    model = (
+        open_towers(source) if mmproj
+        else open_to_convert(source, pre, embed_tokenizer, change, derive, magic, derived)
+    )  # fmt: skip
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
-    path = _target(output, model.path, wanted, "mmproj-" if mmproj else "")
+    path = _target(output, model.path, wanted, "mmproj-" if mmproj else "mtp-" if mtp else "")
     if model.origin.remote and threads is None:
         threads = max(thread_count(None), REMOTE_THREADS)
     if quantizing.get("imatrix") is not None and wanted in FILE_TYPES:
@@ -179,6 +194,31 @@ def _check_exact(outtype: str, fallback: str, rounded_grids: bool, quantizing: b
 def _target(output: PathLike | None, folder: Path, outtype: str, beginning: str = "") -> Path:
     """The file that is named, or NAME-OUTTYPE.gguf in the folder that is (or the current one). Raises FileError."""
     return output_path("." if output is None else output, f"{beginning}{folder.resolve().name}-{outtype}.gguf")
+
+
+def _next_layers_alone(planned: Plan, checkpoint: Checkpoint) -> Plan:
+    """The plan of a file with the layers that predict tokens further. Raises OptionError where there are none."""
+    tensors = alone(planned.metadata, planned.tensors, checkpoint.folder)
+    return _named_anew(replace(planned, tensors=tensors), checkpoint)
+
+
+def _without_next_layers(planned: Plan, checkpoint: Checkpoint) -> Plan:
+    """The plan of a file without the layers that predict tokens further, if there are any."""
+    name, _, further = counts(planned.metadata, checkpoint.folder)
+    if not further:
+        metadata = planned.metadata.copy()
+        metadata.pop(f"{name}.nextn_predict_layers", None)  # which says 0
+        return replace(planned, metadata=metadata)
+    metadata, tensors = without(planned.metadata, planned.tensors, checkpoint.folder)
+    return _named_anew(replace(planned, metadata=metadata, tensors=tensors), checkpoint)
+
+
+def _named_anew(planned: Plan, checkpoint: Checkpoint) -> Plan:
+    """The plan with the size label of the tensors that are left."""
+    metadata = planned.metadata.copy()
+    for key, value in general(checkpoint.folder, planned.architecture.name, planned.tensors.values()).items():
+        metadata[key] = value
+    return replace(planned, metadata=metadata)
 
 
 def _with_predictor(

@@ -7,6 +7,7 @@ lists with an item for each layer may have some for them.
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from archs.metadata import Metadata, Value, ValueType
 from archs.schema import find
@@ -17,9 +18,11 @@ from quants.errors import ModelError, OptionError
 
 from ..files.gguf.assembly import Stored
 
+T = TypeVar("T")  # a tensor: stored, or to be made
 COUNT, BLOCKS = "nextn_predict_layers", "block_count"
 LAYER = re.compile(r"blk\.([0-9]+)\.(.+)")
 OWN_KEYS = {COUNT, BLOCKS, "context_length", "vocab_size"}  # that say nothing of how a layer computes
+SHARED = re.compile(r"(token_embd|output_norm|output)\.weight|rope_(freqs|factors_long|factors_short)\.weight")
 SHAPES = {"eh_proj": (1, 2), "enorm": (1,), "hnorm": (1,), "shared_head_norm": (1,)}  # in widths of the model
 
 
@@ -32,7 +35,7 @@ def counts(metadata: Metadata, path: Path) -> tuple[str, int, int]:
     return str(name), layers - further, further
 
 
-def without(metadata: Metadata, tensors: Mapping[str, Stored], path: Path) -> tuple[Metadata, dict[str, Stored]]:
+def without(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> tuple[Metadata, dict[str, T]]:
     """The trunk alone. Raises OptionError where there is nothing else."""
     name, trunk, further = counts(metadata, path)
     if not further:
@@ -43,6 +46,18 @@ def without(metadata: Metadata, tensors: Mapping[str, Stored], path: Path) -> tu
     for key, value in list(_lists(metadata, name, (trunk + further,))):
         new[key] = Value(value.data[:trunk], value.type, value.element)
     return new, {tensor: each for tensor, each in tensors.items() if _layer(tensor) < trunk}
+
+
+def alone(metadata: Metadata, tensors: Mapping[str, T], path: Path) -> dict[str, T]:
+    """The further layers' tensors, and those that they share with the trunk: a draft's file as llama.cpp has it.
+
+    Its keys are those of the whole. Raises OptionError where there are no further layers.
+    """
+    _, trunk, further = counts(metadata, path)
+    found = {tensor: each for tensor, each in tensors.items() if SHARED.fullmatch(tensor) or _layer(tensor) >= trunk}
+    if not further or not any(_layer(tensor) >= trunk for tensor in found):
+        raise OptionError(f"{path} has no layers that predict tokens further (MTP, NextN)", "leave out --mtp")
+    return found
 
 
 def grafted(
