@@ -75,7 +75,7 @@ MODERNBERT = BASE.derive(
 )  # fmt: skip
 
 EUROBERT = HALVES.derive(
-    name="eurobert", hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
+    name="eurobert", hf_classes=("EuroBertModel", "EuroBertForMaskedLM", "JinaEmbeddingsV5Model"),
     vocab_keys={"add_bos_token": False},
     metadata={
         "attention.causal": lambda config: False,
