@@ -203,8 +203,12 @@ def _rotary(known: Known) -> ConfigKeys:
         settings["mrope_section"] = sections[:3]
     if known.architecture.rope_parameters == "by kind":
         plain = {"rope_type": "default", "rope_theta": base if local is None else local}
-        of_kinds = {"full_attention": settings, "sliding_attention": plain}
-        if local is None and base == known.architecture.defaults["rope_theta"]:
+        of_kinds, rotated = {"full_attention": settings, "sliding_attention": plain}, keys.get("rope.dimension_count")
+        if rotated is not None:
+            settings["partial_rotary_factor"] = rotated / known.head
+            if (local_width := keys.get("rope.dimension_count_swa", rotated)) != known.head or local_width != rotated:
+                plain["partial_rotary_factor"] = local_width / known.head
+        if rotated is None and local is None and base == known.architecture.defaults["rope_theta"]:
             del of_kinds["sliding_attention"]  # what the model type means by none
         kinds = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
         settings = {kind: each for kind, each in of_kinds.items() if kind in (kinds or {"full_attention"})}

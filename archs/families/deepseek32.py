@@ -5,10 +5,11 @@ Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
 """
 
 from archs.config import lookup
-from archs.families.deepseek2 import DEEPSEEK_V3
+from archs.experts import kinds_of_nets
+from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
-from archs.layouts import MTP_KEYS, MTP_TENSORS, not_exportable
-from archs.spec import Config, Target
+from archs.layouts import MTP_KEYS, MTP_TENSORS
+from archs.spec import Config, ConfigKeys, GgufKeys, Target, Tensors
 
 INDEXER_KEYS = {
     "attention.indexer.head_count": "index_n_heads", "attention.indexer.key_length": "index_head_dim",
@@ -19,8 +20,12 @@ INDEXER: dict[str, Target] = {
     ".self_attn.indexer.k_norm": "indexer.k_norm", ".self_attn.indexer.weights_proj": "indexer.proj",
 }  # fmt: skip
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    return {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)}
+
+
 DEEPSEEK_V32 = DEEPSEEK_V3.derive(
-    name="deepseek32", hf_classes=("DeepseekV32ForCausalLM",), config_from_gguf=not_exportable,
+    name="deepseek32", hf_classes=("DeepseekV32ForCausalLM",), config_from_gguf=config_from_gguf,
     metadata={**MTP_KEYS, **INDEXER_KEYS},
     defaults={
         **DEEPSEEK_V3.defaults, "model_type": "deepseek_v32", "max_position_embeddings": 163_840,
@@ -36,8 +41,14 @@ def chooses(config: Config) -> list[bool] | None:
     return None if kinds is None else [kind == "full" for kind in kinds]
 
 
+def dsa_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Which layers have an indexer; files of other converters may not say."""
+    found, said = config_from_gguf(keys, tensors), keys.get("attention.indexer.types")
+    return found if said is None else found | {"indexer_types": ["full" if each else "shared" for each in said]}
+
+
 GLM_DSA = GLM4_MOE_LITE.derive(
-    name="glm-dsa", hf_classes=("GlmMoeDsaForCausalLM",), config_from_gguf=not_exportable,
+    name="glm-dsa", hf_classes=("GlmMoeDsaForCausalLM",), config_from_gguf=dsa_from_gguf,
     metadata={**INDEXER_KEYS, "attention.indexer.types": chooses},
     defaults={
         "model_type": "glm_moe_dsa", "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 78,

@@ -5,10 +5,10 @@ Reference: transformers `models/kimi_linear/`.
 """
 
 from archs.config import lookup
-from archs.experts import always
-from archs.families.deepseek2 import DEEPSEEK_V3
-from archs.layouts import gated_net, not_exportable
-from archs.spec import Config, Target, TensorMap
+from archs.experts import always, kinds_of_nets
+from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
+from archs.layouts import gated_net
+from archs.spec import Config, ConfigKeys, GgufKeys, Target, TensorMap, Tensors
 from archs.transforms import Invertible, negative_exp, reshape
 
 LINEAR = "linear_attn_config"
@@ -41,8 +41,23 @@ DELTA: dict[str, Target] = {
     ".self_attn.A_log": TensorMap("ssm_a", negative_exp),
 }  # fmt: skip
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    heads, full = keys["attention.head_count"], [bool(each) for each in keys["attention.head_count_kv"]]
+    numbers = {kind: [i + 1 for i, each in enumerate(full) if each is kind] for kind in (True, False)}
+    linear = {
+        "full_attn_layers": numbers[True], "kda_layers": numbers[False], "head_dim": keys["kda.head_dim"],
+        "num_heads": next((tensors[f"blk.{i - 1}.ssm_a"].size for i in numbers[False]), heads),
+        "short_conv_kernel_size": keys["ssm.conv_kernel"],
+    }
+    return {
+        **v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors), LINEAR: linear,
+        "norm_topk_prob": keys.get("expert_weights_norm", True), "n_group": keys.get("expert_group_count", 1),
+        "topk_group": keys.get("expert_group_used_count", 1), "mla_use_nope": True,
+    }  # fmt: skip
+
+
 KIMI_LINEAR = DEEPSEEK_V3.derive(
-    name="kimi-linear", hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"), config_from_gguf=not_exportable,
+    name="kimi-linear", hf_classes=("KimiLinearForCausalLM", "KimiLinearModel"), config_from_gguf=config_from_gguf,
     metadata={
         "context_length": "model_max_length|max_position_embeddings", "attention.head_count_kv": kv_heads,
         "attention.value_length": "head_dim",

@@ -5,11 +5,11 @@ Reference: transformers `models/laguna/`.
 """
 
 from archs.config import head_dim, windowed_layers
-from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always
+from archs.experts import FUSED_EXPERTS, SEPARATE_EXPERTS, SHARED, always, kinds_of_nets
 from archs.families.llama import HALVES
-from archs.layouts import gated_net, head_norms, not_exportable
+from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width
-from archs.spec import Config
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 
 
 def windowed(config: Config) -> list[bool] | None:
@@ -31,6 +31,14 @@ def heads(config: Config) -> list[int]:
 def rotated_in_windows(config: Config) -> int | None:
     share = config.get("partial_rotary_factor_local")
     return int(head_dim(config) * share) if share and windowed(config) else None
+
+
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    heads, gates = keys["attention.head_count"], tensors["blk.0.attn_gate.weight"].shape[0]
+    return {
+        **kinds_of_nets(keys, tensors), "num_attention_heads": heads[0], "num_attention_heads_per_layer": heads,
+        "gating": "per-head" if gates == heads[0] else "per-element",
+    }  # fmt: skip
 
 
 LAGUNA = HALVES.derive(
@@ -58,6 +66,6 @@ LAGUNA = HALVES.derive(
         ".mlp.gate.e_score_correction_bias": "exp_probs_b.bias", **SEPARATE_EXPERTS, **SHARED,
         **gated_net("mlp.shared_expert", "_shexp"),
     },
-    config_from_gguf=not_exportable, rope_parameters="by kind", layers_vary=True,
+    config_from_gguf=config_from_gguf, rope_parameters="by kind", layers_vary=True,
     block={"scoring": "sigmoid", "normalize_experts": True, "attention_gate": "softplus"},
 )  # fmt: skip

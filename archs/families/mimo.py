@@ -6,11 +6,14 @@ config has that key the window is one more than llama.cpp writes. It takes rotar
 published configs say those that it means by none.
 """
 
+import re
+
 from archs.config import head_dim, lookup
-from archs.experts import ROUTING, always, renormalized
+from archs.experts import ROUTING, always, kinds_of_nets, renormalized
 from archs.families.deepseek2 import DOTS1
-from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers, not_exportable
-from archs.spec import Config
+from archs.layouts import MTP_KEYS, MTP_TENSORS, mtp_layers
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
+from quants.errors import ModelError
 
 
 def window_pattern(config: Config) -> list[int]:
@@ -30,9 +33,39 @@ def kv_heads(config: Config) -> list[int]:
     return [more if windowed else some for windowed in window_pattern(config)]
 
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Kinds of layers and their key-value heads. Raises ModelError where layers of one kind differ in these."""
+    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    windowed, heads = keys["attention.sliding_window_pattern"], keys["attention.head_count_kv"]
+    full, local = ({n for n, each in zip(heads, windowed, strict=True) if bool(each) is kind} for kind in (False, True))
+    if len(full) > 1 or len(local) > 1:
+        raise ModelError("layers of one kind have several numbers of key-value heads")
+    some = next(iter(full), next(iter(local), 0) // 2)
+    if local - {2 * some}:
+        raise ModelError(f"windows have {next(iter(local))} key-value heads where transformers expects {2 * some}")
+    return {
+        **kinds_of_nets(keys, tensors), "num_key_value_heads": some, "swa_num_key_value_heads": 2 * some,
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in windowed[:count]],
+        "routed_scaling_factor": keys.get("expert_weights_scale", 1.0),
+    }  # fmt: skip
+
+
+def published(config: Config, tensors: Tensors) -> Tensors:
+    """Layers that predict further tokens under their own names again."""
+    last, source = config["num_hidden_layers"], {}
+    for name, tensor in tensors.items():
+        part = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if part and int(part[1]) >= last:
+            place = part[2].replace("post_attention_layernorm", "pre_mlp_layernorm")
+            name = f"model.mtp.layers.{int(part[1]) - last}.{place}"
+        source[name] = tensor.renamed(name)
+    return source
+
+
 MIMO2 = DOTS1.derive(
     name="mimo2", hf_classes=("MiMoV2FlashForCausalLM",), vocab=("bpe",), prepare=mtp_layers,
-    config_from_gguf=not_exportable,
+    config_from_gguf=config_from_gguf, prepare_export=published, rope_parameters="by kind",
+    legacy_names=("layers.{i}.pre_mlp_layernorm",),
     metadata={
         **ROUTING, **MTP_KEYS, "expert_gating_func": always("sigmoid"), "leading_dense_block_count": None,
         "attention.head_count_kv": kv_heads, "attention.value_length": "v_head_dim",

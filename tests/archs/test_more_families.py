@@ -48,9 +48,8 @@ ADDED = {
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
-    "deepseek-v32", "gemma3n", "gemma4-e", "gemma4-moe", "glm-moe-dsa", "glm4v", "glm4v-moe", "kimi-linear",
-    "llama4", "mimo-v2-flash", "minimax-m3", "minimax-text-01", "qwen2-5-vl", "qwen2-vl",
-    "qwen3-vl", "qwen3-vl-moe", "smallthinker", "step3p5", "xlm-roberta",
+    "gemma3n", "gemma4-e", "gemma4-moe", "glm4v", "glm4v-moe", "llama4", "minimax-m3", "minimax-text-01", "qwen2-5-vl",
+    "qwen2-vl", "qwen3-vl", "qwen3-vl-moe", "smallthinker", "step3p5", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {
     "mistral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM",
