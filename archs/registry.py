@@ -44,7 +44,7 @@ def architectures() -> tuple[Architecture, ...]:
             if (owner := owners.setdefault(hf_class, architecture)) is not architecture:
                 names = f"{owner.name}, {architecture.name}"
                 raise ModelError(f"{hf_class} is claimed by two architectures: {names}")
-    return tuple(sorted(unique, key=lambda a: (a.name, a.hf_classes)))
+    return tuple(sorted(unique, key=lambda a: (a.name, not a.block.causal, a.hf_classes)))
 
 
 def _by_class() -> dict[str, Architecture]:
@@ -113,3 +113,14 @@ def by_gguf_name(name: str) -> Architecture:
         hint = did_you_mean(name, dict.fromkeys(reversed(known)), cutoff=0.5)
         raise ModelError(f"general.architecture {name!r} is not one the runtime knows", hint)
     return known[name]
+
+
+def of_file(name: str, keys: Mapping[str, Any]) -> Architecture:
+    """The architecture of a file with these keys, which may say that all tokens see each other (LFM2's encoders).
+
+    Raises ModelError as `by_gguf_name` does.
+    """
+    found = by_gguf_name(name)
+    if keys.get(f"{name}.attention.causal", True) or not found.block.causal:
+        return found
+    return next((each for each in architectures() if each.name == name and not each.block.causal), found)

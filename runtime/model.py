@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from archs.hyper import Keys, hyper
 from archs.powerinfer import THRESHOLD
-from archs.registry import by_gguf_name
+from archs.registry import of_file
 from archs.shapes import by_layer, check_model
 from quants import Tensor
 from quants.arguments import thread_count
@@ -57,7 +57,7 @@ class Model:
         if not isinstance(name, str):
             raise ModelError("the file has no 'general.architecture': it is not a model that can run")
         self.threads, self.precision, self.observe = thread_count(threads), precision, observe
-        self.architecture = by_gguf_name(name)
+        self.architecture = of_file(name, metadata)
         self.metadata = metadata
         self.tensors = tensors = all_readable(tensors)
         check_model(self.architecture, metadata, tensors)

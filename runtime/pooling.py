@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from archs.registry import by_gguf_name
+from archs.registry import of_file
 from quants.errors import ModelError, OptionError
 from quants.spelling import did_you_mean, quote
 
@@ -146,7 +146,7 @@ def scores_pairs(metadata: Mapping[str, Any]) -> bool:
     """Whether a head scores pairs of texts: not that of a decoder, unless the file has a template for them."""
     if "tokenizer.chat_template.rerank" in metadata:
         return True
-    return not by_gguf_name(str(metadata.get("general.architecture"))).block.causal
+    return not of_file(str(metadata.get("general.architecture")), metadata).block.causal
 
 
 def most_tokens(model: Model) -> int | None:

@@ -20,7 +20,7 @@ UPDATES_PER_THREAD = 1 << 16  # of values of a state: below this, starting a thr
 
 
 def convolved(forward: Pass, layer: Layer, name: str, x: Floats) -> Floats:
-    """Each channel's causal convolution over its text; x (tokens, channels)."""
+    """Each channel's convolution over its text, causal, in encoders centered; x (tokens, channels)."""
     return convolved_by(forward, layer, layer.need_array(f"{name}.weight"), layer.array(f"{name}.bias"), x)
 
 
@@ -28,12 +28,14 @@ def convolved_by(forward: Pass, layer: Layer, taps: Floats, bias: Floats | None,
     """The same by these taps (channels, count)."""
     channels, count = taps.shape
     tail, *state = _kept(forward, layer) or [np.zeros((forward.texts, count - 1, channels), np.float32)]
-    known = np.concatenate((tail, x.reshape(forward.texts, forward.length, channels)), axis=1)
+    body = x.reshape(forward.texts, forward.length, channels)
+    half = 0 if forward.block.causal else count // 2  # of the zeros stand behind the text
+    known = np.concatenate((tail[:, half:], body, tail[:, :half]), axis=1)
     wide, begin = filled(known), filled(np.zeros(channels, np.float32) if bias is None else bias)
     out, columns = np.empty((forward.texts, forward.length, wide.shape[2]), np.float32), filled(taps.T)
     for text in range(forward.texts):
-        body = partial(convolve, wide[text], columns, begin, out[text])
-        share_out(body, forward.length, UPDATES_PER_THREAD // channels + 1, forward.threads)
+        part = partial(convolve, wide[text], columns, begin, out[text])
+        share_out(part, forward.length, UPDATES_PER_THREAD // channels + 1, forward.threads)
     if forward.cache is not None:
         forward.cache.keep(layer.index, forward.length, known[:, forward.length :].copy(), *state)
         if forward.cache.memory:

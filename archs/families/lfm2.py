@@ -1,5 +1,7 @@
 """LFM2: gated short convolutions and a few attention layers; the norm called the embedding's stands after the layers.
 
+LFM2 as an encoder (LiquidAI's embedders): every token sees all others, and convolutions are centered.
+
 LFM2 with experts: LFM2's layers, routed experts after the first dense ones, a correction of the router's scores.
 Reference: transformers `models/lfm2/`, `models/lfm2_moe/`.
 """
@@ -55,6 +57,16 @@ LFM2 = HALVES.derive(
     },
     layers_vary=True, activation="",  # always silu
     block={"output_norm": "token_embd_norm"},
+)  # fmt: skip
+
+LFM2_BIDIRECTIONAL = LFM2.derive(  # of the same GGUF name; `attention.causal` tells its files apart
+    hf_classes=("Lfm2BidirectionalModel", "Lfm2BidirectionalForMaskedLM"),
+    metadata={"attention.causal": lambda config: False},
+    defaults={"model_type": "lfm2"},
+    refused={"conv_L_cache": lambda taps: taps % 2 == 0},
+    tensors={"lm_head": None}, ignored=("lm_head.*",),
+    prefixes=("", "model", "lfm2"),
+    block={"causal": False, "hidden_states": True},
 )  # fmt: skip
 
 LFM2_MOE = LFM2.derive(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archs.registry import architectures, by_gguf_name, by_hf_class, of_config
+from archs.registry import architectures, by_gguf_name, by_hf_class, of_config, of_file
 from quants.errors import ModelError
 
 from ..conftest import ROOT
@@ -23,7 +23,9 @@ ARCH = LLAMA.derive(name="llamalike", hf_classes=("LlamalikeForCausalLM",))
 
 def test_architectures_of_one_gguf_name_run_alike():
     for architecture in architectures():
-        assert by_gguf_name(architecture.name).block == architecture.block, architecture.hf_classes
+        name, causal = architecture.name, architecture.block.causal
+        assert of_file(name, {f"{name}.attention.causal": causal}).block == architecture.block, architecture.hf_classes
+        assert not causal or by_gguf_name(name) == of_file(name, {})
 
 
 def test_no_class_is_claimed_twice():
