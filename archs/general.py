@@ -100,17 +100,25 @@ def _parameters(tensors: Iterable[Tensor]) -> tuple[int, int, int, int]:
     return total, total - in_experts, of_one_expert, experts
 
 
-def pooling_type(folder: Path) -> int | None:
-    """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
+def modules_of(folder: Path, kind: str) -> list[str]:
+    """The folders of sentence-transformers' modules of a kind ("Pooling", "Dense") that modules.json lists, in order.
+
+    Raises VocabularyError for a file that lists something else.
+    """
     file = folder / "modules.json"
     listed = read_json(file) if file.is_file() else []
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
         raise VocabularyError(f"{file} does not hold a JSON list of objects")
     modules = [read_fields(module, MODULE, str(file)) for module in listed]
-    pooling = next((module for module in modules if (module.get("type") or "").endswith("Pooling")), None)
-    if pooling is None:
+    return [module.get("path") or "" for module in modules if (module.get("type") or "").endswith(kind)]
+
+
+def pooling_type(folder: Path) -> int | None:
+    """GGUF's `pooling_type`; None where the folder says nothing. Raises ModelError for another way of pooling."""
+    paths = modules_of(folder, "Pooling")
+    if not paths:
         return None
-    path = pooling.get("path") or ""
+    path = paths[0]
     config = read_json_object(folder / path / "config.json", optional=True)
     settings = read_fields(config, {"pooling_mode": Text()}, f"{path}/config.json")
     words = [key for key, value in settings.items() if value is True] + [settings.get("pooling_mode")]

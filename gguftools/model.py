@@ -653,7 +653,7 @@ def open_to_convert(
         )  # fmt: skip
         if derive is not None:
             planned = derive(planned, checkpoint)
-    told = _left_out(checkpoint, planned.left_out)
+    told = (*_left_out(checkpoint, planned.left_out), *_dense_left_out(checkpoint))
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
         if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep):
@@ -722,6 +722,15 @@ def _named(checkpoint: Checkpoint) -> str:
         name, commit = checkpoint.remote
         return f"{name.partition('@')[0]}@{commit}" if is_pinned(located(name)) else name
     return str(checkpoint.folder.absolute())
+
+
+def _dense_left_out(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What is to be said of matrices that sentence-transformers multiplies the pooled states with."""
+    from archs.general import modules_of
+
+    if not (folders := modules_of(checkpoint.folder, "Dense")):
+        return ()
+    return (f"the matrices of {', '.join(folders)} are not in this file: its vectors are those that come before them",)
 
 
 def _left_out(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, ...]:

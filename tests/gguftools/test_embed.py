@@ -11,6 +11,7 @@ import gguftools
 from quants.errors import ModelError, OptionError
 from runtime.pooling import normalized
 
+from ..archs import checkpoints
 from ..conftest import DATA
 from ..findings.tool import refused, run, typed
 from ..verify.embeddings import DECODERS, HEADS, WAYS, made, reranker, scoring
@@ -206,3 +207,11 @@ def test_a_decoder_that_embeds_ends_texts_with_a_token_of_its_own(tmp_path: Path
     assert report.sound, [(each.name, each.seen) for each in report.checks]
     assert report["vectors"].figures["pooling"] == "last"
     assert report["vectors"].lines == ()
+
+
+def test_matrices_behind_the_pooling_are_not_lost_in_silence(tmp_path: Path):
+    checkpoints.build("gemma-embedding", tmp_path / "checkpoint")
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": kind} for kind in ("Dense", "Normalize")]
+    (tmp_path / "checkpoint" / "modules.json").write_text(json.dumps(modules))
+    report = gguftools.convert(tmp_path / "checkpoint", tmp_path / "f32.gguf", "f32")
+    assert [each for each in report.warnings if each.startswith("the matrices of Dense are not in this file")]
