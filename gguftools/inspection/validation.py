@@ -183,7 +183,10 @@ def _check_names(model: Model, family: list[Architecture]) -> Iterator[Problem]:
         known |= {"blk.{i}.ffn_down_t", "blk.{i}.fc1", "blk.{i}.fc2"}
     for name in model.tensors:
         general = SUFFIX.sub("", re.sub(r"blk\.\d+\.", "blk.{i}.", name))
-        if general not in known and not general.endswith((".scale", ".input_scale")):
+        if general == "cls.output" and general not in known:
+            told = f"scores texts for `gguftools embed`; llama.cpp loads no {family[0].name} file with it"
+            yield Problem(WARNING, name, told)
+        elif general not in known and not general.endswith((".scale", ".input_scale")):
             yield Problem(WARNING, name, f"{family[0].name} models have no tensor of this name")
 
 

@@ -63,6 +63,7 @@ def test_scores_of_decoders_are_transformers(entry: str, tmp_path: Path, shared:
     assert found.vectors == pytest.approx(np.array([each["score"] for each in wanted]), abs=3e-4)
     table = typed("embed", tmp_path / "f32.gguf", "-p", "short").stdout.splitlines()
     assert table[0].split() == ["text", "tokens", "bad", "fair", "good"]
+    assert "llama.cpp loads no " in typed("validate", tmp_path / "f32.gguf").stdout
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     (checkpoint / "config.json").write_text(json.dumps(config | {"id2label": {"0": "good"}}), encoding="utf-8")
     with pytest.raises(ModelError, match=r"has 3 rows; config.json has 1 labels"):
