@@ -199,6 +199,8 @@ KEYS: dict[str, Kind] = _by_key({
     "num_attention_groups num_sliding_attention_heads share_expert_dim": SIZE,
     "attention_other_setting": Fields({"num_attention_heads": SIZE, "num_attention_groups": SIZE, "head_dim": SIZE}),
     "partial_rotary_factors": ListOf(SHARE),
+    "draft_vocab_size": SIZE,
+    "transformer_layer_config": ANYTHING,  # of drafts, whose keys are read in front
     "mtp_layer_types": ListOf(LAYER_TYPE),
     "moe_layers_enum": Either((Text(most=60_000), ListOf(Whole(0)))),
     "moe_every_n_layer": Whole(1),

@@ -175,15 +175,20 @@ class Mapped:
         }
 
 
-def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None) -> Mapped:
-    """Every source tensor by its rule. Raises ModelError naming those that no rule covers."""
-    whole = unpacked(config, tensors)
+def map_tensors(
+    architecture: Architecture, config: Config, tensors: Tensors, change: Change | None = None, whole: bool = True
+) -> Mapped:  # fmt: skip
+    """Every source tensor by its rule. Raises ModelError naming those that no rule covers.
+
+    whole: these are all of a model, so that embedding and layers must be there.
+    """
+    plain = unpacked(config, tensors)
     count = layer_count(architecture, config)
     rules = rules_of(architecture.tensors)
-    result, unknown = Mapped(ignored=whole.ignored), []
+    result, unknown = Mapped(ignored=plain.ignored), []
     for generate in architecture.generated:
         result.tensors |= {t.name: t for t in generate(config)}
-    sources = _as_stored_plainly(architecture, config, tensors, whole.tensors)
+    sources = _as_stored_plainly(architecture, config, tensors, plain.tensors)
     sources = change(architecture, config, sources) if change else sources
     for name, tensor in sources.items():
         if is_left_out(name):
@@ -219,7 +224,8 @@ def map_tensors(architecture: Architecture, config: Config, tensors: Tensors, ch
             raise ModelError(f"{name!r} lacks the expert{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}")
         tensor = stacked([parts[i] for i in range(len(parts))], name)
         result.tensors[name] = stack.transform(tensor, config).renamed(name)
-    _check_layers(architecture, config, result)
+    if whole:
+        _check_layers(architecture, config, result)
     return result
 
 

@@ -620,9 +620,9 @@ def tensors_of_file(path: Path) -> dict[str, Tensor]:
     return pread_tensors(open_gguf(path))
 
 
-def tensors_of_checkpoint(source: str, pre: str | None) -> dict[str, Tensor]:
+def tensors_of_checkpoint(source: str, pre: str | None, target: Path | None = None) -> dict[str, Tensor]:
     """The same of a checkpoint, as `open_to_convert` has them."""
-    return dict(open_to_convert(source, pre).tensors)
+    return dict(open_to_convert(source, pre, target=target).tensors)
 
 
 def tensors_of_towers(source: str) -> dict[str, Tensor]:
@@ -633,30 +633,39 @@ def tensors_of_towers(source: str) -> dict[str, Tensor]:
 def open_to_convert(
     source: PathLike, pre: str | None = None, embed_tokenizer: bool = False, change: Change | None = None,
     derive: Callable[[Plan, Checkpoint], Plan] | None = None, magic: bytes = b"GGUF", derived: str = "a predictor",
+    target: Path | None = None,
 ) -> Model:  # fmt: skip
     """A checkpoint as the Model that it is converted to; small tensors are float32, nothing is read but headers.
 
     pre: the pre-tokenizer's GGUF name, where the tokenizer's structure does not tell. embed_tokenizer: also keep
     tokenizer.json itself. change: what is done to the checkpoint's tensors first (adapters); derive: to the plan after
     that (a PowerInfer predictor, whose files have another magic; some of the layers). derived: what that was.
+    target: the folder of the model that the checkpoint is a draft for (EAGLE-3).
     Raises FileError, ModelError, VocabularyError.
     """
+    from archs.draft_plan import is_draft, plan_draft
     from archs.plan import plan, stays_float32
     from archs.transforms import computed
 
     from .quantization.outtypes import FILE_TYPES, checkpoint_type, with_file_type
 
     with _checkpoint(source) as checkpoint:
-        planned = plan(
-            checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
-            embed_tokenizer=embed_tokenizer, change=change,
-        )  # fmt: skip
+        if target is not None or is_draft(checkpoint.config):
+            planned = plan_draft(
+                checkpoint.folder, checkpoint.config, checkpoint.tensors, target, pre=pre,
+                embed_tokenizer=embed_tokenizer,
+            )  # fmt: skip
+        else:
+            planned = plan(
+                checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre,
+                embed_tokenizer=embed_tokenizer, change=change,
+            )  # fmt: skip
         if derive is not None:
             planned = derive(planned, checkpoint)
     told = (*_left_out(checkpoint, planned.left_out), *_dense_left_out(checkpoint))
     keep, tensors = planned.architecture.float32, dict(planned.tensors)
     for name, tensor in planned.tensors.items():
-        if tensor.format.name != "F32" and stays_float32(name, tensor.shape, keep):
+        if tensor.format.name not in ("F32", "I64") and stays_float32(name, tensor.shape, keep):
             tensors[name] = computed(tensor, lambda x: x)
     made_of = (checkpoint.remote, ("an adapter",) if change else (), (derived,) if derive else ())
     states = {path: state_of(path) for path in checkpoint.files}
@@ -664,7 +673,7 @@ def open_to_convert(
     origin = Origin(
         checkpoint.folder, tuple(states), states, magic=magic, recorded=tuple(filter(None, made_of)), outtype=outtype,
         float32=keep, remote=bool(checkpoint.remote), warnings=told,
-        reopen=_reopening(checkpoint, pre, change, magic != b"GGUF"),
+        reopen=_reopening(checkpoint, pre, change, magic != b"GGUF", target),
     )  # fmt: skip
     return Model(with_file_type(planned.metadata, FILE_TYPES[outtype]), tensors, origin=origin)
 
@@ -708,12 +717,12 @@ def open_towers(source: PathLike) -> Model:
 
 
 def _reopening(
-    checkpoint: Checkpoint, pre: str | None, change: object, other_tensors: bool
+    checkpoint: Checkpoint, pre: str | None, change: object, other_tensors: bool, target: Path | None
 ) -> Callable[[], dict[str, Tensor]] | None:
     """How another process opens a checkpoint, of a repository the same commit; None for one that was changed."""
     if change is not None or other_tensors:
         return None
-    return partial(tensors_of_checkpoint, _named(checkpoint), pre)
+    return partial(tensors_of_checkpoint, _named(checkpoint), pre, target)
 
 
 def _named(checkpoint: Checkpoint) -> str:

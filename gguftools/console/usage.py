@@ -157,6 +157,8 @@ APART: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("mmproj", "lora merge_lora predictor imatrix pre embed_tokenizer manifest check_logits all_parts",
          "towers are no text model"),
         ("all_parts", "lora plan check_logits", "it writes two files"),
+        ("target_model_dir", "lora merge_lora predictor mmproj all_parts mtp no_mtp manifest check_logits",
+         "a draft has none of these"),
         ("mtp", "no_mtp lora predictor mmproj all_parts manifest check_logits", "these layers alone are no model"),
         ("no_mtp", "lora predictor mmproj manifest", "it says what the model's own file has"),
         ("manifest", "merge_lora predictor", "a manifest says nothing of these"),

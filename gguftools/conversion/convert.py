@@ -42,7 +42,7 @@ def convert(
     pre: str | None = None, embed_tokenizer: bool = False,
     lora: PathLike | None = None, merge_lora: Sequence[PathLike | tuple[PathLike, float]] = (),
     predictor: PathLike | None = None, mmproj: bool = False, all_parts: bool = False,
-    mtp: bool = False, no_mtp: bool = False,
+    mtp: bool = False, no_mtp: bool = False, target_model_dir: PathLike | None = None,
     fallback: str = "auto", rounded_grids: bool = False,
     reserve: int = 0, resume: bool = False, threads: int | None = None, memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None, executor: Executor | None = None, terms: Terms | None = None,
@@ -64,6 +64,8 @@ def convert(
     as mmproj- and its name, in the type that follows the checkpoint where outtype is a recipe.
     mtp: write the layers alone that predict tokens further, with embedding and output, as a draft's file (by itself its
     name is mtp-NAME-OUTTYPE.gguf); no_mtp: write the model without them. By default they are in the model's file.
+    target_model_dir: the folder of the model that `source`, an EAGLE-3 draft, drafts for; its config.json and tokenizer
+    are read.
     embed_tokenizer: also keep tokenizer.json in the file. reserve: bytes of slack for later edits. resume: go on from
     what an interrupted run left; such a run leaves it where it has resume itself, reads over the network, or writes a
     recipe. threads: default all processors. memory: bytes that running tasks may hold. progress(bytes read, of how
@@ -78,10 +80,15 @@ def convert(
         recipe_named(wanted)  # a mistyped one is found before anything is read
     _check_exact(wanted, instead, rounded_grids, bool(quantizing))
     adapters = [each[0] if isinstance(each, tuple) else each for each in merge_lora]
-    for given, what in ((lora, "lora"), (predictor, "predictor"), *((each, "merge_lora") for each in adapters)):
+    folders = ((lora, "lora"), (predictor, "predictor"), (target_model_dir, "target_model_dir"))
+    for given, what in (*folders, *((each, "merge_lora") for each in adapters)):
         if given is not None:
             as_path(given, what)
     as_path(source, "the model")
+    if target_model_dir is not None and (
+        mmproj or all_parts or mtp or no_mtp or manifest or lora is not None or merge_lora or predictor is not None
+    ):
+        raise OptionError("a draft has no towers, further layers, adapters, predictor or manifest", "leave that out")
     if all_parts:
         if mmproj or mtp or lora is not None or terms is not None:
             raise OptionError("all parts are the text model and its towers", "leave out mmproj, mtp, lora and the plan")
@@ -103,7 +110,7 @@ def convert(
         raise OptionError(problem, "leave that out, or convert the text model")
     if manifest and (lora is not None or merge_lora or predictor is not None):
         raise OptionError("a manifest says nothing of adapters or a predictor", "leave out manifest, or them")
-    read = Reads().also([source, lora, *adapters, predictor, *reads])
+    read = Reads().also([source, lora, *adapters, predictor, target_model_dir, *reads])
     if terms is not None and (wanted == EXACT or lora is not None):
         raise OptionError("what an adapter or exact blocks take is not planned", "leave out the plan")
     run = Run(threads, memory, progress, executor, resume=resume, overwrite=overwrite, reads=read, terms=terms)
@@ -123,9 +130,10 @@ def convert(
     change, magic, derived = merge_change(merge_lora), MAGIC if derive else b"GGUF", "a predictor"
     if mtp or no_mtp:
         derive, derived = (_next_layers_alone, "mtp") if mtp else (_without_next_layers, "no mtp")
+    of_draft = None if target_model_dir is None else Path(target_model_dir)
     model = (
         open_towers(source) if mmproj
-        else open_to_convert(source, pre, embed_tokenizer, change, derive, magic, derived)
+        else open_to_convert(source, pre, embed_tokenizer, change, derive, magic, derived, of_draft)
     )  # fmt: skip
     of_source = model.origin.outtype or "F32"
     wanted = of_source if wanted == "AUTO" else wanted
