@@ -103,7 +103,7 @@ KEYS: dict[str, Kind] = _by_key({
     "hidden_size n_embd n_embed dim d_model expansion_ratio block_multiple_of": SIZE,
     "intermediate_size intermediate_size_mlp n_inner ffn_dim hidden_dim d_ff ffn_hidden_size block_ff_dim": NET_WIDTH,
     "prefix_dense_intermediate_size hidden_size_per_layer_input": Whole(0, 1 << 24, limit="values"),
-    "max_position_embeddings n_ctx n_positions max_seq_len max_sequence_length model_max_length seq_length "
+    "max_position_embeddings n_ctx n_positions max_seq_len max_sequence_length model_max_length max_length seq_length "
     "max_trained_positions": LENGTH,
     "original_max_position_embeddings": ROPE["original_max_position_embeddings"],
     "block_auto_adjust_ff_dim use_double_wide_mlp": FLAG,
@@ -149,7 +149,7 @@ KEYS: dict[str, Kind] = _by_key({
     "rotary_dim": SIZE,
     "mrope_section": ROPE["mrope_section"],
     "rope_scaling rope_parameters": Fields(ROPE_BY_LAYERS),
-    "position_embedding_type": TEXT,
+    "position_embedding_type": TEXT, "feed_forward_type": TEXT,
     # norms, activations, scales
     "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon block_norm_eps mixer_rms_eps": EPSILON,
     "hidden_act hidden_activation activation_function activation mlp_hidden_act mamba_hidden_act": TEXT,
