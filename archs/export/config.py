@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from quants import Tensor
 from quants.errors import ModelError
 
 from ..config import UnlessUsual, head_dim
@@ -21,6 +22,7 @@ from ..spec import Architecture, ConfigKeys, GgufKeys, Tensors
 
 SECTIONS = "rope.dimension_sections"
 MEANT = {"rope.freq_base": 10_000.0}  # by files without the key
+STANDING = 1e30  # the divisor of pairs that do not rotate
 STRETCHES = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # factors of rotary scaling
 
 
@@ -193,6 +195,8 @@ def _rotary(known: Known) -> ConfigKeys:
         scaling = {"rope_type": "longrope", **lists, "attention_factor": keys.get("rope.scaling.attn_factor")}
         if "rope.freq_base_swa" in keys:  # settings of some layers alone are looked at by themselves
             scaling |= config
+    elif "rope_freqs.weight" in known.tensors and (share := _share(known.tensors["rope_freqs.weight"])) < 1:
+        scaling = {"rope_type": "proportional", "partial_rotary_factor": share}
     elif "rope_freqs.weight" in known.tensors:
         scaling = _llama3(known)
     if not known.architecture.rope_parameters:
@@ -204,7 +208,7 @@ def _rotary(known: Known) -> ConfigKeys:
     if known.architecture.rope_parameters == "by kind":
         plain = {"rope_type": "default", "rope_theta": base if local is None else local}
         of_kinds, rotated = {"full_attention": settings, "sliding_attention": plain}, keys.get("rope.dimension_count")
-        if rotated is not None:
+        if rotated is not None and settings["rope_type"] != "proportional":
             settings["partial_rotary_factor"] = rotated / known.head
             if (local_width := keys.get("rope.dimension_count_swa", rotated)) != known.head or local_width != rotated:
                 plain["partial_rotary_factor"] = local_width / known.head
@@ -213,6 +217,11 @@ def _rotary(known: Known) -> ConfigKeys:
         kinds = {*known.config.get("layer_types", ()), *(["full_attention"] if scaling else [])}
         settings = {kind: each for kind, each in of_kinds.items() if kind in (kinds or {"full_attention"})}
     return {**config, "rope_parameters": settings}
+
+
+def _share(divisors: Tensor) -> float:
+    """Of pairs, how many move at all."""
+    return float(np.mean(divisors.float32() < STANDING))
 
 
 def _llama3(known: Known) -> ConfigKeys:

@@ -20,6 +20,7 @@ INDEXER: dict[str, Target] = {
     ".self_attn.indexer.k_norm": "indexer.k_norm", ".self_attn.indexer.weights_proj": "indexer.proj",
 }  # fmt: skip
 
+
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     return {**v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors)}
 

@@ -19,7 +19,7 @@ from archs.config_keys import FLAG, NET_WIDTH
 from archs.families.gemma import GEMMA3
 from archs.layouts import not_exportable
 from archs.rope import FACTORS, SCALING
-from archs.spec import COMMON, Config, TensorMap
+from archs.spec import COMMON, Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 from archs.transforms import concatenated, zeros
 from archs.typed_json import Either, ListOf, Text
 from quants import Tensor, from_array
@@ -64,6 +64,33 @@ def proportional_freqs(config: Config) -> Iterable[Tensor]:
     yield from_array("rope_freqs.weight", np.array([1.0] * rotating + [1e30] * (pairs - rotating), np.float32))
 
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """Widths and heads of both kinds of layers; keys are values as well where a layer that sees everything has none."""
+    own = range(keys["block_count"] - keys.get("attention.shared_kv_layers", 0))
+    windowed, widths = keys["attention.sliding_window_pattern"], keys["feed_forward_length"]
+    heads: int | list[int] = keys["attention.head_count_kv"]
+    alike = any(f"blk.{i}.attn_v.weight" not in tensors for i in own if not windowed[i])
+    found: ConfigKeys = {
+        "model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], "partial_rotary_factor": None,
+        "head_dim": keys["attention.key_length_swa"], "global_head_dim": keys["attention.key_length"],
+        "intermediate_size": widths[0] if isinstance(widths, list) else widths,
+        "use_double_wide_mlp": isinstance(widths, list), "attention_k_eq_v": alike,
+        "hidden_size_per_layer_input": keys["embedding_length_per_layer_input"],
+        "enable_moe_block": "blk.0.ffn_gate_inp.weight" in tensors, "num_experts": keys.get("expert_count"),
+    }  # fmt: skip
+    if isinstance(heads, int):
+        found["num_key_value_heads"] = heads
+    else:
+        pairs = [*zip(heads, windowed, strict=True)]
+        wide, usual = ([count for count, each in pairs if bool(each) is kind] for kind in (False, True))
+        if not alike:
+            raise ModelError("layers have several numbers of key-value heads, and values beside keys")
+        found |= {"num_key_value_heads": [*usual, *wide][0], "num_global_key_value_heads": wide[0]}
+    if (table := tensors.get("per_layer_token_embd.weight")) is not None:
+        found["vocab_size_per_layer_input"] = table.shape[0]
+    return found
+
+
 GEMMA4 = GEMMA3.derive(
     name="gemma4", hf_classes=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4TextModel"),
     vocab=("plain_bpe",),
@@ -88,7 +115,7 @@ GEMMA4 = GEMMA3.derive(
     },
     keys={"use_bidirectional_attention": Either((FLAG, Text(("all", "vision"))))},
     refused={"use_bidirectional_attention": "all"},
-    config_from_gguf=not_exportable, generated=(proportional_freqs,),
+    config_from_gguf=config_from_gguf, generated=(proportional_freqs,), rope_parameters="by kind",
     tensors={
         **{name: TensorMap(to.name) if isinstance(to, TensorMap) else to for name, to in GEMMA3.tensors.items()},
         "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
@@ -137,7 +164,7 @@ def for_each_token(tensor: Tensor, config: Config) -> Tensor:
 
 GEMMA3N = GEMMA4.derive(
     name="gemma3n", hf_classes=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nTextModel"),
-    vocab=("sentencepiece", "bpe"), generated=FACTORS,
+    vocab=("sentencepiece", "bpe"), generated=FACTORS, config_from_gguf=not_exportable, rope_parameters="",
     keys={"intermediate_size": Either((NET_WIDTH, ListOf(NET_WIDTH, per_layer=True)))},
     float32=("*.altup_correct_coef.weight", "*.altup_predict_coef.weight"),
     metadata={

@@ -41,6 +41,7 @@ DELTA: dict[str, Target] = {
     ".self_attn.A_log": TensorMap("ssm_a", negative_exp),
 }  # fmt: skip
 
+
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     heads, full = keys["attention.head_count"], [bool(each) for each in keys["attention.head_count_kv"]]
     numbers = {kind: [i + 1 for i, each in enumerate(full) if each is kind] for kind in (True, False)}

@@ -7,8 +7,7 @@ Reference: transformers `models/minimax/`; published configs have other words fo
 from archs.config import lookup
 from archs.families.llama import MIXTRAL
 from archs.families.llama_like import MINIMAX_M2
-from archs.layouts import not_exportable
-from archs.spec import Config
+from archs.spec import Config, ConfigKeys, GgufKeys, Tensors
 from quants.errors import ModelError
 
 PERIOD = 8
@@ -34,9 +33,30 @@ def recurrent(config: Config) -> list[bool] | None:
     return None if full == [i % PERIOD == PERIOD - 1 for i in range(len(full))] else [not each for each in full]
 
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    """As transformers calls it."""
+    count = keys["block_count"]
+    linear = keys.get("attention.recurrent_layers") or [i % PERIOD != PERIOD - 1 for i in range(count)]
+    scale, heads = keys["residual_scale"], keys["attention.head_count"]
+    head = keys.get("attention.key_length", keys["embedding_length"] // heads)
+    return {
+        "layer_types": ["linear_attention" if each else "full_attention" for each in linear], "head_dim": head,
+        "partial_rotary_factor": keys.get("rope.dimension_count", head) / head, "sliding_window": None,
+        **{f"{part}_alpha_factor": scale for part in ("full_attn", "linear_attn", "mlp")},
+    }  # fmt: skip
+
+
+def full_outputs(config: Config, tensors: Tensors) -> Tensors:
+    """Full attention's last matrix by its own name."""
+    full = [f"model.layers.{i}.self_attn." for i, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    names = {f"{layer}out_proj.weight": f"{layer}o_proj.weight" for layer in full}
+    return {names.get(name, name): tensor.renamed(names.get(name, name)) for name, tensor in tensors.items()}
+
+
 MINIMAX01 = MIXTRAL.derive(
-    name="minimax-01", hf_classes=("MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"),
-    vocab=("bpe",), config_from_gguf=not_exportable,
+    name="minimax-01",
+    hf_classes=("MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"),
+    vocab=("bpe",), config_from_gguf=config_from_gguf, prepare_export=full_outputs, rope_parameters="one",
     metadata={
         "vocab_size": None, "attention.sliding_window": None, "residual_scale": residual_scale,
         "rope.dimension_count": MINIMAX_M2.metadata["rope.dimension_count"],

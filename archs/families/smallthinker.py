@@ -7,8 +7,7 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
-from archs.layouts import not_exportable
-from archs.spec import Config, TensorMap
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
 
 PERIOD = 4
 
@@ -30,8 +29,20 @@ def rope_pattern(config: Config) -> list[bool] | None:
     return layout if layout and layout != (layers if any(layers) else [True] * len(layout)) else None
 
 
+def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
+    usual = [i % PERIOD != 0 and "attention.sliding_window" in keys for i in range(keys["block_count"])]
+    windows = keys.get("attention.sliding_window_pattern", usual)
+    rotating = keys.get("attention.rope_pattern", windows if any(windows) else [True] * len(windows))
+    return {
+        "sliding_window_layout": [int(each) for each in windows], "rope_layout": [int(each) for each in rotating],
+        "sliding_window_size": keys.get("attention.sliding_window"), "norm_topk_prob": True,
+        "moe_primary_router_apply_softmax": keys.get("expert_gating_func") == GATING["softmax"],
+        "moe_enable_secondary_experts": False,
+    }  # fmt: skip
+
+
 SMALLTHINKER = HALVES.derive(
-    name="smallthinker", hf_classes=("SmallThinkerForCausalLM",), config_from_gguf=not_exportable, activation="",
+    name="smallthinker", hf_classes=("SmallThinkerForCausalLM",), config_from_gguf=config_from_gguf, activation="",
     metadata={
         "feed_forward_length": "moe_ffn_hidden_size", "expert_count": "moe_num_primary_experts",
         "expert_used_count": "moe_num_active_primary_experts", "expert_feed_forward_length": "moe_ffn_hidden_size",

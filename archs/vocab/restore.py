@@ -26,7 +26,10 @@ from .special import ADD_KEYS
 from .tokens import ADDED_SCORE, NAMED_TYPES
 from .wordpiece import words
 
-CLASSES = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "t5": "T5Tokenizer", "bert": "BertTokenizer"}
+CLASSES = {
+    **dict.fromkeys(("gpt2", "gemma4"), "PreTrainedTokenizerFast"), "llama": "LlamaTokenizer", "t5": "T5Tokenizer",
+    "bert": "BertTokenizer",
+}  # fmt: skip
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
 # What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
@@ -47,7 +50,7 @@ class _Vocabulary(TokenList):
             row: AddedToken(self.texts[row], special=each == TokenType.CONTROL)
             for row, each in enumerate(self.types.tolist())
             if each in (TokenType.CONTROL, TokenType.USER_DEFINED)
-            and (self.kind in ("gpt2", "bert") or self.scores[row] == ADDED_SCORE)
+            and (self.kind in ("gpt2", "gemma4", "bert") or self.scores[row] == ADDED_SCORE)
         } | self.added
 
     def text(self, role: str) -> str | None:
@@ -70,7 +73,7 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     kind, found = metadata.get(Keys.Tokenizer.MODEL), _Vocabulary(metadata)
     if kind not in CLASSES or Keys.Tokenizer.LIST not in metadata:
         raise VocabularyError(f"a vocabulary of the kind {kind!r} cannot become tokenizer files")
-    if kind == "gpt2":
+    if kind in ("gpt2", "gemma4"):
         found.merges()  # whatever else the file has
     types, known = metadata.get(Keys.Tokenizer.TOKEN_TYPE, ()), frozenset(TokenType)
     if (odd := next((row for row, each in enumerate(types) if int(each) not in known), None)) is not None:
@@ -81,6 +84,8 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
         return files | {"tokenizer.json": as_text(whole).encode()}
     if kind == "gpt2":
         return files | {"tokenizer.json": _json(_byte_bpe(found))}
+    if kind == "gemma4":
+        return files | {"tokenizer.json": _json(_plain_bpe(found))}
     if kind == "bert":
         used = [row for row, each in enumerate(found.types) if each != TokenType.UNUSED]
         listed = words(found.metadata, found.texts, found.types.tolist())[: used[-1] + 1]
@@ -239,6 +244,19 @@ def _sentencepiece_bpe(found: _Vocabulary) -> dict[str, Any]:
         normalizer=None if prefix else SPACES, pre_tokenizer=first if prefix else None,
         post_processor=_closing(found, *adds), decoder={"type": "Sequence", "decoders": decoders[: 3 + prefix]},
         unknown=unknown,
+    )  # fmt: skip
+
+
+def _plain_bpe(found: _Vocabulary) -> dict[str, Any]:
+    """tokenizer.json of Gemma 4: merges of plain text, and bytes for what has no token."""
+    decoders = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}]
+    adds = found.flag(Keys.Tokenizer.ADD_BOS, True), found.flag(Keys.Tokenizer.ADD_EOS, False)
+    cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    used = {kind for kind in TokenType if kind != TokenType.UNUSED}
+    return _tokenizer_json(
+        found, used, [as_text(merge).split(" ", 1) for merge in found.merges()],
+        normalizer=SPACES, pre_tokenizer=cut, post_processor=_closing(found, *adds),
+        decoder={"type": "Sequence", "decoders": [*decoders, {"type": "Fuse"}]}, unknown=found.text("unk") or "<unk>",
     )  # fmt: skip
 
 

@@ -203,7 +203,10 @@ def _vocabulary_differences(folder: Path, rebuilt: ExportPlan, metadata: Metadat
     pre = metadata.get("tokenizer.ggml.pre") if metadata["tokenizer.ggml.model"] == "gpt2" else None
     config = read_json_object(folder / "config.json")
     try:
-        again = vocabulary(folder, architecture.vocab, config, len(rows), pre, extra=architecture.vocab_keys)
+        again = vocabulary(
+            folder, architecture.vocab, config, len(rows), pre, extra=architecture.vocab_keys,
+            user_defined=architecture.vocab_user_defined,
+        )  # fmt: skip
     except VocabularyError:
         return ["tokenizer.ggml.tokens"]
     keys = [key for key in metadata if key.startswith("tokenizer.") and key != "tokenizer.huggingface.json"]
