@@ -108,7 +108,7 @@ def test_a_file_that_does_not_say_so_has_relu(files: tuple[Path, Path]) -> None:
 
 def masked(model: Model, threshold: float) -> Model:
     """The model computed with all neurons and those below the threshold set to zero, to compare with."""
-    def feed_forward(run: Any, layer: Any, x: Any, residual: Any) -> Any:
+    def feed_forward(run: Any, layer: Any, x: Any, residual: Any, before: Any = None) -> Any:
         first, second = (layer.tensors[f"fc{n}.weight"].float32() for n in (1, 2))
         scores = np.maximum(residual @ first.T, 0) @ second.T
         names = ("ffn_gate", "ffn_up") if "ffn_gate.weight" in layer else ("ffn_up",)
