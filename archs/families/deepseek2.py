@@ -144,6 +144,7 @@ YOUTU = DEEPSEEK_V3.derive(
     config_from_gguf=lambda keys, tensors: {
         "qk_nope_head_dim": keys["attention.key_length_mla"] - keys["rope.dimension_count"],
         "num_key_value_heads": keys["attention.head_count"],
+        "pad_token_id": None,  # of which transformers' class empties the row of the embedding
     },
     layers_vary=False,
 )  # fmt: skip
