@@ -165,7 +165,7 @@ KEYS: dict[str, Kind] = _by_key({
     "ssm_multipliers": ListOf(POSITIVE, 5),
     # sparse attention
     "index_n_heads index_head_dim": SIZE,
-    "index_topk": Whole(1),
+    "index_topk index_topk_blocks index_block_size": Whole(1), "index_local_blocks": Whole(0),
     "indexer_types": ListOf(Text(("full", "shared")), per_layer=True),
     # Kimi
     "linear_attn_config": Fields({

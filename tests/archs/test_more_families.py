@@ -48,7 +48,7 @@ ADDED = {
 
 # Entries whose files don't become checkpoints again: text parts of other models, or the file does not tell all.
 ONE_WAY = {
-    "gemma3n", "glm4v", "glm4v-moe", "llama4", "minimax-m3", "qwen2-5-vl",
+    "gemma3n", "glm4v", "glm4v-moe", "llama4", "qwen2-5-vl",
     "qwen2-vl", "qwen3-vl", "qwen3-vl-moe", "step3p5", "xlm-roberta",
 }  # fmt: skip
 WITHOUT_WRAPPER = {
