@@ -135,7 +135,7 @@ OF_MODELS = {name.removeprefix("NAME."): key for name, key in KEYS.items() if na
 MODEL = {name: key for name, key in OF_MODELS.items() if not key.unread}
 PATTERNS = [(re.compile(fnmatch.translate(name)), key) for name, key in KEYS.items() if "*" in name]
 SPECIAL_TOKENS = {key.role: name for name, key in KEYS.items() if key.role}  # the keys of their ids
-ELSEWHERE = {name: key for name, key in KEYS.items() if name.startswith(("xielu.", "powerinfer."))}
+ELSEWHERE = {name: key for name, key in KEYS.items() if name.startswith(("xielu.", "powerinfer.", "diffusion."))}
 ADDED_TOKENS = "tokenizer.huggingface.added_tokens"
 TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 

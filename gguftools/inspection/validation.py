@@ -153,7 +153,7 @@ def _check_architecture(model: Model) -> Iterator[Problem]:
     metadata = model.metadata
     name, kind = metadata.get("general.architecture"), metadata.get("general.type")
     family = [architecture for architecture in architectures() if architecture.name == name]
-    if kind == KIND and name == NAME:
+    if isinstance(kind, str) and isinstance(name, str) and (kind, name) == (KIND, NAME):
         yield from (Problem(ERROR, *fault) for fault in tower_faults(metadata, model.tensors))
     elif isinstance(kind, str) and kind in NOT_MODELS:
         yield Problem(NOTE, "general.type", f"is {kind!r}: keys and tensors were not checked")
