@@ -15,7 +15,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -82,11 +82,11 @@ def entries() -> list[str]:
     return sorted(path.parent.name for path in ZOO.glob("*/spec.json"))
 
 
-def examine(entry: str, work: Path) -> Examined:
-    """Build the checkpoint, convert it to every type, compare, run."""
+def examine(entry: str, work: Path, outtypes: Sequence[str] = OUTTYPES) -> Examined:
+    """Build the checkpoint, convert it to the types (F32 among them), compare, run."""
     module("build").build(ZOO, entry, work / entry)
     check, said = module("check"), io.StringIO()
-    for outtype in OUTTYPES:
+    for outtype in outtypes:
         gguftools.convert(work / entry, work / f"{outtype}.gguf", outtype)
         with contextlib.redirect_stdout(said):
             check.check_gguf(ZOO, entry, work / f"{outtype}.gguf", outtype, False, False)
