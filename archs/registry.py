@@ -121,6 +121,7 @@ def of_file(name: str, keys: Mapping[str, Any]) -> Architecture:
     Raises ModelError as `by_gguf_name` does.
     """
     found = by_gguf_name(name)
-    if keys.get(f"{name}.attention.causal", True) or not found.block.causal:
+    said = keys.get(f"{name}.attention.causal")
+    if not isinstance(said, bool) or said or not found.block.causal:
         return found
     return next((each for each in architectures() if each.name == name and not each.block.causal), found)
