@@ -21,7 +21,7 @@ from statistics import median
 
 from gguftools.quantization.recipes import recipe_named
 
-from .memory import SHARED, measured, synthetic
+from .memory import measured, synthetic
 from .quantize import REFERENCE, same_tensors
 
 # It knows vocabularies by a hash, and the synthetic one not at all: it is told what that is.
@@ -66,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         model, target = Path(work) / "model", Path(work) / "out.gguf"
         if options.small:
-            tool = [sys.executable, str(SHARED / "tools" / "synthetic_checkpoint.py"), str(model)]
+            tool = [sys.executable, "-m", "benchmarks.synthetic_checkpoint", str(model)]
             subprocess.run(tool, check=True)
         else:
             synthetic(model, options.gigabytes)

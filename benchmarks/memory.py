@@ -5,7 +5,7 @@
 With --holes it is one of 128 experts a layer whose weights are holes in its files: 40 GB take no room on the disk but
 that of the output, a Q8_0.
 
-The bound we promise: 1 GB plus twice the largest row block. Needs the shared material (GGUFTOOLS_SHARED).
+The bound we promise: 1 GB plus twice the largest row block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-SHARED = Path(os.environ.get("GGUFTOOLS_SHARED", Path(__file__).resolve().parent.parent.parent / "shared"))
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "austen-4m"
 BYTES_OF_A_LAYER = 94.4e6  # at the widths below, in bfloat16
 WIDTH, INNER, EXPERTS = 4096, 1536, 128  # of the checkpoint with holes
 OF_A_LAYER: dict[str, tuple[int, ...]] = {
@@ -69,7 +70,7 @@ def main() -> None:
 def synthetic(folder: Path, gigabytes: float) -> int:
     """Write a Llama checkpoint of about that size with random weights: its bytes."""
     layers = max(1, round((gigabytes * 1e9 - 0.26e9) / BYTES_OF_A_LAYER))
-    tool = [sys.executable, str(SHARED / "tools" / "synthetic_checkpoint.py"), str(folder), "--shard-gb", "1"]
+    tool = [sys.executable, "-m", "benchmarks.synthetic_checkpoint", str(folder), "--shard-gb", "1"]
     subprocess.run([*tool, "--hidden", "2048", "--ffn", "5632", "--layers", str(layers)], check=True)
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
@@ -77,10 +78,9 @@ def synthetic(folder: Path, gigabytes: float) -> int:
 def with_holes(folder: Path, gigabytes: float) -> int:
     """Write a Qwen3-MoE checkpoint of about that size, a shard a layer, all zeros: its bytes."""
     layers = max(1, round(gigabytes * 1e9 / BYTES_OF_EXPERTS))
-    model = SHARED / "models" / "austen-4m"
-    words = json.loads((model / "config.json").read_text())["vocab_size"]
+    words = json.loads((EXAMPLE / "config.json").read_text())["vocab_size"]
     folder.mkdir()
-    for path in model.glob("tokenizer*"):
+    for path in EXAMPLE.glob("tokenizer*"):
         shutil.copy(path, folder)
     (folder / "config.json").write_text(json.dumps({
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": WIDTH, "head_dim": 128,

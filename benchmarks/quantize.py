@@ -1,7 +1,7 @@
 """Quantizing whole files: ours and the reference's, in turn in one run. For single formats: benchmarks/formats.py.
 
     python -m benchmarks.quantize MODEL-f16.gguf … [--recipes Q4_K_M Q8_0] [--rounds 3] [--threads 2]
-    python -m benchmarks.quantize --synthetic 4          # makes a checkpoint of 4 GB first (GGUFTOOLS_SHARED)
+    python -m benchmarks.quantize --synthetic 4          # makes a checkpoint of 4 GB first
 
 Every run is a process of its own: wall time, CPU time and peak memory are the operating system's figures. The reference
 is llama_model_quantize of the package llama-cpp-python (the extra `verify`). Outputs are compared tensor by tensor.

@@ -10,6 +10,7 @@ in float32 and rounded as the reference rounds them (to 8 bits for quantized wei
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import tempfile
@@ -18,7 +19,9 @@ from typing import Any
 
 import gguftools
 
-from .memory import SHARED
+from .memory import ROOT
+
+GOLDEN = ROOT / "tests" / "data" / "golden"
 
 
 def tensors_of(path: Path) -> dict[str, list[Any]]:
@@ -47,7 +50,7 @@ def quantize(half: Path, recorded: dict[str, Any], work: Path) -> dict[str, Path
     """The files quantized without a matrix, by recipe."""
     files = {}
     for kind in ("quantize", "quantize_with_imatrix"):
-        matrix = SHARED / "golden" / "smollm2.imatrix.gguf" if kind != "quantize" else None
+        matrix = GOLDEN / "smollm2.imatrix.gguf" if kind != "quantize" else None
         for recipe, golden in recorded[kind].items():
             target = work / f"{recipe}{'-imatrix' if matrix else ''}.gguf"
             gguftools.quantize(half, recipe, target, imatrix=matrix)
@@ -61,7 +64,7 @@ def quantize(half: Path, recorded: dict[str, Any], work: Path) -> dict[str, Path
 
 def perplexities(files: dict[str, Path], recorded: dict[str, Any], windows: int) -> None:
     print(f"\n{'perplexity':10s} {'recorded':>10s} {'float32 activations':>22s} {'rounded':>22s}")
-    text = SHARED / "models" / "held.txt"
+    text = ROOT / "examples" / "persuasion.txt"
     for name, golden in recorded["perplexity"].items():
         line = f"{name:10s} {golden['running'][windows - 1]:10.4f}"
         for rounded in (False, True):
@@ -75,7 +78,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, help="a folder called SmolLM2-135M-Instruct")
     parser.add_argument("--windows", type=int, default=16)
     options = parser.parse_args()
-    recorded = json.loads((SHARED / "golden" / "smollm2.json").read_text())
+    recorded = json.loads(gzip.decompress((GOLDEN / "smollm2.json.gz").read_bytes()))
     with tempfile.TemporaryDirectory() as folder:
         converted = convert(options.checkpoint, recorded, Path(folder))
         files = quantize(converted["f16"], recorded, Path(folder))

@@ -2,17 +2,14 @@
 
     python -m tests.zoo [ENTRY …]      a table; exit code 1 where something is wrong and no reason is known
 
-Columns: keys and tensors of the four output types against the reference's converter (the zoo's own check.py); largest
+Columns: keys and tensors of the four output types against the reference's converter; largest
 difference of the logits to the original model's, in units of their standard deviation, at once and token by token;
 tokenizer from the file's metadata against the model's own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.util
-import io
 import json
 import math
 import struct
@@ -32,6 +29,7 @@ from gguf import GGUFValueType as ValueType
 import gguftools
 from runtime.kv_cache import KVCache
 from runtime.model import Model
+from tests import zoo_build, zoo_check
 from tests.conftest import SHARED
 
 ZOO = SHARED / "zoo"
@@ -72,22 +70,11 @@ class Examined:
 
 
 def module(name: str) -> ModuleType:
-    """One of the zoo's own programs."""
-    sys.path.insert(0, str(ZOO))
-    try:
-        spec = importlib.util.spec_from_file_location(f"zoo_{name}", ZOO / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
-        importlib.import_module("refjson").gguf_to_json = gguf_to_json  # type: ignore[attr-defined]
-        return found
-    finally:
-        sys.path.remove(str(ZOO))
+    return {"build": zoo_build}[name]
 
 
 def gguf_to_json(path: Path) -> dict[str, Any]:
-    """What the zoo's refjson gives, whose reader takes seconds for each file that has a large vocabulary."""
+    """Return a file's keys and tensors in the form of ref.json."""
     data = path.read_bytes()
     _, _, tensor_count, key_count = struct.unpack_from("<IIQQ", data)
     place, keys, infos = 24, {}, []
@@ -145,15 +132,14 @@ def entries() -> list[str]:
 
 def examine(entry: str, work: Path, outtypes: Sequence[str] = OUTTYPES) -> Examined:
     """Build the checkpoint, convert it to the types (F32 among them), compare, run."""
-    module("build").build(ZOO, entry, work / entry)
-    check, said = module("check"), io.StringIO()
+    zoo_build.build(ZOO, entry, work / entry)
+    different: list[str] = []
     for outtype in outtypes:
-        gguftools.convert(work / entry, work / f"{outtype}.gguf", outtype)
-        with contextlib.redirect_stdout(said):
-            check.check_gguf(ZOO, entry, work / f"{outtype}.gguf", outtype, False, False)
-    differences = [line for line in said.getvalue().splitlines() if line.startswith("DIFF")]
+        file = work / f"{outtype}.gguf"
+        gguftools.convert(work / entry, file, outtype)
+        different += zoo_check.differences(ZOO, entry, gguf_to_json(file), outtype)
     once, cached = logit_errors(gguftools.load(work / "f32.gguf"), np.load(ZOO / entry / "logits.npz"))
-    return Examined(entry, "; ".join(differences), once, cached, tokenizer_error(entry, work / "f32.gguf"))
+    return Examined(entry, "; ".join(different), once, cached, tokenizer_error(entry, work / "f32.gguf"))
 
 
 def logit_errors(model: Model, truth: Any) -> tuple[float, float | None]:

@@ -6,10 +6,8 @@ Whole files, logits and tokenizers: tests/test_zoo.py.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from runtime import self_attention
 from runtime.model import Model
 from tests.conftest import SHARED
 from tests.zoo import CLOSE, logit_errors
+from tests.zoo_build import build
 
 ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/spec.json"))
 
@@ -41,27 +40,16 @@ ADDED = {
 ELSEWHERE = ("tokenizer.", "general.file_type", "general.quantization_version")
 
 
-@pytest.fixture(scope="session")
-def build(shared: Path) -> ModuleType:
-    """The zoo's own program that writes a checkpoint."""
-    spec = importlib.util.spec_from_file_location("zoo_build", shared / "zoo/build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def planned(entry: str, shared: Path, build: ModuleType, folder: Path) -> Plan:
-    build.build(shared / "zoo", entry, folder / entry)
+def planned(entry: str, shared: Path, folder: Path) -> Plan:
+    build(shared / "zoo", entry, folder / entry)
     checkpoint = open_checkpoint(folder / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
     return plan(checkpoint.folder, checkpoint.config, checkpoint.tensors, checkpoint.generation_config, pre=pre)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_entry(entry: str, shared: Path, build: ModuleType, tmp_path: Path) -> None:
-    made = planned(entry, shared, build, tmp_path)
+def test_entry(entry: str, shared: Path, tmp_path: Path) -> None:
+    made = planned(entry, shared, tmp_path)
     reference = json.loads((shared / "zoo" / entry / "ref.json").read_text()).get("f32") or {}
     if "kv" in reference:
         check_keys(entry, made, reference["kv"])
@@ -69,7 +57,7 @@ def test_entry(entry: str, shared: Path, build: ModuleType, tmp_path: Path) -> N
 
 
 def test_falcon_with_alibi_added_twice(
-    shared: Path, build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its truth comes from transformers' eager attention, which for Falcon adds ALiBi to the mask and to the scores.
 
@@ -83,7 +71,7 @@ def test_falcon_with_alibi_added_twice(
         return None if slopes is None else 2 * slopes
 
     monkeypatch.setattr(self_attention, "alibi_slopes", twice)
-    made = planned("falcon-rw-style", shared, build, tmp_path)
+    made = planned("falcon-rw-style", shared, tmp_path)
     truth = np.load(shared / "zoo" / "falcon-rw-style" / "logits.npz")
     errors = logit_errors(Model(made.metadata, made.tensors), truth)
     assert max(error for error in errors if error is not None) < CLOSE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 import gguftools
 from gguftools.conversion.export import export
 from gguftools.files.checkpoint.folder import open_checkpoint
 
+from .. import zoo_build
 from ..archs import checkpoints
 from ..conftest import SHARED
 
@@ -29,14 +28,7 @@ def build(entry: str, folder: Path) -> None:
     if entry in checkpoints.entries():
         checkpoints.build(entry, folder)
         return
-    if not (SHARED / "zoo" / entry).is_dir():
-        pytest.skip("the zoo is not there")
-    spec = importlib.util.spec_from_file_location("zoo_build", SHARED / "zoo" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.build(SHARED / "zoo", entry, folder)
+    zoo_build.build(SHARED / "zoo", entry, folder)
 
 
 def exported(

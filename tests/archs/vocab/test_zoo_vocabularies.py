@@ -14,7 +14,7 @@ import pytest
 
 from archs.metadata import Value, ValueType
 from archs.vocab import vocabulary
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED
 
 ENTRIES = sorted(path.parent.name for path in SHARED.glob("zoo/*/ref.json"))
 LONG = 64  # arrays beyond this are recorded by their hash
@@ -93,7 +93,7 @@ def test_keys_are_the_references(entry: str, shared: Path, tmp_path: Path) -> No
 
 
 def test_austen_has_the_references_keys_in_order(shared: Path) -> None:
-    folder = shared / "models/austen-4m"
+    folder = ROOT / "examples" / "austen-4m"
     config = json.loads((folder / "config.json").read_text())
     found = vocabulary(folder, ("sentencepiece", "bpe"), config, config["vocab_size"])
     golden = json.loads((shared / "golden/austen-4m.json").read_text())["convert"]["f16"]["metadata"]

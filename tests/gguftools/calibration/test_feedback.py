@@ -26,7 +26,7 @@ from quants import format_named
 from quants.errors import FileError, ModelError, OptionError
 
 from ...archs import checkpoints
-from ...conftest import ROOT
+from ...conftest import DATA, ROOT
 from ...findings.tool import typed
 
 TEXT = ROOT / "examples" / "persuasion.txt"
@@ -69,11 +69,11 @@ def shallow(model: Path) -> Path:
     return quantize(model, "COPY", model.with_name("shallow.gguf"), prune_layers=[1, 2, 3]).outputs[0].file
 
 
-def test_the_file_is_nearer(model: Path, matrix: Path, fed: Path, tmp_path: Path, shared: Path) -> None:
+def test_the_file_is_nearer(model: Path, matrix: Path, fed: Path, tmp_path: Path) -> None:
     """With 2,048 tokens of one text. As much as there is for larger ones, see below."""
     weighted = quantize(model, "Q4_0", tmp_path / "weighted.gguf", imatrix=matrix).outputs[0].file
     assert abs(fed.stat().st_size - weighted.stat().st_size) < 1000  # keys say where the matrix is from
-    found = divergence(model, weighted, fed, text=[shared / "models" / "held.txt"], chunks=4).as_dict()["files"]
+    found = divergence(model, weighted, fed, text=[ROOT / "examples" / "persuasion.txt"], chunks=4).as_dict()["files"]
     before, after = (file["kl_divergence"] for file in found)
     assert after["mean"] < 0.6 * before["mean"]
     assert after["p99"] < before["p99"]
@@ -82,15 +82,15 @@ def test_the_file_is_nearer(model: Path, matrix: Path, fed: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "most"), [("Q4_0", 0.5), ("IQ2_XS", 0.5), ("Q3_K_M", 0.6), ("IQ3_XXS", 0.5)])
 def test_the_file_is_nearer_at_the_same_size(
-    model: Path, matrix: Path, tmp_path: Path, shared: Path, recipe: str, most: float
+    model: Path, matrix: Path, tmp_path: Path, recipe: str, most: float
 ) -> None:
     weighted, fed = tmp_path / "weighted.gguf", tmp_path / "fed.gguf"
     quantize(model, recipe, weighted, imatrix=matrix)
     report = quantize(model, recipe, fed, imatrix=matrix, gptq=Calibration(SMALL.texts, chunks=24))
     assert fed.stat().st_size == weighted.stat().st_size
     assert report.outputs[0].nbytes == fed.stat().st_size
-    for text in ("held.txt", "calibration.txt"):
-        found = divergence(model, weighted, fed, text=[shared / "models" / text], chunks=6).as_dict()["files"]
+    for text in (ROOT / "examples" / "persuasion.txt", DATA / "golden" / "calibration.txt"):
+        found = divergence(model, weighted, fed, text=[text], chunks=6).as_dict()["files"]
         before, after = (file["kl_divergence"] for file in found)
         assert after["mean"] < most * before["mean"]
         assert after["p99"] < before["p99"]

@@ -20,7 +20,7 @@ from quants.errors import GgufToolsError
 from ...conftest import DATA, ROOT
 
 MODEL = ROOT / "examples" / "austen-4m"
-GOLDEN = json.loads((DATA / "golden" / "austen-4m-convert.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((DATA / "golden" / "austen-4m.json").read_text(encoding="utf-8"))["convert"]
 
 
 def plain(value):

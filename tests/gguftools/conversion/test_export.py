@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -23,6 +22,7 @@ from quants.errors import FileError, ModelError, OptionError
 
 from ...archs import checkpoints
 from ...conftest import ROOT, SHARED
+from ...zoo_build import build
 from ..models import edited, metadata_of, write_model
 
 CHECKPOINT = ROOT / "examples" / "austen-4m"
@@ -41,14 +41,6 @@ OTHER_TYPE = ("falcon-h1", "gpt-oss-mxfp4")  # weights that were scaled in float
 
 
 @pytest.fixture(scope="module")
-def build(shared):
-    spec = importlib.util.spec_from_file_location("zoo_build", shared / "zoo" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("export") / "model.gguf"
     convert(CHECKPOINT, path, "f16")
@@ -56,8 +48,8 @@ def model(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_there_and_back(entry, shared, build, tmp_path):
-    build.build(shared / "zoo", entry, tmp_path / entry)
+def test_there_and_back(entry, shared, tmp_path):
+    build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
     convert(tmp_path / entry, tmp_path / "first.gguf", pre=pre)
     done = export(tmp_path / "first.gguf", tmp_path / "back")

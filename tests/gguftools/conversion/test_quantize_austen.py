@@ -14,6 +14,8 @@ from gguftools.conversion.quantize import quantize
 from gguftools.files.gguf.reader import open_gguf
 from quants.errors import OptionError
 
+from ...conftest import ROOT
+
 
 @pytest.fixture(scope="module")
 def golden(shared: Path) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def golden(shared: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def half(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("austen") / "austen-4m-f16.gguf"
-    convert(shared / "models" / "austen-4m", path, "F16")
+    convert(ROOT / "examples" / "austen-4m", path, "F16")
     return path
 
 
@@ -55,9 +57,9 @@ def test_every_recipe_as_recorded(
 
 def test_straight_from_the_checkpoint(half: Path, shared: Path, tmp_path: Path) -> None:
     """A checkpoint in float32 or bfloat16 loses nothing on the way; through a float16 file it may."""
-    convert(shared / "models" / "austen-4m", tmp_path / "whole.gguf", "BF16")
+    convert(ROOT / "examples" / "austen-4m", tmp_path / "whole.gguf", "BF16")
     quantize(tmp_path / "whole.gguf", "Q4_K_M", tmp_path / "two-steps.gguf")
-    quantize(shared / "models" / "austen-4m", "Q4_K_M", tmp_path / "one-step.gguf")
+    quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", tmp_path / "one-step.gguf")
     assert (tmp_path / "one-step.gguf").read_bytes() == (tmp_path / "two-steps.gguf").read_bytes()
-    named = quantize(shared / "models" / "austen-4m", "Q4_K_M", tmp_path, dry_run=True)
+    named = quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", tmp_path, dry_run=True)
     assert named.outputs[0].file == tmp_path / "austen-4m-Q4_K_M.gguf"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from quants import decode, format_named
 from quants.format import formats
 
 from ...conftest import ROOT
+from ...zoo_build import build
 from ..models import edited
 
 TOKENS = "tokenizer.ggml.tokens"
@@ -53,10 +53,7 @@ def test_a_sound_file(model, tmp_path):
 
 @pytest.mark.parametrize("entry", ZOO)
 def test_every_architecture(entry, shared, tmp_path):
-    spec = importlib.util.spec_from_file_location("zoo_build", shared / "zoo" / "build.py")
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
-    build.build(shared / "zoo", entry, tmp_path / entry)
+    build(shared / "zoo", entry, tmp_path / entry)
     pre = json.loads((shared / "zoo" / entry / "spec.json").read_text()).get("tokenizer_pre")
     convert(tmp_path / entry, tmp_path / "model.gguf", pre=pre)
     assert not errors(tmp_path / "model.gguf")

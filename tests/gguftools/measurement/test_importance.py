@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow  # `test_the_reference_s_sums` has less text, and bounds that are closer
 def test_the_same_columns_matter_as_much(model: Path, shared: Path, tmp_path: Path) -> None:
     theirs = read_imatrix(shared / "golden" / "austen-4m.imatrix.gguf")
-    imatrix(model, shared / "models" / "calibration.txt", tmp_path / "ours.gguf")
+    imatrix(model, DATA / "golden" / "calibration.txt", tmp_path / "ours.gguf")
     ours = read_imatrix(tmp_path / "ours.gguf")
     assert set(ours.entries) == set(theirs.entries)
     assert (ours.chunks, ours.chunk_size, ours.datasets) == (theirs.chunks, theirs.chunk_size, theirs.datasets)

@@ -17,7 +17,7 @@ from quants import Tensor
 from quants.dialects import readings
 from quants.errors import FormatError, OptionError
 
-from ...conftest import DATA
+from ...conftest import DATA, ROOT
 from ...dialects import in_dialect
 from ...findings.tool import typed
 from ..models import write_model
@@ -28,7 +28,7 @@ BIG = {"Q4_K": "Q4_K_R4", "Q6_K": "Q6_K_R4", "Q5_0": "Q5_0_R4", "Q8_0": "Q8_0_R8
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory, shared):
     path = tmp_path_factory.mktemp("stock") / "m-Q4_K_M.gguf"
-    gguftools.quantize(shared / "models" / "austen-4m", "Q4_K_M", path)
+    gguftools.quantize(ROOT / "examples" / "austen-4m", "Q4_K_M", path)
     return path
 
 
@@ -206,15 +206,15 @@ def test_values_are_exported(lossy, tmp_path):
 
 
 def test_the_recipe_of_an_interleaved_file_is_found(stock, interleaved, lossy, shared):
-    wanted = gguftools.identify(shared / "models" / "austen-4m", stock)
-    assert gguftools.identify(shared / "models" / "austen-4m", interleaved).recipe == wanted.recipe == "Q4_K_M"
+    wanted = gguftools.identify(ROOT / "examples" / "austen-4m", stock)
+    assert gguftools.identify(ROOT / "examples" / "austen-4m", interleaved).recipe == wanted.recipe == "Q4_K_M"
     with pytest.raises(OptionError, match=r"was made by no recipe of llama.cpp: 'blk.0.ffn_up.weight' is IQ4_K"):
-        gguftools.identify(shared / "models" / "austen-4m", lossy)
+        gguftools.identify(ROOT / "examples" / "austen-4m", lossy)
 
 
 def test_a_base_of_an_interleaved_file_finds_its_output_matrix(stock, interleaved, tmp_path, shared):
     text = tmp_path / "text.txt"
-    text.write_text((shared / "models" / "held.txt").read_text()[:6000])
+    text.write_text((ROOT / "examples" / "persuasion.txt").read_text()[:6000])
     made = gguftools.divergence(interleaved, stock, text=text, save_base=tmp_path / "base.gguf")
     again = gguftools.divergence(tmp_path / "base.gguf", stock, text=text)
     named = gguftools.divergence(tmp_path / "base.gguf", stock, text=text, base_model=interleaved)

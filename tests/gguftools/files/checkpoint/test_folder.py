@@ -3,9 +3,6 @@
 import json
 import shutil
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,10 @@ import pytest
 from gguftools.files.checkpoint.folder import open_checkpoint
 from quants.errors import FileError
 
-TORCH = Path(__file__).parents[3] / "data" / "torch"
+from ....conftest import DATA, ROOT
+from ....zoo_build import build
+
+TORCH = DATA / "torch"
 
 
 def weights(path, *names):
@@ -155,7 +155,7 @@ def test_order_is_the_reference_converter_s(shared):
         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     }  # fmt: skip
     ours = []
-    for name in open_checkpoint(shared / "models" / "austen-4m").tensors:
+    for name in open_checkpoint(ROOT / "examples" / "austen-4m").tensors:
         if name not in renamed:
             _, _, layer, part = name.removesuffix(".weight").split(".", 3)
             renamed[name] = f"blk.{layer}.{parts[part]}.weight"
@@ -165,7 +165,7 @@ def test_order_is_the_reference_converter_s(shared):
 
 @pytest.mark.parametrize("entry", ["llama-linear-sharded", "llama-nottied-f32-bin", "gpt-oss-mxfp4"])
 def test_zoo(shared, tmp_path, entry):
-    subprocess.run([sys.executable, shared / "zoo" / "build.py", entry, tmp_path / entry], check=True, stdout=-3)
+    build(shared / "zoo", entry, tmp_path / entry)
     opened = open_checkpoint(tmp_path / entry)
     specified = {t["name"]: t for t in json.loads((shared / "zoo" / entry / "spec.json").read_text())["tensors"]}
     assert set(opened.tensors) == set(specified)
