@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -70,6 +71,19 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector leave alone what stays, half a million objects, also in processes that are forked."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
+    """Remove what a file of tests wrote when its last test has ended, unless one of them failed.
+
+    Fixtures of a session write nothing below this folder, so that all of it belongs to the file.
+    """
+    yield
+    if (nextitem is None or nextitem.path != item.path) and not item.session.testsfailed:
+        folder = item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        for path in folder.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
