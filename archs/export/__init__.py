@@ -14,6 +14,7 @@ from quants import Tensor
 from quants.errors import FormatError, ModelError
 
 from ..config import ReadConfig, normalized
+from ..file_keys import completed
 from ..further import are_alone
 from ..heads import headed
 from ..hyper import Hyper, hyper
@@ -93,9 +94,10 @@ def plan_best(
     """
     check_model(family[0], metadata, tensors)
     starts = (f"{family[0].name}.", "xielu.", "diffusion.")
-    of_model = {key: value for key, value in metadata.items() if key.startswith(starts)}
     reasons, plans = [], []
     for architecture in family:
+        full = completed(architecture, metadata)
+        of_model = {key: value for key, value in full.items() if key.startswith(starts)}
         try:
             plans.append(_plan(headed(architecture, tensors), of_model, tensors, around))
         except (ModelError, FormatError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:

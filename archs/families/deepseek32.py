@@ -5,9 +5,10 @@ Reference: transformers `models/deepseek_v32/`, `models/glm_moe_dsa/`.
 """
 
 from archs.config import lookup
-from archs.experts import kinds_of_nets
+from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
+from archs.file_keys import with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, Tensors
 
@@ -58,5 +59,6 @@ GLM_DSA = GLM4_MOE_LITE.derive(
         "index_head_dim": 128, "index_topk": 2048,
     },
     tensors=INDEXER,
+    absent={"expert_gating_func": with_experts(GATING["sigmoid"])},
     block={"indexer_rope": "adjacent"},
 )  # fmt: skip

@@ -62,5 +62,5 @@ ERNIE45_MOE = ERNIE4_5.derive(
         ".mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     },
     layers_vary=True,
-    block={"normalize_experts": True},
+    block={"normalize_experts": True, "sections_rotate_halves": False},
 )  # fmt: skip

@@ -58,7 +58,7 @@ def limits(config: Config) -> list[float] | None:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     """Kinds of layers, and delta attention's settings. Raises ModelError for several limits of gated units."""
-    count = keys["block_count"] - keys.get("nextn_predict_layers", 0)
+    count = keys["block_count"] - keys.get("nextn_predict_layers")
     bounds, clamps = keys.get("kda.gate_lower_bound"), keys.get("swiglu_clamp_exp") or [None]
     if {*clamps} != {clamps[0]}:
         raise ModelError("its layers clamp gated units to several limits; a config has one for all")
@@ -107,5 +107,5 @@ GLM5_NEXT = GLM_DSA.derive(
         ".self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
         ".self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
     },
-    block={"rope": "none", "clamps_gate_first": True},
+    absent={"swiglu_clamp_shexp": "=swiglu_clamp_exp"}, block={"rope": "none", "clamps_gate_first": True},
 )  # fmt: skip

@@ -52,8 +52,8 @@ def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     }
     return {
         **v3_config_from_gguf(keys, tensors), **kinds_of_nets(keys, tensors), LINEAR: linear,
-        "norm_topk_prob": keys.get("expert_weights_norm", True), "n_group": keys.get("expert_group_count", 1),
-        "topk_group": keys.get("expert_group_used_count", 1), "mla_use_nope": True,
+        "norm_topk_prob": keys["expert_weights_norm"], "n_group": keys.get("expert_group_count"),
+        "topk_group": keys.get("expert_group_used_count"), "mla_use_nope": True,
     }  # fmt: skip
 
 
@@ -90,5 +90,5 @@ KIMI_LINEAR = DEEPSEEK_V3.derive(
         ".block_sparse_moe.experts.{e}.w3": TensorMap("ffn_up_exps", stack=True),
         **gated_net("block_sparse_moe.shared_experts", "_shexp"), **gated_net("block_sparse_moe"),
     },
-    block={"rope": "none", "normalize_experts": True},
+    absent={"expert_weights_norm": True}, block={"rope": "none"},
 )  # fmt: skip

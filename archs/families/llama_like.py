@@ -19,6 +19,7 @@ Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the cod
 from archs.config import head_dim, windows
 from archs.experts import always
 from archs.families.llama import HALVES, LLAMA, MIXTRAL
+from archs.file_keys import Derived
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
@@ -155,7 +156,8 @@ BAICHUAN = LLAMA.derive(
         ),
         "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
-    block={"alibi": "attention.max_alibi_bias"},
+    absent={"attention.max_alibi_bias": Derived("", lambda keys: 8.0 if keys.layer_count == 40 else None)},  # the 13B
+    block={"alibi": True},
 )  # fmt: skip
 
 
@@ -202,7 +204,7 @@ def unusual_rope_layers(config: Config) -> list[int] | None:
 
 def rope_layers_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual = rope_layers({"no_rope_layer_interval": PERIOD, "num_hidden_layers": keys["block_count"]})
-    return {"no_rope_layers": keys.get("no_rope_layers", usual)}
+    return {"no_rope_layers": keys.get("no_rope_layers") or usual}
 
 
 SMOLLM3 = LLAMA.derive(

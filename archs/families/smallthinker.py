@@ -7,7 +7,7 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
-from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors
+from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, first_of_period
 
 PERIOD = 4
 
@@ -31,11 +31,11 @@ def rope_pattern(config: Config) -> list[bool] | None:
 
 def config_from_gguf(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
     usual = [i % PERIOD != 0 and "attention.sliding_window" in keys for i in range(keys["block_count"])]
-    windows = keys.get("attention.sliding_window_pattern", usual)
-    rotating = keys.get("attention.rope_pattern", windows if any(windows) else [True] * len(windows))
+    windows = keys.get("attention.sliding_window_pattern") or usual
+    rotating = keys.get("attention.rope_pattern") or (windows if any(windows) else [True] * len(windows))
     return {
         "sliding_window_layout": [int(each) for each in windows], "rope_layout": [int(each) for each in rotating],
-        "sliding_window_size": keys.get("attention.sliding_window"), "norm_topk_prob": True,
+        "sliding_window_size": keys.stored("attention.sliding_window"), "norm_topk_prob": True,
         "moe_primary_router_apply_softmax": keys.get("expert_gating_func") == GATING["softmax"],
         "moe_enable_secondary_experts": False,
     }  # fmt: skip
@@ -63,6 +63,6 @@ SMALLTHINKER = HALVES.derive(
     },
     block={
         "activation": "relu", "scoring": "sigmoid", "normalize_experts": True, "router_reads": "layer_input",
-        "window_period": PERIOD, "sees_all": lambda period, layer: layer % period == 0, "rope_layers": "windowed",
+        "window_period": PERIOD, "sees_all": first_of_period, "rope_layers": "windowed",
     },
 )  # fmt: skip
