@@ -130,7 +130,7 @@ def longrope_settings(keys: GgufKeys, tensors: Tensors) -> ConfigKeys:
         return {}
     factors = {each: tensors[f"rope_factors_{each}.weight"].float32() for each in ("long", "short")}
     lists = {f"{each}_factor": [float(str(value)) for value in values.ravel()] for each, values in factors.items()}
-    return {"rope_type": "longrope", **lists, "attention_factor": keys.stored("rope.scaling.attn_factor")}
+    return {"rope_type": "longrope", **lists, "attention_factor": keys.get("rope.scaling.attn_factor")}
 
 
 def rotated_width(config: Config) -> int:

@@ -12,7 +12,7 @@ from .layer import Pass
 
 def read_as(forward: Pass, ids: Ids) -> Ids:
     """The tokens that stand for control tokens in their place; notes by `forward.adapters` which adapter is on."""
-    controls, others = (forward.keys.get(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
+    controls, others = (forward.keys.stored(f"adapters.token_ids_{each}") for each in ("activate", "substitute"))
     if controls is None:
         return ids
     order = np.argsort(controls, kind="stable")

@@ -23,7 +23,7 @@ from ..model_type import filled_in, with_types
 from ..plan import architecture_metadata, map_tensors
 from ..registry import architectures, of_config
 from ..rope import SCALING
-from ..schema import MODEL
+from ..schema import MODEL, TOKENS
 from ..shapes import check_model
 from ..spec import Architecture, Config, TensorMap, Tensors
 from ..tower import NAME
@@ -94,10 +94,9 @@ def plan_best(
     """
     check_model(family[0], metadata, tensors)
     starts = (f"{family[0].name}.", "xielu.", "diffusion.")
+    of_model = {key: value for key, value in metadata.items() if key.startswith((*starts, TOKENS))}
     reasons, plans = [], []
     for architecture in family:
-        full = completed(architecture, metadata)
-        of_model = {key: value for key, value in full.items() if key.startswith(starts)}
         try:
             plans.append(_plan(headed(architecture, tensors), of_model, tensors, around))
         except (ModelError, FormatError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -141,12 +140,14 @@ def is_part(architecture: Architecture) -> bool:
 
 
 def _plan(
-    architecture: Architecture, metadata: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
+    architecture: Architecture, own: Mapping[str, Any], tensors: Tensors, around: Mapping[str, Any] | None
 ) -> ExportPlan:
+    """own: the file's keys of the model, and its tokens."""
     if (reason := obstacle(architecture)) and not (is_part(architecture) and around is not None):
         raise ModelError(reason)
-    own = with_types(export_config(architecture, metadata, tensors))
-    config = {**(around or {}), **own}
+    metadata = {key: value for key, value in completed(architecture, own).items() if key != TOKENS}
+    made = with_types(export_config(architecture, metadata, tensors))
+    config = {**(around or {}), **made}
     full = normalized(config, architecture.defaults, architecture.keys)
     source = export_tensors(architecture, full, metadata, tensors)
     again = map_tensors(architecture, full, source)
@@ -161,9 +162,11 @@ def _plan(
     if architecture.prepare_export:
         source = dict(architecture.prepare_export(full, source))
     _check_meaning(architecture, config, full, scalars, source)
-    differing = differences(metadata, architecture_metadata(architecture, full) | scalars)
+    again_written = architecture_metadata(architecture, full) | scalars
+    differing = differences(metadata, again_written)
     _check_values(architecture, metadata, differing)
-    written = {key: value for key, value in own.items() if key not in architecture.of_prepare}
+    differing = {key: value for key, value in differing.items() if key in own or key in again_written}  # not assumed
+    written = {key: value for key, value in made.items() if key not in architecture.of_prepare}
     return ExportPlan(architecture, written, source, differing)
 
 
