@@ -162,7 +162,8 @@ def _selecting(
     around = [f"blk.{i}.{part}_conv" for i in range(layers) for part in ("attn", "ffn")]
     if not any(name.startswith(("selector_", *around)) for name in tensors):
         return
-    numbers = {key: keys.get(key) for key in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")}
+    sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    numbers = {key: keys.stored(key) for key in sizes}
     if absent := [key for key, value in numbers.items() if value is None]:
         yield Fault(f"{keys.architecture}.{absent[0]}", "is missing; a draft with a selector needs it")
         return

@@ -1,6 +1,6 @@
 """Numbers of a model, read from its metadata once: widths, heads, windows, scales."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,8 +99,11 @@ class Hyper:
         return replace(self, layers=tuple(replace(own, **changes(i, own)) for i, own in enumerate(self.layers)))
 
 
-def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
-    """Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows."""
+def hyper(architecture: Architecture, metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> Hyper:
+    """The numbers that a model computes with. tensors: the names of the file's, where they decide.
+
+    Raises ModelError where a key that the architecture needs is missing. Values are those that the schema allows.
+    """
     keys, block = Keys.of(architecture, metadata), architecture.block
     width = int(keys.need("embedding_length"))
     # Phi-3.5-MoE keeps the epsilon of its layer norms under the key of RMS norms.
@@ -135,7 +138,7 @@ def hyper(architecture: Architecture, metadata: Mapping[str, Any]) -> Hyper:
         activation=activation,
         activation_limit=float(keys.get("swiglu_limit")),
         situ=(float(keys.get("activation.situ_beta")), float(keys.get("activation.situ_linear_beta"))),
-        parallel=bool(keys.get(block.parallel)) if isinstance(block.parallel, str) else block.parallel,
+        parallel=_parallel(keys, block, tensors),
         alibi=_alibi(keys, block),
         xielu=tuple(tuple(map(float, of_layer)) for of_layer in zip(*xielu, strict=True)),
         experts_scale=float(keys.get("expert_weights_scale")) or 1.0,
@@ -211,9 +214,9 @@ def _rotates(keys: Keys, block: Block, layer: int, windowed: bool) -> bool:
     rotating = keys.get("no_rope_layers") if rotating is None else rotating
     if rotating is not None:
         return bool(rotating[layer])
-    if block.rope_period:
-        return not last_of_period(block.rope_period, layer)
-    return windowed or block.rope_layers == "all" or not keys.get("attention.sliding_window")
+    if block.rope_layers == "windowed" and keys.get("attention.sliding_window"):
+        return windowed
+    return not block.rope_period or not last_of_period(block.rope_period, layer)
 
 
 def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
@@ -236,6 +239,12 @@ def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     pattern = keys.get("attention.sliding_window_pattern")
     pattern = block.window_period if pattern is None else pattern
     return bool(pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.sees_all(pattern, layer))
+
+
+def _parallel(keys: Keys, block: Block, tensors: Collection[str]) -> bool:
+    if block.parallel_without and tensors:
+        return f"blk.0.{block.parallel_without}.weight" not in tensors
+    return bool(keys.get(block.parallel)) if isinstance(block.parallel, str) else block.parallel
 
 
 def _alibi(keys: Keys, block: Block) -> float:

@@ -54,7 +54,7 @@ def faults(architecture: Architecture, metadata: Mapping[str, Any], tensors: Ten
     if found := key_faults(architecture, metadata, tensors):
         return found
     try:
-        numbers = hyper(architecture, metadata)
+        numbers = hyper(architecture, metadata, tensors)
     except ModelError as error:
         return [Fault("model", str(error))]
     steps = (_model_faults(model, numbers), _outside_faults(model, numbers), _alike_faults(model))

@@ -143,7 +143,8 @@ class Block:
     never_written: the ids, from … to, of tokens that are not written, in a vocabulary that goes on behind them.
     last_tokens: the head has rows for the last tokens of the vocabulary alone; the others are not written.
     parallel: attention and feed-forward net read the same input and are added to it together; the name of a metadata
-        key where the file decides.
+        key where the file decides. parallel_without: the norm that parallel layers lack; where the file has it, its
+        layers are not parallel, whatever its key says.
     window_period: with a sliding window, one layer of each period has none (0: all layers have it), unless the file
         says so itself; sees_all: which one, by period and layer.
     rope_layers: with a sliding window, which layers have rope, unless the file has `attention.rope_pattern`.
@@ -199,6 +200,7 @@ class Block:
     never_written: tuple[int, int] = (0, 0)
     last_tokens: bool = False
     parallel: bool | str = False
+    parallel_without: str = ""
     window_period: int = 0
     sees_all: Callable[[int, int], bool] = last_of_period
     rope_layers: Literal["all", "windowed"] = "all"

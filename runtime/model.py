@@ -70,7 +70,7 @@ class Model:
             raise ModelError(problem, "run it beside the model: gguftools generate MODEL --draft FILE")
         check_model(self.architecture, metadata, tensors)
         _check_finite(tensors)
-        keys, numbers = Keys.of(self.architecture, metadata), hyper(self.architecture, metadata)
+        keys, numbers = Keys.of(self.architecture, metadata), hyper(self.architecture, metadata, tensors)
         if "blk.0.ffn_down_t.weight" in tensors:  # PowerInfer's files don't say that theirs are ReLU models
             numbers = replace(numbers, activation="relu")
         grouped = {prefix: Layer(prefix, roles) for prefix, roles in by_layer(tensors).items()}

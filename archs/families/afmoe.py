@@ -51,7 +51,7 @@ AFMOE = LLAMA.derive(
     },
     layers_vary=True,
     block={
-        "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "scoring": "sigmoid",
-        "embedding_scale": "sqrt_width",
+        "rope": "halves", "window_period": PERIOD, "rope_layers": "windowed", "rope_period": PERIOD,
+        "scoring": "sigmoid", "embedding_scale": "sqrt_width",
     },
 )  # fmt: skip

@@ -34,6 +34,7 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
         "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "num_nextn_predict_layers": 0,
     },
     tensors={**MTP_TENSORS, **INDEXER},
+    block={"sections_rotate_halves": False},
 )  # fmt: skip
 
 
@@ -60,5 +61,5 @@ GLM_DSA = GLM4_MOE_LITE.derive(
     },
     tensors=INDEXER,
     absent={"expert_gating_func": with_experts(GATING["sigmoid"])},
-    block={"indexer_rope": "adjacent"},
+    block={"indexer_rope": "adjacent", "sections_rotate_halves": False},
 )  # fmt: skip

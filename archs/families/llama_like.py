@@ -98,7 +98,8 @@ STABLELM = HALVES.derive(
         "attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_q.bias",
         "qk_layernorm": "blk.*.attn_q_norm.weight",
     },
-    block={"norm": "layer", "parallel": "use_parallel_residual"},
+    config_from_gguf=lambda keys, tensors: {"use_parallel_residual": "blk.0.ffn_norm.weight" not in tensors},
+    block={"norm": "layer", "parallel": "use_parallel_residual", "parallel_without": "ffn_norm"},
 )  # fmt: skip
 
 STARCODER2 = HALVES.derive(

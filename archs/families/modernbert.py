@@ -113,7 +113,10 @@ MODERNBERT = BASE.derive(
     ignored=("decoder.*", "act_head.*", "temperature"),
     prefixes=("", "encoder", "model", "transformer", "language_model", "text_model"),
     generated=FACTORS, layers_vary=True,
-    absent={"rope.freq_base_swa": with_window(10_000.0), "classifier.pooling_type": POOLING["mean"]},
+    absent={
+        "rope.freq_base_swa": with_window(10_000.0), "classifier.pooling_type": POOLING["mean"],
+        "classifier.hidden_activation": "gelu",
+    },
     block={
         "norm": "layer", "rope": "halves", "activation": "gelu", "window_period": PERIOD,
         "sees_all": first_of_period, "causal": False, "hidden_states": True, "scales_windowed_rope": False,
