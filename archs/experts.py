@@ -60,7 +60,7 @@ SEPARATE_EXPERTS, FUSED_EXPERTS = separate_experts("mlp"), fused_experts("mlp")
 SHARED = gated_net("mlp.shared_experts", "_shexp")
 
 
-def dense_layers(keys: Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
+def dense_layers(keys: GgufKeys | Mapping[str, Any], tensors: Tensors) -> ConfigKeys:
     """Config keys for which layers have one net instead of experts, for the export to a checkpoint."""
     dense = [i for i in range(keys["block_count"]) if f"blk.{i}.ffn_gate_inp.weight" not in tensors]
     return {"decoder_sparse_step": 1, "mlp_only_layers": dense}

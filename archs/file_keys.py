@@ -25,10 +25,12 @@ class Derived:
     """A value that follows from other keys.
 
     formula: how users are told, "" where it is a constant. compute: None where the rule of all architectures holds.
+    when: in the docs, what it is and when, where there is no formula.
     """
 
     formula: str
     compute: Callable[["Keys"], Any]
+    when: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Keys:
 
 def where(key: str, value: Any) -> Derived:
     """The value in files whose `key` is above 0, nothing in others."""
-    return Derived("", lambda keys: value if keys.get(key) else None)
+    said = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+    return Derived("", lambda keys: value if keys.get(key) else None, f"{said} with `{key}`")
 
 
 def with_window(value: Any) -> Derived:
@@ -125,6 +128,11 @@ def with_window(value: Any) -> Derived:
 
 def with_experts(value: Any) -> Derived:
     return where("expert_count", value)
+
+
+def of_original(value: Any) -> Derived:
+    """The original model's value with experts, under a key that llama.cpp needs."""
+    return Derived("as the original model; llama.cpp needs the key", with_experts(value).compute)
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,8 @@ def _kv_source_layer(keys: Keys, block: Block, layer: int) -> int | None:
 def _windowed(keys: Keys, block: Block, layer: int) -> bool:
     if not keys.get("attention.sliding_window"):
         return False
-    pattern = keys.get("attention.sliding_window_pattern")
-    pattern = block.window_period if pattern is None else pattern
+    said: Any = keys.get("attention.sliding_window_pattern")
+    pattern: Any = block.window_period if said is None else said
     return bool(pattern[layer] if hasattr(pattern, "__len__") else not pattern or not block.sees_all(pattern, layer))
 
 

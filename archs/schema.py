@@ -140,8 +140,9 @@ def _key(
     **fields: Any,
 ) -> Key:  # fmt: skip
     array, _, item = type.rpartition("/")
-    lists = {"choices": tuple(choices), "known": tuple(known), "old": tuple(old)}
-    return Key(ValueType[item], array=bool(array), **lists, **fields)
+    return Key(
+        ValueType[item], array=bool(array), choices=tuple(choices), known=tuple(known), old=tuple(old), **fields
+    )
 
 
 TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_bytes())

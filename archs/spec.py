@@ -32,23 +32,28 @@ Step = Literal["clamp", "gates", "norm", "norm_values", "norm_without_weights", 
 Scoring = Literal["softmax", "softmax_of_top", "sigmoid", "sparsemixer", "sqrt_softplus"]
 
 
-class GgufKeys(dict[str, Any]):
-    """A file's own keys without "NAME."; `get` gives what the absence of others means.
+class GgufKeys:
+    """A file's keys without "NAME.", with numbers as JSON has them: `keys["block_count"]` is the file's own.
 
-    It is asked as `archs.file_keys.Keys` are, but holds numbers as JSON has them.
+    It is asked as `archs.file_keys.Keys` is. meaning: what the absence of a key means.
     """
 
     def __init__(self, own: Mapping[str, Any], meaning: Callable[[str], Any] = lambda key: None) -> None:
-        super().__init__(own)
-        self._meaning = meaning
+        self._own, self._meaning = own, meaning
+
+    def __getitem__(self, key: str) -> Any:
+        return self._own[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._own
 
     def stored(self, key: str) -> Any:
         """The file's own value; None where it has none."""
-        return super().get(key)
+        return self._own.get(key)
 
-    def get(self, key: str, default: None = None) -> Any:
+    def get(self, key: str) -> Any:
         """The file's value, or what its absence means; None for nothing."""
-        return self[key] if key in self else self._meaning(key)
+        return self._own[key] if key in self._own else self._meaning(key)
 
 
 def unchanged(tensor: Tensor, config: Config) -> Tensor:

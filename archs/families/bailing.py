@@ -12,7 +12,7 @@ import numpy as np
 from archs.config import head_dim
 from archs.experts import GATING, SEPARATE_EXPERTS, SHARED, kinds_of_nets
 from archs.families.llama import HALVES, LLAMA
-from archs.file_keys import with_experts
+from archs.file_keys import of_original, with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.rope import rotated_width
 from archs.spec import Config, Floats, TensorMap
@@ -80,7 +80,7 @@ BAILING2 = HALVES.derive(
         "score_function": "sigmoid" if keys["expert_gating_func"] == GATING["sigmoid"] else "softmax",
         "first_k_dense_replace": kinds_of_nets(keys, tensors)["mlp_layer_types"].count("dense"),
     },
-    absent={"expert_weights_norm": with_experts(False)},
+    absent={"expert_weights_norm": with_experts(False), "expert_gating_func": of_original(GATING["sigmoid"])},
     flags_from_tensors={"attention_bias": None, "mlp_bias": None, "use_qkv_bias": "blk.*.attn_qkv.bias"},
     layers_vary=True,
     block={"normalize_experts": True},

@@ -18,7 +18,7 @@ from dataclasses import replace
 from archs.config import changed, rope_scaling, unless_tied, windowed_layers
 from archs.experts import FUSED_EXPERTS, GATING, ROUTING, SEPARATE_EXPERTS, SHARED, always
 from archs.families.llama import HALVES, LLAMA
-from archs.file_keys import Derived, Keys, with_experts
+from archs.file_keys import Derived, Keys, of_original
 from archs.hyper import Hyper
 from archs.layouts import ALONE, MTP_KEYS, MTP_TENSORS, head_norms
 from archs.rope import FACTORS, attention_factor, yarn_temperature
@@ -109,7 +109,7 @@ DEEPSEEK_V2 = LLAMA.derive(
         "rope.dimension_count": "qk_rope_head_dim", "rope.scaling.attn_factor": attn_factor,
         "rope.scaling.yarn_log_multiplier": log_multiplier,
     },
-    absent={"expert_gating_func": Derived("", of_glm_flash)},
+    absent={"expert_gating_func": Derived("", of_glm_flash, "2 in GLM 4.7 Flash, else 1")},
     defaults={
         "model_type": "deepseek_v2", "head_dim": None, "first_k_dense_replace": 0, "kv_lora_rank": 512,
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
@@ -194,7 +194,7 @@ DOTS1 = HALVES.derive(
         "attention.sliding_window": lambda config: config.get("sliding_window") if window_pattern(config) else None,
         "attention.sliding_window_pattern": window_pattern,
     },
-    absent={"expert_gating_func": with_experts(GATING["sigmoid"])},
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     defaults={
         "hidden_size": 4608, "num_key_value_heads": 32, "intermediate_size": 10_944, "num_hidden_layers": 62,
         "moe_intermediate_size": 1408, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,

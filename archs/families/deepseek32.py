@@ -8,7 +8,7 @@ from archs.config import lookup
 from archs.experts import GATING, kinds_of_nets
 from archs.families.deepseek2 import DEEPSEEK_V3, v3_config_from_gguf
 from archs.families.glm4 import GLM4_MOE_LITE
-from archs.file_keys import with_experts
+from archs.file_keys import of_original, with_experts
 from archs.layouts import MTP_KEYS, MTP_TENSORS
 from archs.spec import Config, ConfigKeys, GgufKeys, Target, Tensors
 
@@ -34,7 +34,7 @@ DEEPSEEK_V32 = DEEPSEEK_V3.derive(
         "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "num_nextn_predict_layers": 0,
     },
     tensors={**MTP_TENSORS, **INDEXER},
-    block={"sections_rotate_halves": False},
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])}, block={"sections_rotate_halves": False},
 )  # fmt: skip
 
 

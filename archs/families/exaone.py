@@ -49,7 +49,11 @@ EXAONE4 = OLMO2.derive(
         "attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": window_pattern,
         "vocab_size": "vocab_size",
     },
-    absent={"attention.sliding_window": Derived("", lambda keys: 4096 if keys.layer_count == 64 else None)},  # the 32B
+    absent={
+        "attention.sliding_window": Derived(
+            "", lambda keys: 4096 if keys.layer_count == 64 else None, "4096 in 64 layers"  # the 32B model
+        ),
+    },
     defaults={"intermediate_size": 16_384, "sliding_window": 4096, "vocab_size": 102_400},
     block={"rope_layers": "windowed", "scales_windowed_rope": True},
 )  # fmt: skip

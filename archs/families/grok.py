@@ -134,7 +134,7 @@ GROK: Architecture = HALVES.derive(
         "embedding_scale": 78.38367176906169, "logit_scale": 0.5773502691896257, "attn_logit_softcapping": 30.0,
         "attention.output_scale": 0.08838834764831845,
         "rope.scaling.yarn_beta_fast": Derived(
-            "", lambda keys: 8.0 if keys.get("rope.scaling.type") == "yarn" else None
+            "", lambda keys: 8.0 if keys.get("rope.scaling.type") == "yarn" else None, "8 with yarn"
         ),
     },
     defaults={

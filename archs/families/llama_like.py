@@ -17,9 +17,9 @@ Reference: transformers `models/MODEL_TYPE/`; for Baichuan and InternLM2 the cod
 """
 
 from archs.config import head_dim, windows
-from archs.experts import always
+from archs.experts import GATING, always
 from archs.families.llama import HALVES, LLAMA, MIXTRAL
-from archs.file_keys import Derived
+from archs.file_keys import Derived, of_original
 from archs.layouts import gated_net, head_norms
 from archs.rope import rotated_width, unusual_base
 from archs.spec import Config, ConfigKeys, GgufKeys, PerLayerScalars, TensorMap, Tensors
@@ -157,7 +157,11 @@ BAICHUAN = LLAMA.derive(
         ),
         "lm_head": TensorMap("output", unit_rows_if(lambda config: "z_loss_weight" in config)),
     },
-    absent={"attention.max_alibi_bias": Derived("", lambda keys: 8.0 if keys.layer_count == 40 else None)},  # the 13B
+    absent={
+        "attention.max_alibi_bias": Derived(
+            "", lambda keys: 8.0 if keys.layer_count == 40 else None, "8 in 40 layers"  # the 13B model
+        ),
+    },
     block={"alibi": True},
 )  # fmt: skip
 
@@ -185,6 +189,7 @@ MINIMAX_M2 = MIXTRAL.derive(
         ".mlp.e_score_correction_bias": "exp_probs_b.bias",
         ".block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
     },
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     block={"rope": "halves"},
 )  # fmt: skip
 

@@ -106,7 +106,7 @@ MIMO2 = DOTS1.derive(
         ".pre_mlp_layernorm": "ffn_norm", ".final_layernorm": "layer_output_norm",
         **MTP_TENSORS, ".self_attn.q_norm": None, ".self_attn.k_norm": None,
     },
-    absent={"rope.freq_base_swa": with_window(10_000.0)},
+    absent={"rope.freq_base_swa": with_window(10_000.0), "expert_gating_func": None},
     block={"scoring": "sigmoid", "normalize_experts": True, "scales_windowed_rope": False},
 )  # fmt: skip
 

@@ -144,7 +144,7 @@ PLAMO2 = PLAMO3.derive(
         **{f".mixer.{name}_norm_weight": f"ssm_{name.lower()}_norm" for name in ("dt", "B", "C")},
         ".mixer.out_proj": "ssm_out",
     },
-    layers_vary=True, block={"window_period": 0},
+    absent={"rope.freq_base_swa": None}, layers_vary=True, block={"window_period": 0},
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ fourth layer, beginning with the first, for one without.
 
 from archs.experts import GATING
 from archs.families.llama import HALVES
+from archs.file_keys import of_original
 from archs.spec import Config, ConfigKeys, GgufKeys, TensorMap, Tensors, first_of_period
 
 PERIOD = 4
@@ -53,6 +54,7 @@ SMALLTHINKER = HALVES.derive(
         "attention.sliding_window_pattern": window_pattern, "attention.rope_pattern": rope_pattern,
     },
     defaults={**dict.fromkeys(HALVES.defaults), "rms_norm_eps": 1e-6},
+    absent={"expert_gating_func": of_original(GATING["sigmoid"])},
     refused={"norm_topk_prob": False, "moe_enable_secondary_experts": True},
     tensors={
         ".block_sparse_moe.primary_router": "ffn_gate_inp",

@@ -57,7 +57,8 @@ TABLE: list[tuple[str, Mapping[str, Any], str, Any]] = [
     ("grok", {}, "attn_logit_softcapping", 30.0), ("grok", {}, "attention.output_scale", 0.08838834764831845),
     ("grok", YARN, "rope.scaling.yarn_beta_fast", 8.0),
     *((name, EXPERTS, "expert_gating_func", SIGMOID) for name in (
-        "glm4moe", "glm-dsa", "afmoe", "laguna", "hy_v3", "step35", "cohere2moe",
+        "glm4moe", "glm-dsa", "afmoe", "laguna", "hy_v3", "step35", "cohere2moe", "glm5-next", "dots1", "minimax-m2",
+        "hy_v4", "deepseek32", "kimi-linear", "bailingmoe2", "smallthinker", "mimo2", "exaone-moe",
     )),
     ("deepseek2", EXPERTS, "expert_gating_func", SOFTMAX), ("qwen3moe", EXPERTS, "expert_gating_func", SOFTMAX),
     ("deepseek2", {**EXPERTS, "block_count": 48, "nextn_predict_layers": 1}, "expert_gating_func", SIGMOID),

@@ -60,7 +60,8 @@ def test_a_stretched_rotation_by_its_old_name() -> None:
     old, new, plain = (
         Model({**keys, **more}, made.tensors, threads=1).logits(IDS)
         for more in (
-            {"llama.rope.scale_linear": 4.0}, {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, {}
+            {"llama.rope.scale_linear": 4.0},
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, {},
         )
     )  # fmt: skip
     assert_array_equal(old, new)
