@@ -23,7 +23,7 @@ from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
 
-from ..files.atomic import Reads, atomic_output, check_space, check_target
+from ..files.atomic import Reads, atomic_output, check_space, check_target, published_together
 from ..files.checkpoint.safetensors import plan_safetensors
 from ..files.folders import made_folder, new_folder
 from ..files.gguf.shards import filled, shard_paths
@@ -93,7 +93,7 @@ def export(
         return _write_checkpoint(model, towers, path, max_size or DEFAULT_SHARD, writing)
     chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
-        with made_folder(path):
+        with made_folder(path), published_together():
             return _write_npy({path / f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
     if path.suffix == ".npy":
         if len(chosen) != 1:

@@ -14,7 +14,7 @@ from quants.errors import OptionError
 from ..calibration.outputs import with_feedback
 from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
-from ..files.atomic import atomic_output, check_space, check_target
+from ..files.atomic import atomic_output, check_space, check_target, published_together
 from ..files.naming import refuse_store
 from ..model import Model, opened, write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
@@ -137,10 +137,11 @@ def quantize(
         return finish(chosen, imatrix)
     sought = _Sought(model, target, searched_on or feedback or Calibration(), write, paths, run, dry_run)
     with sought.searching(options, allow_requantize) as (found, warnings):
-        report = finish([found.recipe], found.matrix)
-        if not dry_run:
-            with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
-                file.write(found.text)
+        with published_together():
+            report = finish([found.recipe], found.matrix)
+            if not dry_run:
+                with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
+                    file.write(found.text)
     warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
     return replace(report, search=found.as_dict(), warnings=warnings)
 
