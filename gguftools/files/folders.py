@@ -51,6 +51,18 @@ def new_folder(
             sync_folder(target.parent)
 
 
+@contextmanager
+def files_of_folder(target: Path, overwrite: bool = False, reads: Reads = NOTHING) -> Iterator[Path]:
+    """A folder to write files to that get their names in `target`, which is there, when the block ends, all or none.
+
+    overwrite: also those that are taken. reads: what must not be replaced. Raises FileError, OptionError.
+    """
+    prepare_folder(target)
+    with _explained(target), _locked_folder(target / target.name) as made:
+        yield made
+        _replace(target, made, reads, {}, overwrite)
+
+
 def prepare_folder(target: Path) -> None:
     """Clear away what killed runs left of a folder that is about to be written. Raises FileError."""
     remove_leftovers(target, reserved_names(target.parent))
@@ -102,14 +114,16 @@ def _instead(target: Path, names: Iterable[str], instead: Mapping[str, Sequence[
     return sorted(others | {target / name for name in names})
 
 
-def _replace(target: Path, made: Path, reads: Reads, instead: Mapping[str, Sequence[str]]) -> None:
+def _replace(
+    target: Path, made: Path, reads: Reads, instead: Mapping[str, Sequence[str]], overwrite: bool = True
+) -> None:
     """Give files their names in the target, all or none, one program at a time. Raises OSError, FileError."""
     with opened_folder(target) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         new = {path.name for path in made.iterdir()}
         paths = _instead(target, new, instead)
         for path in paths:
-            check_target(path, reads, overwrite=True)
+            check_target(path, reads, overwrite)
         changes = []
         for path in sorted(paths, key=lambda path: _place(path.name)):
             is_there = os.path.lexists(path)
@@ -120,7 +134,8 @@ def _replace(target: Path, made: Path, reads: Reads, instead: Mapping[str, Seque
                 moved = temporary_name(path, MOVED).name if is_there else None
                 changes.append(Change(path.name, f"{made.name}/{path.name}" if path.name in new else None, moved))
         sync_folder(made)
-        replace_together(target, changes)
+        if changes:
+            replace_together(target, changes)
 
 
 def _place(name: str) -> tuple[int, str]:
