@@ -255,7 +255,7 @@ def _publish(files: Sequence[Unnamed]) -> None:
     if len(files) == 1:
         _give_name(files[0])
     for folder in dict.fromkeys(file.target.parent for file in files) if len(files) > 1 else ():
-        _give_names(folder, [file for file in files if file.target.parent == folder])
+        _give_names([file for file in files if file.target.parent == folder])
     for folder in {file.target.parent for file in files}:
         sync_folder(folder)
     for file in files:
@@ -293,7 +293,7 @@ def _give_name(file: Unnamed) -> None:
     file.path = None
 
 
-def _give_names(folder: Path, files: Sequence[Unnamed]) -> None:
+def _give_names(files: Sequence[Unnamed]) -> None:
     """Name several files of a folder, all or none."""
     changes = []
     for file in files:
@@ -305,7 +305,7 @@ def _give_names(folder: Path, files: Sequence[Unnamed]) -> None:
     manifests = [path for file in files if file.replaced is not None and (path := _own_manifest(file.target))]
     changes += [Change(path.name, None, temporary_name(path, MOVED).name) for path in manifests]
     try:
-        replace_together(folder, changes)
+        replace_together(files[0].target, changes)
     except FileExistsError as error:
         raise _taken(Path(error.filename2 or error.filename)) from error
     for file in files:
@@ -337,7 +337,8 @@ class _Group:
             file.path = None
 
     def publish(self) -> None:
-        """Name the files, and call what waited for that."""
+        """Name the files, of a set its first shard last, and call what waited for that."""
+        self.files.sort(key=lambda file: file.target)  # they were added in the order in which they were done
         if self.files:
             with explained(self.files[0].target, sum(os.fstat(file.fd).st_size for file in self.files)):
                 _publish(self.files)

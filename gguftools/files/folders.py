@@ -135,7 +135,7 @@ def _replace(
                 changes.append(Change(path.name, f"{made.name}/{path.name}" if path.name in new else None, moved))
         sync_folder(made)
         if changes:
-            replace_together(target, changes)
+            replace_together(target / target.name, changes)
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -105,17 +105,17 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return info.st_size, info.st_mtime_ns
 
 
-def replace_together(folder: Path, changes: Sequence[Change]) -> None:
-    """Give files of a folder their names, all or none; the first of them is the one without which no other is opened.
+def replace_together(target: Path, changes: Sequence[Change]) -> None:
+    """Give files in the folder of `target`, whose name the journal has, their names, all or none.
 
-    New files are durable, and whole. Raises OSError, FileExistsError for a name that was taken meanwhile; then all is
+    The first of them is the one without which no program opens the others. New files are durable, and whole. Raises OSError, FileExistsError for a name that was taken meanwhile; then all is
     as it was.
     """
-    with _journal(folder, changes) as replacement:
+    with _journal(target, changes) as replacement:
         try:
             _move_aside(replacement)
             _place(replacement)
-            sync_folder(folder)
+            sync_folder(target.parent)
         except BaseException:
             with suppress(OSError, FileError):
                 _undo(replacement)
@@ -124,9 +124,9 @@ def replace_together(folder: Path, changes: Sequence[Change]) -> None:
 
 
 @contextmanager
-def _journal(folder: Path, changes: Sequence[Change]) -> Iterator[Replacement]:
+def _journal(target: Path, changes: Sequence[Change]) -> Iterator[Replacement]:
     """A journal that is durable under its name, and locked in the block."""
-    made = temporary_name(folder / changes[0].name)
+    made, folder = temporary_name(target), target.parent
     path = made.with_name(made.name.removesuffix(PARTIAL) + SUFFIX)
     stamped = tuple(each if each.new is None else each._replace(stamp=_stamp(folder / each.new)) for each in changes)
     replacement = Replacement(path, stamped, _this_process())
