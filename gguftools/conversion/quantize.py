@@ -136,12 +136,11 @@ def quantize(
     if target is None:
         return finish(chosen, imatrix)
     sought = _Sought(model, target, searched_on or feedback or Calibration(), write, paths, run, dry_run)
-    with sought.searching(options, allow_requantize) as (found, warnings):
-        with published_together():
-            report = finish([found.recipe], found.matrix)
-            if not dry_run:
-                with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
-                    file.write(found.text)
+    with sought.searching(options, allow_requantize) as (found, warnings), published_together():
+        report = finish([found.recipe], found.matrix)
+        if not dry_run:
+            with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:
+                file.write(found.text)
     warnings = [*report.warnings, *(each for each in warnings if each not in report.warnings)]
     return replace(report, search=found.as_dict(), warnings=warnings)
 

@@ -108,8 +108,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def replace_together(target: Path, changes: Sequence[Change]) -> None:
     """Give files in the folder of `target`, whose name the journal has, their names, all or none.
 
-    The first of them is the one without which no program opens the others. New files are durable, and whole. Raises OSError, FileExistsError for a name that was taken meanwhile; then all is
-    as it was.
+    The first of them is the one without which no program opens the others. New files are durable, and whole. Raises
+    OSError, FileExistsError for a name that was taken meanwhile; then all is as it was.
     """
     with _journal(target, changes) as replacement:
         try:
