@@ -40,6 +40,7 @@ test-all: lint
 fuzz: $(VENV)/installed
 	$(RUN)/python -m tests.fuzz.test_mutations --count 200000
 	$(RUN)/python -m tests.fuzz.test_concurrency --rounds 200
+	$(RUN)/python -m tests.fuzz.test_set_kills --count 1000
 	$(RUN)/python -m tests.fuzz.test_lies --count 20000
 	$(RUN)/python -m tests.fuzz.test_configs --count 20000
 	$(RUN)/python -m tests.fuzz.test_tokenizers --count 5000

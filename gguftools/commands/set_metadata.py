@@ -29,8 +29,8 @@ def set_metadata(
     reserve: int | None = None,
     force: Annotated[bool, "Store values that the model cannot have, too."] = False,
     new: bool = False, overwrite: bool = False,
-    recover: Annotated[bool, "First complete an edit that was interrupted."] = False,
-    roll_back: Annotated[bool, "First undo an edit that was interrupted."] = False,
+    recover: Annotated[bool, "First complete an edit, or the writing of a set, that was interrupted."] = False,
+    roll_back: Annotated[bool, "First undo an edit, or the writing of a set, that was interrupted."] = False,
     dry_run: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     from ..console.arguments import named_files, once, parse_assignment, read_json_values, split_pair, text_or_file
@@ -58,7 +58,7 @@ def set_metadata(
             progress=lambda done, total: progress(done, total, ""),
         )  # fmt: skip
     if report.recovered is not None:
-        note(f"interrupted edit: {report.recovered}")
+        note(f"interrupted: {report.recovered}")
     if said(report, json):
         return
     for change in report.changes:

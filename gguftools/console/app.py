@@ -122,7 +122,7 @@ def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
         terminal.quiet |= quiet
         terminal.verbose |= verbose
         terminal.debug |= debug
-        with _told() if terminal.verbose else nullcontext():
+        with _warned(), _told() if terminal.verbose else nullcontext():
             command(**{name: _with_urls(value) for name, value in options.items()})
 
     own, common = (inspect.signature(each, eval_str=True).parameters.values() for each in (command, run))
@@ -141,6 +141,27 @@ def _with_urls(value: Any) -> Any:
 
 
 @contextmanager
+def _warned() -> Iterator[None]:
+    """Meanwhile what the packages warn of goes to stderr, such as what was left of a run that was killed."""
+    import logging
+
+    from .ui import note
+
+    class Warned(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            note(f"warning: {record.getMessage()}")
+
+    handler = Warned(logging.WARNING)
+    for name in PACKAGES:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in PACKAGES:
+            logging.getLogger(name).removeHandler(handler)
+
+
+@contextmanager
 def _told() -> Iterator[None]:
     """Meanwhile what the packages log goes to stderr."""
     import logging
@@ -152,6 +173,8 @@ def _told() -> Iterator[None]:
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                return  # `_warned` shows it
             terminal.put(sys.stderr, f"{time.perf_counter() - start:8.3f} s  {visible(record.getMessage())}")
 
     start, handler = time.perf_counter(), Told()

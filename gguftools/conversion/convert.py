@@ -17,7 +17,7 @@ from quants import Tensor
 from quants.arguments import PathLike, as_count, as_path, thread_count
 from quants.errors import OptionError
 
-from ..files.atomic import Reads, check_target, output_path
+from ..files.atomic import Reads, check_target, output_path, published_together
 from ..files.checkpoint.folder import Checkpoint
 from ..files.naming import is_remote
 from ..model import of_parts, write_plain
@@ -199,8 +199,9 @@ def _all_parts(
     text = _target(output, model.path, own_type if asked == "AUTO" else asked)
     towers = text.with_name(f"mmproj-{text.name}")
     check_target(towers, model.origin.reads.also(shared["reads"]), shared["overwrite"])
-    written = convert(source, text, outtype, **shared, **own)
-    more = convert(source, towers, wanted, mmproj=True, **shared)
+    with published_together():
+        written = convert(source, text, outtype, **shared, **own)
+        more = convert(source, towers, wanted, mmproj=True, **shared)
     told = [each for each in written.warnings if "--mmproj" not in each]
     return replace(
         written, outputs=(*written.outputs, *more.outputs), warnings=[*told, *more.warnings],

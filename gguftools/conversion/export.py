@@ -25,7 +25,7 @@ from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.atomic import Reads, atomic_output, check_space, check_target
 from ..files.checkpoint.safetensors import plan_safetensors
-from ..files.folders import made_folder, new_folder
+from ..files.folders import files_of_folder, made_folder, new_folder
 from ..files.gguf.shards import filled, shard_paths
 from ..files.gguf.writer import TensorInfo
 from ..metadata.checks import check_types
@@ -94,12 +94,13 @@ def export(
     chosen, is_folder = selected(model.readable(), tensors), path.is_dir() or os.fspath(output).endswith("/")
     if is_folder:
         with made_folder(path):
-            return _write_npy({path / f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
+            return _write_npys({f"{_file_name(each.name)}.npy": each for each in chosen}, path, writing)
     if path.suffix == ".npy":
         if len(chosen) != 1:
             message = f"a .npy file holds one tensor; {len(chosen)} were chosen"
             raise OptionError(message, hint="narrow it by --tensors, or name a folder that exists")
-        return _write_npy({path: chosen[0]}, path, writing)
+        check_target(path, writing.reads, writing.overwrite)
+        return ExportReport(path, (path.name,), 1, _write_npy(chosen[0], path, writing))
     if path.suffix != ".safetensors":
         raise OptionError(f"{path} is neither .safetensors nor .npy nor a folder")
     size = writing.safetensors(path, [(tensor.name, tensor) for tensor in chosen])
@@ -161,22 +162,27 @@ class _Writing:
         return total
 
 
-def _write_npy(tensors: Mapping[Path, Tensor], output: Path, writing: _Writing) -> ExportReport:
+def _write_npys(tensors: Mapping[str, Tensor], folder: Path, writing: _Writing) -> ExportReport:
+    """A file of each tensor in a folder, all or none."""
+    for name in tensors:
+        check_target(folder / name, writing.reads, writing.overwrite)
+    with files_of_folder(folder, writing.overwrite, writing.reads) as made:
+        total = sum(_write_npy(tensor, made / name, writing) for name, tensor in tensors.items())
+    return ExportReport(folder, tuple(tensors), len(tensors), total)
+
+
+def _write_npy(tensor: Tensor, path: Path, writing: _Writing) -> int:
+    """Returns the bytes of the file."""
     if writing.outtype == "BF16":
         raise OptionError("numpy has no BF16", hint="choose F32 or F16")
-    for path in tensors:
-        check_target(path, writing.reads, writing.overwrite)
-    total = 0
-    for path, tensor in tensors.items():
-        form = writing.format(tensor)
-        form = format_named("F32") if form.name == "BF16" else form
-        descr = np.lib.format.dtype_to_descr(np.dtype(form.elements))
+    form = writing.format(tensor)
+    form = format_named("F32") if form.name == "BF16" else form
+    descr = np.lib.format.dtype_to_descr(np.dtype(form.elements))
+    with writing.open(path) as file:
         header = {"descr": descr, "fortran_order": False, "shape": tensor.shape}
-        with writing.open(path) as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            writing.rows(file, [tensor], {tensor.name: form})
-            total += file.tell()
-    return ExportReport(output, tuple(path.name for path in tensors), len(tensors), total)
+        np.lib.format.write_array_header_1_0(file, header)
+        writing.rows(file, [tensor], {tensor.name: form})
+        return file.tell()
 
 
 def _planned(model: Model, towers: Model | None) -> ExportPlan:

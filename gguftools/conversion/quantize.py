@@ -14,7 +14,7 @@ from quants.errors import OptionError
 from ..calibration.outputs import with_feedback
 from ..calibration.target import Found, Target, measured, recipe_for, sizing
 from ..calibration.texts import Calibration, as_calibration
-from ..files.atomic import atomic_output, check_space, check_target
+from ..files.atomic import atomic_output, check_space, check_target, published_together
 from ..files.naming import refuse_store
 from ..model import Model, opened, write_quantized
 from ..provenance.parameters import Parameters, Texts, overridden_values
@@ -136,7 +136,7 @@ def quantize(
     if target is None:
         return finish(chosen, imatrix)
     sought = _Sought(model, target, searched_on or feedback or Calibration(), write, paths, run, dry_run)
-    with sought.searching(options, allow_requantize) as (found, warnings):
+    with sought.searching(options, allow_requantize) as (found, warnings), published_together():
         report = finish([found.recipe], found.matrix)
         if not dry_run:
             with atomic_output(recipe_path(paths[0]), "w", overwrite, run.reads) as file:

@@ -8,11 +8,11 @@ not exist takes its name by a step that fails if another program was faster.
 import errno
 import logging
 import os
-import secrets
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -21,15 +21,24 @@ from typing import IO, Any
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
+from .entries import (
+    check_writable,
+    keep_mode,
+    opened_folder,
+    remove_leftovers,
+    sync_folder,
+    take_name,
+    temporary_name,
+)
 from .locks import NO_FILE, State, held, is_named, lock, state_of
 from .naming import refuse_store
+from .replacing import MOVED, Change, pending, replace_together, reserved_names, settle
 from .stores.path import StorePath, located
 
 log = logging.getLogger(__name__)
 MORE_SPACE = "free some space, or write elsewhere"
 MANIFEST, MANIFEST_SCHEMA = ".manifest.json", "gguftools-manifest/"
 PROC_FD = "/proc/self/fd/{}"
-NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
 @dataclass(frozen=True)
@@ -141,13 +150,18 @@ def check_target(target: Path, reads: Reads = NOTHING, overwrite: bool = False) 
     if target.is_dir():
         raise FileError(f"{target} is a folder; the name of a file to write was expected")
     reads.check_target(target)
-    if not os.path.lexists(target):
+    left = pending(target)  # what is there when the writing begins: that is undone first
+    is_there = os.path.lexists(target) if left is None else left.name == target.name and left.moved is not None
+    if not is_there:
         return
     if not overwrite:
         raise FileError(f"{target} already exists", hint="pass --overwrite to replace it")
+    if left is not None:
+        return
     if not target.is_file():
         what = "a link to nothing" if target.is_symlink() and not target.exists() else "not a regular file"
         raise FileError(f"{target} is {what}, so it is not replaced", hint="name another output, or remove it first")
+    check_writable(target)
 
 
 @dataclass
@@ -155,6 +169,8 @@ class Unnamed:
     """A file that is being written: open for reading and writing, without a name (`path`) where the system can do that.
 
     replaced: the target as it is, open and locked, or None. reads: what must still be the same when it gets its name.
+    keep: leave the file where naming it fails: another run goes on with it. done: the open list of what is done of it,
+    and where that is, which goes when the file has its name.
     """
 
     fd: int
@@ -162,6 +178,8 @@ class Unnamed:
     target: Path
     replaced: int | None = None
     reads: Reads = NOTHING
+    keep: bool = False
+    done: tuple[int, Path] | None = None
 
 
 @contextmanager
@@ -176,6 +194,7 @@ def new_file(
     """
     refuse_store(target)
     check_target(target, reads, overwrite)
+    prepare(target)
     check_space(target, size)
     with ExitStack() as stack:
         if locked is None and overwrite and target.exists():
@@ -185,37 +204,77 @@ def new_file(
         except OSError as error:
             raise FileError(f"{target} cannot be written: {error.strerror}") from error
         stack.callback(discard, file)
-        lock(file.fd)  # so that who finds it under its name before all is done waits
         yield file
 
 
+def prepare(target: Path) -> None:
+    """Clear away what killed runs left of a target that is about to be written. Raises FileError."""
+    settle(target)
+    remove_leftovers(target, reserved_names(target.parent))
+
+
 def open_unnamed(target: Path) -> tuple[int, Path | None]:
-    """A new file beside `target`, open, and the temporary name that it has where it cannot be without one."""
+    """A new file beside `target`, open, and the temporary name that it has where it cannot be without one.
+
+    It is locked, so that who finds it under its name before all is done waits.
+    """
     if hasattr(os, "O_TMPFILE") and Path(PROC_FD.format("")).is_dir():
         with suppress(OSError):  # file systems that can't: overlays, network mounts
-            return os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
-    path = temporary_name(target)
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666), path
+            fd = os.open(target.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            lock(fd)
+            return fd, None
+    while True:
+        path = temporary_name(target)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o666)
+        lock(fd)
+        if is_named(fd, path):  # else another run took it for one that a killed run left
+            return fd, path
+        os.close(fd)
 
 
 def publish(*files: Unnamed) -> None:
-    """Make files durable, and name them in one step each, the last first. Raises FileError where another was faster."""
+    """Make files durable, and name them, all or none, the first last.
+
+    In `published_together`, that is done when its block ends. Raises FileError where another program was faster.
+    """
+    group = _GROUP.get()
+    if group is None:
+        _publish(files)
+    else:
+        group.add(files)
+
+
+def _publish(files: Sequence[Unnamed]) -> None:
     for file in files:
+        if file.replaced is not None:
+            keep_mode(file.fd, os.fstat(file.replaced))
         os.fsync(file.fd)
     for file in files:
         file.reads.check_unchanged()
-    try:
-        for file in reversed(files):
-            _give_name(file)
-    except BaseException:
-        for file in files:
-            if file.replaced is None:
-                remove_own(file.fd, file.target)
-        raise
+        _check_free(file)
+    if len(files) == 1:
+        _give_name(files[0])
+    for folder in dict.fromkeys(file.target.parent for file in files) if len(files) > 1 else ():
+        _give_names([file for file in files if file.target.parent == folder])
     for folder in {file.target.parent for file in files}:
         sync_folder(folder)
     for file in files:
+        if file.done is not None:
+            remove_own(*file.done)
         log.info("wrote %s: %d bytes", file.target, os.fstat(file.fd).st_size)
+
+
+def _check_free(file: Unnamed) -> None:
+    """Raise FileError where another program wrote the target since it was looked at."""
+    if file.replaced is None and os.path.lexists(file.target):
+        raise _taken(file.target)
+    if file.replaced is not None and not is_named(file.replaced, file.target):
+        raise FileError(f"{file.target} was replaced by another program meanwhile", hint="run it again")
+
+
+def _taken(target: Path) -> FileError:
+    hint = "another program wrote it meanwhile; pass --overwrite to replace it"
+    return FileError(f"{target} already exists", hint=hint)
 
 
 def _give_name(file: Unnamed) -> None:
@@ -223,25 +282,109 @@ def _give_name(file: Unnamed) -> None:
         try:
             name_new(file)
         except FileExistsError as error:
-            hint = "another program wrote it meanwhile; pass --overwrite to replace it"
-            raise FileError(f"{file.target} already exists", hint=hint) from error
-    else:
-        if not is_named(file.replaced, file.target):
-            raise FileError(f"{file.target} was replaced by another program meanwhile", hint="run it again")
+            raise _taken(file.target) from error
+        return
+    if file.path is None:
+        file.path = temporary_name(file.target)
+        _link_open(file.fd, file.path)
+    if manifest := _own_manifest(file.target):
+        manifest.unlink()
+    file.path.replace(file.target)
+    file.path = None
+
+
+def _give_names(files: Sequence[Unnamed]) -> None:
+    """Name several files of a folder, all or none."""
+    changes = []
+    for file in files:
         if file.path is None:
             file.path = temporary_name(file.target)
             _link_open(file.fd, file.path)
-        _remove_manifest(file.target)
-        file.path.replace(file.target)
+        moved = None if file.replaced is None else temporary_name(file.target, MOVED).name
+        changes.append(Change(file.target.name, file.path.name, moved, file.keep))
+    manifests = [path for file in files if file.replaced is not None and (path := _own_manifest(file.target))]
+    changes += [Change(path.name, None, temporary_name(path, MOVED).name) for path in manifests]
+    try:
+        replace_together(files[0].target, changes)
+    except FileExistsError as error:
+        raise _taken(Path(error.filename2 or error.filename)) from error
+    for file in files:
         file.path = None
 
 
-def _remove_manifest(target: Path) -> None:
-    """Remove what says how a file was made that is about to be replaced: it would say so of another."""
+def _own_manifest(target: Path) -> Path | None:
+    """What says how a file was made that is about to be replaced, of which it would say so of another."""
     path = target.with_name(target.name + MANIFEST)
     with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
         if MANIFEST_SCHEMA in file.read(1 << 8):  # ours
-            path.unlink()
+            return path
+    return None
+
+
+@dataclass
+class _Group:
+    """Files that get their names when all are there. then: what is called after that."""
+
+    files: list[Unnamed] = field(default_factory=list)
+    then: list[Callable[[], None]] = field(default_factory=list)
+
+    def add(self, files: Sequence[Unnamed]) -> None:
+        """Take files over from their writers, which close theirs."""
+        for file in files:
+            replaced = None if file.replaced is None else os.dup(file.replaced)
+            done = None if file.done is None else (os.dup(file.done[0]), file.done[1])
+            self.files.append(replace(file, fd=os.dup(file.fd), replaced=replaced, done=done))
+            file.path = None
+
+    def publish(self) -> None:
+        """Name the files, of a set its first shard last, and call what waited for that."""
+        self.files.sort(key=lambda file: file.target)  # they were added in the order in which they were done
+        if self.files:
+            with explained(self.files[0].target, sum(os.fstat(file.fd).st_size for file in self.files)):
+                _publish(self.files)
+        for then in self.then:
+            then()
+
+    def close(self) -> None:
+        """Close the files, and remove those that have no names and that no other run goes on with."""
+        for file in self.files:
+            file.path = None if file.keep else file.path
+            discard(file)
+            for fd in (file.replaced, file.done and file.done[0]):
+                if fd is not None:
+                    os.close(fd)
+
+
+_GROUP: ContextVar[_Group | None] = ContextVar("published_together", default=None)
+
+
+@contextmanager
+def published_together() -> Iterator[None]:
+    """Let all files that are written in the block get their names when it ends, or none. One within another is part
+    of it. Raises what `publish` does.
+    """
+    if _GROUP.get() is not None:
+        yield
+        return
+    group = _Group()
+    token = _GROUP.set(group)
+    try:
+        try:
+            yield
+        finally:
+            _GROUP.reset(token)
+        group.publish()
+    finally:
+        group.close()
+
+
+def when_published(then: Callable[[], None]) -> None:
+    """Call something when the files that were written have their names: now, or when `published_together` ends."""
+    group = _GROUP.get()
+    if group is None:
+        then()
+    else:
+        group.then.append(then)
 
 
 def name_new(file: Unnamed) -> None:
@@ -249,15 +392,7 @@ def name_new(file: Unnamed) -> None:
     if file.path is None:
         _link_open(file.fd, file.target)
         return
-    try:
-        os.link(file.path, file.target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        os.close(os.open(file.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the name is ours from here on
-        file.path.replace(file.target)
-    else:
-        file.path.unlink()
+    take_name(file.path, file.target)
     file.path = None
 
 
@@ -278,28 +413,6 @@ def remove_own(fd: int, path: Path) -> None:
 def _link_open(fd: int, path: Path) -> None:
     with opened_folder(path.parent) as folder:  # only with one given does Python look through the link in /proc
         os.link(PROC_FD.format(fd), path.name, dst_dir_fd=folder, follow_symlinks=True)
-
-
-def temporary_name(target: Path) -> Path:
-    """A name beside the target's that nobody has."""
-    # Names have 255 bytes at most; the target's may be that long.
-    return target.with_name(f".{target.name[:32]}.{secrets.token_hex(6)}.partial")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names given and taken in the folder durable."""
-    with opened_folder(folder) as fd:
-        os.fsync(fd)
-
-
-@contextmanager
-def opened_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def check_space(target: Path, size: int) -> None:

@@ -4,14 +4,17 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from quants.errors import FileError
 
-from .atomic import NOTHING, Reads, check_target, explain_write_error, opened_folder, sync_folder, temporary_name
+from .atomic import NOTHING, Reads, check_target, explain_write_error
+from .entries import keep_mode, opened_folder, remove_leftovers, sync_folder, temporary_name
+from .locks import is_named, is_unlocked
 from .naming import refuse_store
+from .replacing import MOVED, Change, replace_together, replacements, reserved_names, settle_replacement
 from .stores.path import located
 
 
@@ -30,42 +33,114 @@ def new_folder(
     refuse_store(target)
     if os.path.lexists(target) and not target.is_dir():
         raise FileError(f"{target} already exists, and is not a folder", hint="name another output")
+    prepare_folder(target)
     replaces = target.is_dir() and any(target.iterdir())
     if replaces and not overwrite:
         raise FileError(f"{target} already exists", hint="pass --overwrite to replace its files")
-    for name in (instead or {}) if replaces else ():
-        check_target(target / name, reads, overwrite=True)
-    made = temporary_name(target / target.name if replaces else target)  # within: it may be a file system of its own
-    try:
-        made.mkdir()
+    for path in _instead(target, instead or {}, instead or {}) if replaces else ():
+        check_target(path, reads, overwrite=True)
+    within = target / target.name if replaces else target  # it may be a file system of its own
+    with ExitStack() as stack:
+        stack.enter_context(_explained(target))
+        made = stack.enter_context(_locked_folder(within))
         yield made
         if replaces:
             _replace(target, made, reads, instead or {})
         else:
             made.rename(target)
+            sync_folder(target.parent)
+
+
+@contextmanager
+def files_of_folder(target: Path, overwrite: bool = False, reads: Reads = NOTHING) -> Iterator[Path]:
+    """A folder to write files to that get their names in `target`, which is there, when the block ends, all or none.
+
+    overwrite: also those that are taken. reads: what must not be replaced. Raises FileError, OptionError.
+    """
+    prepare_folder(target)
+    with _explained(target), _locked_folder(target / target.name) as made:
+        yield made
+        _replace(target, made, reads, {}, overwrite)
+
+
+def prepare_folder(target: Path) -> None:
+    """Clear away what killed runs left of a folder that is about to be written. Raises FileError."""
+    remove_leftovers(target, reserved_names(target.parent))
+    if target.is_dir():
+        for each in replacements(target):
+            if each.is_of_checkpoint:
+                settle_replacement(each)
+        remove_leftovers(target / target.name, reserved_names(target))
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             message = f"{target} already exists: another program wrote it meanwhile"
             raise FileError(message, hint="name another output") from error
         raise explain_write_error(error, target, 0) from error
+
+
+@contextmanager
+def _locked_folder(target: Path) -> Iterator[Path]:
+    """A folder of a temporary name, locked so that no other run takes it for a killed one's; removed if it is left."""
+    while True:
+        made = temporary_name(target)
+        made.mkdir()
+        try:
+            fd = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        is_unlocked(fd)
+        if is_named(fd, made):
+            break
+        os.close(fd)
+    try:
+        yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)  # what has its name by now is not there
+        if made.name not in reserved_names(made.parent):  # else what is in it is needed to end, or undo, what failed
+            shutil.rmtree(made, ignore_errors=True)  # what has its name by now is not there
+        os.close(fd)
 
 
-def _replace(target: Path, made: Path, reads: Reads, instead: Mapping[str, Sequence[str]]) -> None:
-    """Give files their names in the target, one program at a time."""
+def _instead(target: Path, names: Iterable[str], instead: Mapping[str, Sequence[str]]) -> list[Path]:
+    """Files of the folder that go, or are replaced, where files of these names come."""
+    names = set(names)
+    patterns = [pattern for name in sorted(names) for pattern in instead.get(name, ())]
+    others = {path for pattern in patterns for path in target.glob(pattern)}
+    return sorted(others | {target / name for name in names})
+
+
+def _replace(
+    target: Path, made: Path, reads: Reads, instead: Mapping[str, Sequence[str]], overwrite: bool = True
+) -> None:
+    """Give files their names in the target, all or none, one program at a time. Raises OSError, FileError."""
     with opened_folder(target) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        names = sorted(path.name for path in made.iterdir())
-        patterns = [pattern for name in names for pattern in instead.get(name, ())]
-        old = {path for pattern in patterns for path in target.glob(pattern) if path.name not in names}
-        for path in (*old, *(target / name for name in names)):
-            check_target(path, reads, overwrite=True)
-        for name in names:
-            (made / name).replace(target / name)
-        for path in old:  # last, so that whatever stops this loses nothing
-            path.unlink(missing_ok=True)
-        sync_folder(target)
+        new = {path.name for path in made.iterdir()}
+        paths = _instead(target, new, instead)
+        for path in paths:
+            check_target(path, reads, overwrite)
+        changes = []
+        for path in sorted(paths, key=lambda path: _place(path.name)):
+            is_there = os.path.lexists(path)
+            if path.name in new and is_there:
+                with opened_folder(made / path.name) as file:
+                    keep_mode(file, path.stat())
+            if path.name in new or is_there:
+                moved = temporary_name(path, MOVED).name if is_there else None
+                changes.append(Change(path.name, f"{made.name}/{path.name}" if path.name in new else None, moved))
+        sync_folder(made)
+        if changes:
+            replace_together(target / target.name, changes)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a file is in a set: first the one without which no program opens the others."""
+    return (0 if name == "config.json" else 1 if name.endswith(".index.json") else 2), name
 
 
 @contextmanager

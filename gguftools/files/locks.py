@@ -61,6 +61,15 @@ def lock(fd: int, how: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
+def is_unlocked(fd: int) -> bool | None:
+    """Lock an open file, or folder, if nobody has; None where the file system has no locks to tell by."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in BUSY else None
+    return True
+
+
 @contextmanager
 def held(path: Path) -> Iterator[int]:
     """Open a regular file that nobody else changes or replaces in the block. Raises FileError after WAIT seconds."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from quants.errors import FileError
 
-from .atomic import Unnamed, discard, explained, name_new, open_unnamed, publish, remove_own, write_at
+from .atomic import Unnamed, discard, explained, name_new, open_unnamed, prepare, publish, remove_own, write_at
 from .locks import held, is_named, lock, open_to_lock
 from .naming import refuse_store
 
@@ -26,7 +26,6 @@ def claim(path: Path, head: Mapping[str, Any], key: str, target: Path) -> tuple[
     while True:
         if not os.path.lexists(path):
             new = Unnamed(*open_unnamed(path), path)
-            lock(new.fd)
             try:
                 write_at(new.fd, memoryview(json.dumps(head).encode() + b"\n"), 0)
                 os.fsync(new.fd)
@@ -97,8 +96,7 @@ class Unfinished:
 
     def publish(self) -> None:
         """Give the file its final name. Raises FileError, OSError."""
-        publish(Unnamed(self.fd, self.path, self.target, self.replaced))
-        self.end()
+        publish(Unnamed(self.fd, self.path, self.target, self.replaced, keep=True, done=(self.log, self.journal)))
 
     def abandon(self) -> None:
         """Remove what is there of the file."""
@@ -121,6 +119,7 @@ def unfinished(
     """
     refuse_store(target)
     path, journal = target.with_name(target.name + suffix), target.with_name(target.name + list_suffix)
+    prepare(target)
     with ExitStack() as stack:
         replaced = stack.enter_context(held(target)) if overwrite and target.exists() else None
         with explained(target, size):

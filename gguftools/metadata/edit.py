@@ -22,6 +22,7 @@ from ..files.gguf.journal import journal_path
 from ..files.gguf.journal import recover as recover_file
 from ..files.gguf.reader import open_gguf
 from ..files.gguf.shards import SHARD_NAME, shard_name
+from ..files.replacing import recover as recover_replacement
 from ..files.stores.path import StorePath, located
 from ..files.stores.pieces import Traffic
 from .checks import check_new_keys, faults, is_chat_template, warning
@@ -97,7 +98,8 @@ def set_metadata(
     can; it is refused where the object changed meanwhile. reserve: bytes of slack to have for later edits.
     reads: files that the values come from, which must not be the output.
     force: store what the model cannot have, too. new: add keys that no program is known to read, too.
-    recover: first complete an interrupted edit (roll_back: undo it). dry_run: change nothing.
+    recover: first complete an interrupted edit, or a replacement of several files of which this is one (roll_back: undo
+    it); also of a folder's files. dry_run: change nothing.
     progress(done, total): bytes copied.
     Returns what was changed. Raises OptionError for a change that is refused, VocabularyError for a bad chat template
     or token, FileError.
@@ -126,6 +128,8 @@ def set_metadata(
     if isinstance(path, StorePath) and output is None and not path.is_writable:
         raise FileError(f"nothing is written to {path.scheme}:// addresses", hint="write a copy with -o")
     recovered = recover_edit(path, roll_back) if recover or roll_back else None
+    if recovered is not None and not path.is_file():  # a folder, or a file that there was not before
+        return EditReport(path, [], recovered=recovered)
     target = None if output is None else output_path(output, path.name)
     with nullcontext((open_gguf(path), None)) if dry_run or target else open_locked(path) as (opened, lock):
         read = Reads(tuple(map(located, reads)))
@@ -202,7 +206,13 @@ def _operations(
 
 
 def recover_edit(path: Path, roll_back: bool = False) -> str:
-    """End the interrupted edit of a file, or of the first shard of its set. Returns what was done. Raises FileError."""
+    """End the interrupted edit of a file, or of the first shard of its set, or the interrupted replacement of files,
+    of which one, or their folder, is named. Returns what was done. Raises FileError.
+    """
+    if (done := recover_replacement(path, roll_back)) is not None:
+        return done
+    if path.is_dir():
+        raise FileError(f"{path} has nothing to recover", hint="name a GGUF file to edit it")
     match = SHARD_NAME.fullmatch(path.name)
     first = path.with_name(shard_name(match["prefix"], 1, int(match["count"]))) if match else path
     own = journal_path(path).exists() or not journal_path(first).exists()

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from quants.arguments import PathLike, as_path
 from quants.errors import FileError, OptionError
 
 from ..calibration.texts import Calibration
-from ..files.atomic import NOTHING, Reads, atomic_output, check_target
+from ..files.atomic import NOTHING, Reads, atomic_output, check_target, when_published
 from ..files.gguf.reader import GgufFile, open_gguf
 from ..files.locks import held
 from ..files.stores.path import StorePath, located
@@ -88,31 +89,37 @@ class Recording:
         self, report: QuantizeReport, recipes: Sequence[Recipe | str],
         imatrix: PathLike | ImportanceMatrix | None = None,
     ) -> QuantizeReport:  # fmt: skip
-        """Write the manifest of each output, and return the report with their paths.
+        """Write the manifest of each output when it has its name, and return the report with their paths.
 
         recipes: of each output, or the type of a plain conversion. Raises FileError, also where another program
         replaced a file meanwhile.
         """
+        when_published(partial(self._write_all, report.outputs, recipes, imatrix))
+        outputs = tuple(replace(output, manifest=manifest_path(output.file)) for output in report.outputs)
+        return replace(report, outputs=outputs)
+
+    def _write_all(
+        self, outputs: Sequence[OutputReport], recipes: Sequence[Recipe | str],
+        imatrix: PathLike | ImportanceMatrix | None,
+    ) -> None:  # fmt: skip
         run = self.run
         source = source_record(self.described.source, self.model, run.threads, run.progress)
         matrix = matrix_record(imatrix)
         texts = () if self.calibration is None else tuple(text_records(self.calibration))
         run.reads.check_unchanged()
-        outputs = []
-        for output, recipe in zip(report.outputs, recipes, strict=True):
+        for output, recipe in zip(outputs, recipes, strict=True):
             parameters = replace(
                 self.parameters, **({"outtype": recipe} if isinstance(recipe, str) else {"recipe": recipe})
             )
             with ExitStack() as stack:
                 for each in (path for path in output.files if not isinstance(path, StorePath)):
                     stack.enter_context(held(each))  # so that no other run replaces what is described
-                outputs.append(self._write(output, parameters, source, matrix, texts))
-        return replace(report, outputs=tuple(outputs))
+                self._write(output, parameters, source, matrix, texts)
 
     def _write(
         self, output: OutputReport, parameters: Parameters, source: SourceRecord, matrix: MatrixRecord | None,
         texts: tuple[FileRecord, ...],
-    ) -> OutputReport:  # fmt: skip
+    ) -> None:  # fmt: skip
         file, path = open_gguf(output.file), manifest_path(output.file)
         wanted = {each.name: (each.shape, each.format) for each in output.tensors}
         if {name: (each.shape, each.format.name) for name, each in file.tensors.items()} != wanted:
@@ -126,7 +133,6 @@ class Recording:
         )
         reads = replace(self.run.reads, states={**self.run.reads.states, **file.states})
         written_whole(path, manifest.text(), self.run.overwrite, reads)
-        return replace(output, manifest=path)
 
 
 def written_whole(path: Path, text: str, overwrite: bool = False, reads: Reads = NOTHING) -> None:

@@ -27,7 +27,7 @@ from quants import Tensor
 from quants.arguments import thread_count
 from quants.compilation import Codec, compile_codecs
 
-from ..files.atomic import NOTHING, Reads
+from ..files.atomic import NOTHING, Reads, published_together
 from ..files.gguf.reader import DEFAULT_ALIGNMENT
 from ..files.gguf.writer import VERSION, Figures, Layout, OpenGguf, TensorInfo, create_ggufs, plan_file
 from ..files.stores.path import StorePath
@@ -179,7 +179,7 @@ def _open_sinks(
         with create_ggufs([(file.path, file.layout) for file in files], overwrite, reads) as outputs:
             yield outputs
         return
-    with ExitStack() as stack:
+    with published_together(), ExitStack() as stack:
         partial = (
             resumable_gguf(file.path, file.layout, file.digest(), *resumable, overwrite, reads) for file in files
         )

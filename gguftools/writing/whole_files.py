@@ -11,6 +11,8 @@ from archs.metadata import Metadata
 from quants import format_named
 
 from ..files.atomic import NOTHING, Reads, check_target
+from ..files.gguf.shards import is_first_of_set
+from ..files.gguf.uploads import make_way
 from ..files.stores.path import StorePath
 from .executors import done_elsewhere, leaves_process
 from .items import Floats, Item
@@ -70,12 +72,18 @@ def write_files_elsewhere(
 ) -> WriteResult:  # fmt: skip
     """As `write_files`, a file a worker; the first is written when all others are there, for who takes them for a set.
 
+    An older set's first shard goes before that.
+
     memory: bytes that a worker may hold. Raises the same.
     """
     started = time.perf_counter()
     for file in files:
         if resumable is None or not resumable.resume:
             check_target(file.path, reads, overwrite)
+    sources = resumable.fingerprint if resumable is not None and resumable.resume else None
+    for file in files:
+        if isinstance(file.path, StorePath) and is_first_of_set(file.path):
+            make_way(file.path, file.layout.total, None if sources is None else [file.digest(), sources])
     sizes = [sum(item.tensor.nbytes for item in file.items) for file in files]
     tasks = [_task(file, source, memory, statistics, overwrite, resumable) for file in files]
     found: dict[int, list[TensorStats]] = {}

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 from archs.decisions import encoder_config, with_decision
 from archs.small_files import read_json_object
 from quants import Tensor
-from quants.errors import FileError
+from quants.errors import FileError, GgufToolsError
 
 from ..gguf.reader import MAGICS
 from ..gguf.shards import shard_paths
+from ..locks import state_of
 from ..naming import few, hint_for_absent
+from ..replacing import PATIENCE, check_whole
 from .safetensors import open_safetensors
 
 log = logging.getLogger(__name__)
@@ -57,8 +60,30 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path, open_weights: OpenWeights | None = None) -> Checkpoint:
-    """Open a checkpoint; only headers are read. open_weights: where its weights are elsewhere. Raises FileError."""
-    folder = Path(folder)
+    """Open a checkpoint; only headers are read. open_weights: where its weights are elsewhere.
+
+    Raises FileError, also for one whose files a killed run left half replaced.
+    """
+    folder, end = Path(folder), time.monotonic() + PATIENCE
+    while True:
+        check_checkpoint_whole(folder)
+        state, opened = state_of(folder / "config.json"), None
+        try:
+            opened = _open(folder, open_weights)
+        except GgufToolsError:
+            if state_of(folder / "config.json") == state or time.monotonic() > end:
+                raise
+        check_checkpoint_whole(folder)
+        if opened is not None and (state_of(folder / "config.json") == state or time.monotonic() > end):
+            return opened
+
+
+def check_checkpoint_whole(folder: Path) -> None:
+    """Raise FileError where a killed run left a folder's files half replaced; wait for one that is at it."""
+    check_whole(folder, lambda each: each.is_of_checkpoint)
+
+
+def _open(folder: Path, open_weights: OpenWeights | None) -> Checkpoint:
     config = _config(folder, tensors_tell=open_weights is None)
     generation = folder / "generation_config.json"
     files, open_file, weight_map = _weight_files(folder)

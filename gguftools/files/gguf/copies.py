@@ -61,7 +61,7 @@ def write_copies(
 ) -> Traffic | None:  # fmt: skip
     """Write files, which appear when all are whole, the first last; returns what that, and reading, cost in stores.
 
-    progress(bytes that are copied, of how many, file). mode: permissions of files on this disk; locked: the target,
+    progress(bytes that are copied, of how many, file). mode: permissions of new files on this disk; locked: the target,
     where the caller has it open and locked. replaced: version of the object that the only one takes the place of.
     check(number, read): looks at a file before it gets its name, which is only done on this disk.
     Raises an error at once where a file may not be written, FileError where a source changed meanwhile.
@@ -76,7 +76,7 @@ def write_copies(
             files.append(stack.enter_context(opening))
         for number, (file, each) in enumerate(zip(files, copies, strict=True)):
             with explained(each.path, each.total):
-                if mode is not None:
+                if mode is not None and file.replaced is None:
                     os.fchmod(file.fd, mode)
                 os.ftruncate(file.fd, each.total)
                 write_at(file.fd, memoryview(each.header), 0)

@@ -19,7 +19,8 @@ import numpy as np
 
 from quants.errors import FileError
 
-from ..atomic import atomic_output, explained, sync_folder, write_at
+from ..atomic import atomic_output, explained, write_at
+from ..entries import sync_folder
 from ..locks import held, is_named
 
 MAGIC = b"GGUFEDIT"

@@ -40,6 +40,7 @@ from ..bus_errors import MAPPED
 from ..locks import NO_FILE, STEP, State, is_held, state_of
 from ..naming import few, hint_for_absent, hint_for_folder, refuse_store
 from ..positioned import PositionedInput, ReadBytes, row_reader
+from ..replacing import check_file_whole
 from ..stores.path import WEB, StorePath, located
 from ..stores.pieces import Original
 from .journal import journal_path
@@ -156,7 +157,7 @@ def open_gguf(path: Path, join: bool = True, ignore_journal: bool = False) -> Gg
         open_one = partial(_open_file, ignore_journal=ignore_journal)
     opened = open_one(path)
     if join and opened.split_count > 1:
-        opened = _join(opened, open_one)
+        opened = _joined(opened, open_one)
     log.info("opened %s: GGUF version %d, %d keys, %d tensors, %d bytes",
              path, opened.version, len(opened.metadata), len(opened.tensors), opened.file_size)  # fmt: skip
     return opened
@@ -166,6 +167,7 @@ def _open_file(path: Path, ignore_journal: bool) -> GgufFile:
     end = time.monotonic() + PATIENCE
     while True:
         if not ignore_journal:
+            check_file_whole(path)
             _wait_for_edit(path, end)
         state = state_of(path)
         opened: GgufFile | FileError
@@ -543,6 +545,28 @@ class Header:
                 raise self.error(f"{where}, which {problem}: {expected} expected")
             needed = f"{nbytes} bytes, so the file must have {end} bytes; it has {self.size}"
             raise self.error(f"{where} and needs {needed}", hint="the file is cut short: fetch it again")
+
+
+def _joined(named: GgufFile, open_one: OpenOne) -> GgufFile:
+    """The whole split set that `named` is a shard of, of one moment: opened anew where it was replaced meanwhile."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        opened: GgufFile | FileError
+        try:
+            opened = _join(named, open_one)
+        except FileError as error:
+            opened = error
+        if named.is_stored:
+            break
+        check_file_whole(named.path)
+        parts = [named] if isinstance(opened, FileError) else opened.parts
+        is_same = all(state_of(part.path) == part.state for part in parts)
+        if is_same or time.monotonic() > end:
+            break
+        named = open_one(named.path)
+    if isinstance(opened, FileError):
+        raise opened
+    return opened
 
 
 def _join(named: GgufFile, open_one: OpenOne) -> GgufFile:

@@ -32,6 +32,12 @@ def set_name(path: Path) -> str:
     return match["prefix"] if match else path.name.removesuffix(".gguf")
 
 
+def is_first_of_set(path: Path) -> bool:
+    """Whether it is named as the first of several shards, without which no program opens the others."""
+    match = SHARD_NAME.fullmatch(path.name)
+    return match is not None and int(match["number"]) == 1 and int(match["count"]) > 1
+
+
 def filled(
     items: Iterable[T], size: Callable[[T], int], max_bytes: int | None, max_items: int | None = None
 ) -> list[list[T]]:

@@ -13,7 +13,8 @@ from quants.errors import FileError, GgufToolsError
 from ..atomic import NOTHING, Reads, check_target
 from ..stores.parts import PartedOutput
 from ..stores.path import StorePath
-from ..stores.store import Upload, Whole, begin_upload, holds, version_now
+from ..stores.store import Upload, Whole, begin_upload, holds, remove_object, version_now
+from .shards import is_first_of_set
 from .writer import NOT_MEASURED, Figures, Layout, OpenGguf
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,24 @@ def create_stored(
 def _begin(path: Path, total: int, overwrite: bool, reads: Reads, made_from: object) -> Upload:
     if not isinstance(path, StorePath):
         raise FileError(f"{path} is on this disk, other outputs are in a store", "name one folder for all")
-    mark = hashlib.sha256(json.dumps([made_from, total]).encode()).hexdigest()
+    mark = _mark(made_from, total)
     if made_from is not None and holds(path, total, mark):
         reads.check_target(path)
         return Whole(path, total)
     return begin(path, total, overwrite, reads, mark if made_from is not None else None)
+
+
+def _mark(made_from: object, total: int) -> str:
+    return hashlib.sha256(json.dumps([made_from, total]).encode()).hexdigest()
+
+
+def make_way(path: StorePath, total: int, made_from: object = None) -> None:
+    """Remove the first shard of a set that is about to be replaced object by object, so that no mixture opens.
+
+    made_from: as of `create_stored`; an object that an earlier run made of that stays. Raises FileError.
+    """
+    if made_from is None or not holds(path, total, _mark(made_from, total)):
+        remove_object(path)
 
 
 def begin(path: StorePath, total: int, overwrite: bool, reads: Reads, mark: str | None = None) -> Upload:
@@ -106,9 +120,15 @@ def begin(path: StorePath, total: int, overwrite: bool, reads: Reads, mark: str 
 
 
 def commit(uploads: Sequence[Upload]) -> None:
-    """Give all their names, the first last: until that is there, no one can take the others for a whole set."""
+    """Give all their names, the first last: until that is there, no one can take the others for a whole set.
+
+    The older first shards go before, so that no one takes older and newer ones for a set, also where this is killed.
+    """
     done: list[Upload] = []
     try:
+        for upload in uploads if len(uploads) > 1 else ():
+            if is_first_of_set(upload.path):
+                upload.make_way()
         for upload in reversed(uploads):
             upload.commit()
             done.append(upload)

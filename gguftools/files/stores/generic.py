@@ -168,12 +168,29 @@ class FileUpload:
         with contextlib.suppress(Exception):
             file.closed = True  # so that nobody who collects it writes the rest of it
 
+    def make_way(self) -> None:
+        """Remove the file that this one replaces, so that nobody opens others of its set in the meantime.
+
+        Raises FileError where another program replaced it.
+        """
+        if self._replaced is not None:
+            found = stat(self._fs, self.path)
+            if found is not None and version_of(found) != self._replaced:
+                raise FileError(f"{self.path} was replaced by another program meanwhile", hint="run it again")
+            remove(self._fs, self.path)
+            self._replaced = None
 
     def withdraw(self) -> None:
         """Remove the file again, if it replaced none: others that belong to it did not get their names."""
         if self._replaced is None:
             with contextlib.suppress(Exception):
                 self._fs.rm_file(self.path.url)
+
+
+def remove(fs: Any, path: StorePath) -> None:
+    """Remove a file, if it is there. Raises FileError."""
+    if stat(fs, path) is not None:
+        tried(f"{path} cannot be removed", lambda: ask(path, lambda: fs.rm_file(path.url)))
 
 
 def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:

@@ -323,12 +323,35 @@ class S3Upload:
         except (Absent, Replaced, FileError):
             pass
 
+    def make_way(self) -> None:
+        """Remove the object that this one replaces, so that nobody opens others of its set in the meantime.
+
+        Raises FileError where another program replaced it.
+        """
+        if self._replaced is not None:
+            found = stat(self._fs, self.path)
+            if found is not None and found.get("ETag") != self._replaced:
+                raise self._lost()
+            with contextlib.suppress(Absent):
+                self._call("delete_object")
+            self._replaced = None
 
     def withdraw(self) -> None:
         """Remove the object again, if it replaced none: others that belong to it did not get their names."""
         if self._replaced is None and not self._resume:
             with contextlib.suppress(Absent, FileError):
                 self._call("delete_object")
+
+
+def remove(fs: Any, path: StorePath) -> None:
+    """Remove an object, if it is there. Raises FileError."""
+    bucket, key = split_path(path)
+
+    async def request() -> None:
+        await asyncio.wait_for(fs._call_s3("delete_object", Bucket=bucket, Key=key), TIMEOUT)
+
+    with contextlib.suppress(Absent):
+        tried(f"{path} cannot be removed", lambda: ask(fs, path, request))
 
 
 def listed(fs: Any, path: StorePath) -> list[tuple[str, int | None]]:

@@ -53,6 +53,7 @@ class Upload(Protocol):
     def put(self, number: int, data: memoryview) -> None: ...
     def commit(self) -> None: ...
     def abandon(self, keep: bool) -> None: ...
+    def make_way(self) -> None: ...
     def withdraw(self) -> None: ...
 
 
@@ -211,6 +212,19 @@ def begin_upload(path: StorePath, total: int, mark: str, replaced: str | None, r
     return FileUpload(fs, path, total, replaced)
 
 
+def remove_object(path: StorePath) -> None:
+    """Remove an object, if it is there. Raises FileError."""
+    fs = file_system(path.scheme)
+    if _is_s3(fs):
+        from . import s3
+
+        s3.remove(fs, path)
+        return
+    from . import generic
+
+    generic.remove(fs, path)
+
+
 def copies_between(source: Path, target: StorePath) -> bool:
     """Whether the target's store copies ranges of the source by itself. Raises FileError."""
     same = isinstance(source, StorePath) and source.scheme == target.scheme
@@ -251,6 +265,7 @@ class Whole:
     def put(self, number: int, data: memoryview) -> None: ...
     def commit(self) -> None: ...
     def abandon(self, keep: bool) -> None: ...
+    def make_way(self) -> None: ...
     def withdraw(self) -> None: ...
 
 

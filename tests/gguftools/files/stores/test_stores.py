@@ -12,7 +12,8 @@ import pytest
 import gguftools
 from gguftools import convert, quantize
 from gguftools.files.gguf import stored
-from gguftools.files.stores import store
+from gguftools.files.stores import generic, store
+from gguftools.files.stores import s3 as s3_store
 from gguftools.files.stores.path import located
 from gguftools.metadata.difference import compare_metadata
 from gguftools.writing import whole_files
@@ -20,6 +21,7 @@ from quants.errors import FileError, OptionError
 
 from ....conftest import ROOT
 from ...elsewhere import Elsewhere
+from ...models import edited
 
 MODEL = ROOT / "examples" / "austen-4m"
 
@@ -179,6 +181,44 @@ def test_split_sets(bucket, source, tmp_path):
         assert get(f"{bucket}/{name}") == (tmp_path / name).read_bytes()
     with gguftools.open(f"{bucket}/{names(bucket)[1]}") as model, gguftools.open(source) as local:
         assert sorted(model.tensors) == sorted(local.tensors)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_of_a_set_that_is_half_replaced_nothing_opens(bucket, source, tmp_path, monkeypatch, commits):
+    """As where a run is killed between two of its objects: what stands in a store then has no first shard."""
+    url, other = f"{bucket}/half.gguf", edited(source, tmp_path / "other.gguf", {"general.name": "another"})
+    quantize(source, "Q8_0", url, max_size=1_000_000)
+    before = {name: get(f"{bucket}/{name}") for name in names(bucket)}
+    done = []
+
+    class Killed(BaseException):
+        pass
+
+    def dying(commit):
+        def committed(self):
+            if len(done) == commits:
+                raise Killed
+            done.append(self.path)
+            commit(self)
+
+        return committed
+
+    with monkeypatch.context() as patch:
+        for each in (s3_store.S3Upload, generic.FileUpload):
+            patch.setattr(each, "commit", dying(each.commit))
+            patch.setattr(each, "withdraw", lambda self: None)
+        with pytest.raises(Killed):
+            quantize(other, "Q8_0", url, max_size=1_000_000, overwrite=True)
+    now = {name: get(f"{bucket}/{name}") for name in names(bucket)}
+    assert min(before) not in now
+    for name in now:
+        with pytest.raises(FileError):
+            gguftools.open(f"{bucket}/{name}")
+    quantize(other, "Q8_0", url, max_size=1_000_000, overwrite=True)
+    quantize(other, "Q8_0", tmp_path / "half.gguf", max_size=1_000_000)
+    assert {name: get(f"{bucket}/{name}") for name in names(bucket)} == {
+        path.name: path.read_bytes() for path in tmp_path.glob("half-*")
+    }
 
 
 def test_workers_write_whole_files_of_a_set(s3, source: Path, tmp_path: Path, monkeypatch) -> None:
