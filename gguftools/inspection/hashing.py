@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from archs.bounded_files import HASHES, read_text
 from quants.arguments import PathLike, as_texts
 from quants.errors import FileError, OptionError
 
@@ -96,12 +97,7 @@ def write_manifest(
 
 def read_manifest(path: PathLike) -> list[Digest]:
     """The lines of a manifest. Raises FileError for one that is none."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise FileError(f"{path} is not a manifest: it is not text") from None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    lines = read_text(Path(path), HASHES).replace("\r\n", "\n").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
