@@ -10,7 +10,6 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import xxhash
 from archs.bounded_files import HASHES, read_text
 from quants.arguments import PathLike, as_texts
 from quants.errors import FileError, OptionError
+from quants.threads import started_pool
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
@@ -59,7 +59,7 @@ def hash(
     total, done = model.nbytes, 0
     whole = {name: HASHERS[name]() for name in wanted}
     found: list[Digest] = []
-    with ThreadPoolExecutor(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
+    with started_pool(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
         for tensor in model.streamed().values():
             own = {name: HASHERS[name]() for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
