@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quants import Tensor, format_named, from_array
 from quants.errors import ModelError
+from quants.patterns import Pattern, compile_pattern
 
 from .config import lookup
 from .config_keys import ANYTHING, FLAG, TEXT, TOKEN
@@ -30,6 +31,7 @@ WRAPPER = re.compile(r"\.(base_layer|original_module|modules_to_save(?:\.default
 ROWS = 64  # of a product at a time, always the same ones, so that its bits don't depend on which rows are asked for
 
 # Starts of training that change the base weights, so that the pairs don't fit those that were published.
+MAX_ALPHA_PATTERNS = 10_000
 CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 REFUSED = {
     "use_dora": "DoRA scales whole rows anew, which a pair of matrices cannot say",
@@ -108,7 +110,11 @@ def adapter_of(origin: str, config: Mapping[str, Any], tensors: Tensors) -> Adap
             is_original = bare.endswith(".base_layer.weight")
             (originals if is_original else whole)[WRAPPER.sub(".", bare)] = tensor
     alpha = _number(origin, "lora_alpha", config.get("lora_alpha"))
-    pairs = tuple(_pair(origin, config, alpha, *key, both) for key, both in halves.items())
+    alphas = _alpha_patterns(origin, config)
+    pairs = tuple(
+        _pair(origin, config, _alpha_of(origin, module, alphas, alpha), module, embedding, both)
+        for (module, embedding), both in halves.items()
+    )
     if not pairs and not whole:
         raise ModelError(f"{origin} holds no tensors")
     root = math.sqrt(_number(origin, "r", config.get("r"))) if config.get("use_rslora") else 1.0
@@ -122,6 +128,24 @@ def _number(origin: str, key: str, value: Any) -> float:
     return float(value)
 
 
+def _alpha_patterns(origin: str, config: Mapping[str, Any]) -> list[tuple[Pattern, Any]]:
+    """The config's alpha_pattern: expressions that name a module or the end of its path, and what alpha is there."""
+    given: Mapping[str, Any] = config.get("alpha_pattern") or {}
+    if len(given) > MAX_ALPHA_PATTERNS:
+        raise ModelError(f"{origin}: alpha_pattern has {len(given):,} entries; at most {MAX_ALPHA_PATTERNS:,} are read")
+    what = f"{origin}: alpha_pattern"
+    return [
+        (compile_pattern(rf"\A(?:.*\.)?(?:{pattern})\Z", what, error=ModelError), alpha)
+        for pattern, alpha in given.items()
+    ]
+
+
+def _alpha_of(origin: str, module: str, patterns: Sequence[tuple[Pattern, Any]], default: float) -> float:
+    """Alpha of a module: of the first pattern that names it, where that has one."""
+    alpha = next((alpha for pattern, alpha in patterns if pattern.search(module)), None)
+    return default if alpha is None else _number(origin, "alpha_pattern", alpha)
+
+
 def _pair(origin: str, config: Mapping[str, Any], alpha: float, module: str, embedding: bool, both: Tensors) -> Pair:
     if both.keys() != {"A", "B"}:
         raise ModelError(f"{origin}: {module} has one half of its pair, lora_{'B' if 'A' in both else 'A'} is missing")
@@ -129,13 +153,6 @@ def _pair(origin: str, config: Mapping[str, Any], alpha: float, module: str, emb
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
         shapes = f"A of shape {list(a.shape)} and B of shape {list(b.shape)}"
         raise ModelError(f"{origin}: {module} has {shapes}, which don't multiply")
-    for pattern, own in (config.get("alpha_pattern") or {}).items():
-        try:  # the first that names the module or the end of its path
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
-                alpha = alpha if own is None else _number(origin, "alpha_pattern", own)
-                break
-        except re.error as error:
-            raise ModelError(f"{origin}: alpha_pattern {pattern!r} is not a regular expression: {error}") from error
     rank = a.shape[0]
     return Pair(module, a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), embedding)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from archs.metadata import Metadata, Value
 from quants import Tensor, from_array
 from quants.arguments import PathLike, as_count, as_path, thread_count, wrong
 from quants.errors import FileError, OptionError, VocabularyError
+from quants.patterns import compile_pattern
 from quants.spelling import quote
 from quants.tensor import all_readable
 
@@ -602,10 +602,7 @@ def selected(tensors: Mapping[str, Tensor], pattern: str | None) -> list[Tensor]
     """Tensors whose name the regular expression is found in. Raises OptionError for a bad expression or no match."""
     if pattern is None:
         return list(tensors.values())
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise OptionError(f"--tensors {pattern!r} is not a regular expression: {error}") from error
+    expression = compile_pattern(pattern, "--tensors")
     found = [t for name, t in tensors.items() if expression.search(name)]
     if not found:
         raise OptionError(f"no tensor's name matches {pattern!r}")

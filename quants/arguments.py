@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import OptionError
 
+MAX_THREADS = 1024
 PathLike = str | os.PathLike[str]
 
 
@@ -33,6 +34,9 @@ def thread_count(given: int | None) -> int:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if as_count(given, "threads") < 1:
         raise OptionError(f"{given} threads cannot work; 1 or more are needed")
+    if given > MAX_THREADS:
+        problem = f"{given} threads are wanted; at most {MAX_THREADS} are started"
+        raise OptionError(problem, "as many as there are processors do best")
     return given
 
 

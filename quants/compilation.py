@@ -154,9 +154,12 @@ class _Work:
 @contextmanager
 def _helpers(work: _Work, count: int) -> Iterator[None]:
     """While the block runs, and until they have done what they took, `count` other processes take codecs, too."""
-    threads = [threading.Thread(target=_help, args=(work,), daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
+    threads = list[threading.Thread]()
+    with suppress(RuntimeError):  # where no thread can be started there is less help
+        for _ in range(count):
+            thread = threading.Thread(target=_help, args=(work,), daemon=True)
+            thread.start()
+            threads.append(thread)
     try:
         yield
     finally:

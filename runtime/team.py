@@ -6,12 +6,13 @@ with it, as a draft does.
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quants.threads import started_pool
 
 from .kernels import team
 
@@ -25,7 +26,7 @@ class Team:
         self.threads, self.lock = threads, Lock()
         self.task, self.counter = np.zeros(2, np.int64), np.zeros(1, np.int64)
         self.states = np.full(team.APART * threads, team.GONE)
-        self.helpers = ThreadPoolExecutor(max(1, threads - 1), "token")
+        self.helpers = started_pool(max(1, threads - 1), "token")
 
     def run(self, rows: NDArray[np.int64], prepare: Callable[[], None], empty: Callable[[], None]) -> None:
         """Run operations, (n, FIELDS), when `prepare` has written what is in them.

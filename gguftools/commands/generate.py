@@ -92,13 +92,13 @@ def generate(
     threads: int | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip
+    from archs.bounded_files import GRAMMAR, JSON_SCHEMA, read_text
     from quants.errors import OptionError
     from quants.spelling import quote
     from runtime.kv_cache import as_cache_type
     from runtime.sampling.parameters import Sampling, advised, parse_parameters
     from runtime.speculation.parameters import Drafting
 
-    from ..console.arguments import read_text_file
     from ..console.streaming import prompt_progress, stream
     from ..console.ui import note, note_differences, note_slow_products
     from ..console.ui import usage as wrong_call
@@ -118,8 +118,8 @@ def generate(
     if twice := sorted(chosen.keys() & others.keys()):
         raise OptionError(f"{twice[0]} is given twice: {quote(chosen[twice[0]])} and {quote(others[twice[0]])}")
     parameters = Sampling(**advised(source.metadata) | chosen | others, ignore_eos=ignore_eos, logprobs=logprobs)
-    rules = None if grammar is None else read_text_file(grammar)
-    schema = None if json_schema is None else read_text_file(json_schema)
+    rules = None if grammar is None else read_text(grammar, GRAMMAR)
+    schema = None if json_schema is None else read_text(json_schema, JSON_SCHEMA)
     texts = prompts_of(prompt, prompts, chat, system)
     by: str | Model | None = "lookup" if draft_lookup else "mtp" if draft_mtp else None
     by = by if draft is None else opened_gguf(draft)

@@ -193,6 +193,7 @@ def _told() -> Iterator[None]:
 def _show(error: BaseException) -> bool:
     """Print an error that a user can cause; False for one that is ours."""
     from quants.errors import GgufToolsError
+    from quants.threads import HINT
 
     from .ui import print_error
 
@@ -200,6 +201,8 @@ def _show(error: BaseException) -> bool:
         interruption.leave()
     if isinstance(error, BrokenPipeError):
         return True  # whoever read our output has gone
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        error = GgufToolsError("no more threads can be started", HINT)
     if isinstance(error, (OSError, MemoryError)):
         error = GgufToolsError(f"{type(error).__name__}: {error}")
     if not isinstance(error, GgufToolsError):

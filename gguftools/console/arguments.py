@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from archs.bounded_files import METADATA_JSON, RULES, VALUE, read_text
 from archs.metadata import Value, ValueType
 from archs.small_files import parse_json
 from quants import format_named
@@ -126,7 +127,7 @@ def parse_rule(text: str) -> tuple[str, str]:
 
 def read_rules(path: Path) -> tuple[tuple[str, str], ...]:
     """Rules from a file: one `REGEX=TYPE` a line, `#` begins a comment. Raises FileError."""
-    stripped = (line.strip() for line in read_text_file(path).splitlines())
+    stripped = (line.strip() for line in read_text(path, RULES).splitlines())
     return tuple(parse_rule(line) for line in stripped if line and not line.startswith("#"))
 
 
@@ -186,7 +187,7 @@ def text_or_file(value: str) -> str:
     """The text itself, or for `@file` what the file holds."""
     if value.startswith("@@"):
         return value[1:]
-    return read_text_file(Path(value[1:])) if value.startswith("@") else value
+    return read_text(Path(value[1:]), VALUE) if value.startswith("@") else value
 
 
 def named_files(texts: Iterable[str]) -> list[Path]:
@@ -195,20 +196,10 @@ def named_files(texts: Iterable[str]) -> list[Path]:
     return [Path(value[1:]) for value in values if value.startswith("@")]
 
 
-def read_text_file(path: Path) -> str:
-    """A UTF-8 file, to the byte. Raises FileError."""
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
-
-
 def read_json_values(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Values and types of a JSON object, whose values are plain or as `show` prints them. Raises FileError, too."""
     try:
-        given = parse_json(read_text_file(path))
+        given = parse_json(read_text(path, METADATA_JSON))
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}") from error
     if isinstance(given, dict) and isinstance(given.get("metadata"), dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archs.bounded_files import EXPERT_LIST, read_text
 from archs.layered import by_layer
 from archs.metadata import Metadata
 from quants import Tensor
@@ -185,12 +186,7 @@ def worst_groups(mixture: Mixture, scores: Scores, count: int) -> dict[int, tupl
 
 def read_list(path: Path) -> dict[int, tuple[int, ...]]:
     """Experts by layer from a file: lines such as `3: 0,5-7`, and remarks behind #. Raises FileError."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not a list of experts: it is not UTF-8") from error
+    lines = read_text(path, EXPERT_LIST).splitlines()
     found: dict[int, tuple[int, ...]] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -18,6 +18,7 @@ from archs.shapes import faults
 from quants import Tensor
 from quants.arguments import PathLike, as_path, as_texts
 from quants.errors import GgufToolsError, ModelError, OptionError, VocabularyError
+from quants.patterns import compile_pattern
 from quants.spelling import quote
 
 from ..files.atomic import Reads, check_target, output_path
@@ -263,11 +264,8 @@ def matched(
         of_keys = of_keys.replace("{}", re.escape(architecture))
         return ([name for name in tensors if of_tensors and re.fullmatch(of_tensors, name)],
                 [key for key in keys if of_keys and re.fullmatch(of_keys, key)])  # fmt: skip
-    try:
-        expression = re.compile(pattern.removeprefix(KEY))
-    except re.error as error:
-        raise OptionError(f"{pattern!r} is not a regular expression: {error}") from error
-    if not expression.pattern:
+    expression = compile_pattern(pattern.removeprefix(KEY), "the pattern")
+    if not expression.text:
         raise OptionError("an empty pattern means every tensor", hint="name some of them, such as output")
     if pattern.startswith(KEY):
         return [], [key for key in keys if expression.search(key) and key not in STRUCTURE]

@@ -1,11 +1,13 @@
-"""Files of pictures, decoded by Pillow (extra `images`)."""
+"""Image files, decoded by Pillow (extra `images`)."""
 
+import io
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archs.bounded_files import IMAGE, read_bytes
 from quants.arguments import PathLike
 from quants.errors import FileError, GgufToolsError, OptionError
 
@@ -13,22 +15,25 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXTRA = 'install the extra: pip install "gguftools[images]"'
-MOST_PIXELS = 1 << 27
+# The decoders that a file may reach, whatever its name. Others of Pillow's start programs (EPS: Ghostscript) or are
+# hardly ever used, and so hardly ever tested.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+MAX_PIXELS = 1 << 26
 Source = PathLike | Any  # a file, an array (height, width, 3) of 0…255, or a picture of Pillow's
 
 
 def open_picture(source: Source) -> "Image":
-    """A picture in RGB, turned as its camera was held; of one that moves, the first frame.
+    """Decode an image to RGB, turned as its camera was held; of an animation the first frame.
 
-    Raises FileError for a file that is none, or not whole, OptionError for more pixels than MOST_PIXELS or something
-    that is no picture, GgufToolsError without Pillow.
+    Raises FileError for a file of another format, or one that is damaged, OptionError for more pixels than MAX_PIXELS
+    or something that is no image, GgufToolsError without Pillow.
     """
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise GgufToolsError("pictures are read by Pillow, which is not installed", EXTRA) from error
     if isinstance(source, Image.Image):
-        return ImageOps.exif_transpose(source).convert("RGB")
+        return _upright(source.copy())
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             problem = f"a picture is an array {list(source.shape)} of {source.dtype}"
@@ -38,24 +43,47 @@ def open_picture(source: Source) -> "Image":
         path = Path(source)
     except TypeError:
         raise OptionError(f"a picture is a {type(source).__name__}", "a path or an array is expected") from None
+    return _decoded(path)
+
+
+def _decoded(path: Path) -> "Image":
+    """Decode a file. Pixels are counted by its header, before there are any."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of many pixels, which are counted below, and of odd tags
-            with Image.open(path) as picture:
-                if picture.width * picture.height > MOST_PIXELS:
-                    raise OptionError(_too_large(path, picture.width, picture.height), "make it smaller first")
-                return ImageOps.exif_transpose(picture).convert("RGB")
-    except Image.DecompressionBombError:
-        raise OptionError(f"{path} has too many pixels; at most {MOST_PIXELS:,} are read", "make it smaller") from None
+        content = io.BytesIO(read_bytes(path, IMAGE))
     except FileNotFoundError:
         raise FileError(f"{path} does not exist") from None
     except IsADirectoryError:
         raise FileError(f"{path} is a folder", "a picture is expected") from None
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of many pixels, which are counted below, and of odd tags
+            with Image.open(content, formats=FORMATS) as picture:
+                if picture.width * picture.height > MAX_PIXELS:
+                    raise OptionError(_too_large(path, picture.width, picture.height), "make it smaller first")
+                return _upright(picture)
+    except Image.DecompressionBombError:
+        raise OptionError(f"{path} has too many pixels; at most {MAX_PIXELS:,} are read", "make it smaller") from None
     except UnidentifiedImageError:
-        raise FileError(f"{path} is not a picture that can be read", "PNG, JPEG, WebP and others are") from None
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, IndexError) as error:  # what decoders raise
-        raise FileError(f"{path} is not a whole picture: {error}") from error
+        known = "PNG, JPEG, WebP, GIF, BMP and TIFF are"
+        raise FileError(f"{path} is not a picture that can be read", f"{known}: convert it to one of these") from None
+    except GgufToolsError:
+        raise
+    except Exception as error:  # decoders raise whatever damaged files make of them, struct.error and MemoryError too
+        raise FileError(f"{path} is not a whole picture: {error or type(error).__name__}") from error
+
+
+def _upright(picture: "Image") -> "Image":
+    """Turn a picture as its camera was held, in RGB, with no more copies than this needs."""
+    from PIL import ImageOps
+
+    picture.load()
+    ImageOps.exif_transpose(picture, in_place=True)
+    return picture.convert("RGB") if picture.mode != "RGB" else picture
 
 
 def _too_large(path: Path, width: int, height: int) -> str:
-    return f"{path} has {width:,} × {height:,} pixels; at most {MOST_PIXELS:,} are read"
+    return f"{path} has {width:,} × {height:,} pixels; at most {MAX_PIXELS:,} are read"

@@ -1,5 +1,6 @@
 """Sounds from WAV files of whole numbers, read with the standard library."""
 
+import io
 import wave
 from contextlib import closing
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from archs.bounded_files import SOUND, read_bytes
 from quants.errors import FileError
 
 RATE = 16_000
+FRAMES_AT_ONCE = 1 << 20
 UNKNOWN = 0xFFFFFFFF - 4096  # bytes or more are said by programs that do not know yet how many there will be
 
 
@@ -21,26 +24,43 @@ def read_wav(file: str | Path, rate: int = RATE) -> NDArray[np.float32]:
     path = Path(file)
     hint = f"make one with `ffmpeg -i {path.name} -ac 1 -ar {rate} -c:a pcm_s16le sound.wav`"
     try:
-        size = path.stat().st_size
-        with path.open("rb") as opened, closing(wave.open(opened, "rb")) as sound:
-            channels, width, found, frames = sound.getparams()[:4]
-            whole = channels * width * frames
-            data = sound.readframes(min(frames, size // (channels * width)))
-    except (wave.Error, EOFError) as error:
-        raise FileError(f"{path} is no WAV file of whole numbers: {error or 'it ends too early'}", hint) from error
+        content = read_bytes(path, SOUND)
     except OSError as error:
         raise FileError(f"{path} can't be read: {error.strerror}") from error
+    try:
+        with closing(wave.open(io.BytesIO(content), "rb")) as sound:
+            channels, width, found, frames = sound.getparams()[:4]
+            _check(path, width, found, rate, hint)
+            frame = channels * width
+            values = _samples(sound, min(frames, len(content) // frame))
+    except (wave.Error, EOFError) as error:
+        raise FileError(f"{path} is no WAV file of whole numbers: {error or 'it ends too early'}", hint) from error
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:  # of chunks that end beyond what there is
+        raise FileError(f"{path} is no WAV file of whole numbers: its chunks don't fit into it", hint) from error
+    if frame * len(values) < frame * frames < UNKNOWN:
+        said = f"it says {frame * frames} bytes of samples, and has {frame * len(values)}"
+        raise FileError(f"{path} is cut off: {said}")
+    if not values.size:
+        raise FileError(f"{path} has no samples")
+    return values
+
+
+def _check(path: Path, width: int, found: int, rate: int, hint: str) -> None:
     if found != rate:
         raise FileError(f"{path} has {found} samples a second; {rate} were expected", hint)
     if width not in (1, 2, 3, 4):
         raise FileError(f"{path} has samples of {width} bytes; 1 to 4 were expected", hint)
-    if len(data) < whole < UNKNOWN:
-        raise FileError(f"{path} is cut off: it says {whole} bytes of samples, and has {len(data)}")
-    values = _whole_numbers(data[: len(data) // (channels * width) * channels * width], width)
-    if not values.size:
-        raise FileError(f"{path} has no samples")
-    scaled = values.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * width - 1)
-    return np.ascontiguousarray(scaled, np.float32)
+
+
+def _samples(sound: wave.Wave_read, frames: int) -> NDArray[np.float32]:
+    """The mean of the channels, read a piece at a time: what numbers become in between is several times as large."""
+    channels, width, parts = sound.getnchannels(), sound.getsampwidth(), []
+    for start in range(0, frames, FRAMES_AT_ONCE):
+        data = sound.readframes(min(FRAMES_AT_ONCE, frames - start))
+        values = _whole_numbers(data[: len(data) // (channels * width) * channels * width], width)
+        scaled = values.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * width - 1)
+        parts.append(scaled.astype(np.float32))
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
 def _whole_numbers(data: bytes, width: int) -> NDArray[np.int64]:

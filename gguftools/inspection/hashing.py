@@ -10,15 +10,16 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from archs.bounded_files import HASHES, read_text
 from quants.arguments import PathLike, as_texts
 from quants.errors import FileError, OptionError
+from quants.threads import started_pool
 
 from ..files.atomic import Reads, atomic_output, output_path
 from ..files.gguf.reader import open_gguf
@@ -58,7 +59,7 @@ def hash(
     total, done = model.nbytes, 0
     whole = {name: HASHERS[name]() for name in wanted}
     found: list[Digest] = []
-    with ThreadPoolExecutor(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
+    with started_pool(min(2 * len(wanted), os.cpu_count() or 1)) as pool:
         for tensor in model.streamed().values():
             own = {name: HASHERS[name]() for name in wanted if name != "uuid"} if tensors else {}
             step = max(1, CHUNK // max(1, tensor.row_bytes))
@@ -96,12 +97,7 @@ def write_manifest(
 
 def read_manifest(path: PathLike) -> list[Digest]:
     """The lines of a manifest. Raises FileError for one that is none."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise FileError(f"{path} is not a manifest: it is not text") from None
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+    lines = read_text(Path(path), HASHES).replace("\r\n", "\n").split("\n")
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

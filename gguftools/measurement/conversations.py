@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archs.small_files import parse_json
 from quants.arguments import as_count
 from quants.errors import FileError, OptionError, VocabularyError
 
@@ -112,9 +113,9 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 def _conversation(place: str, line: str) -> Conversation:
     try:
-        read = json.loads(line.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+        read = parse_json(line.removeprefix("\ufeff"))
+    except ValueError as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise FileError(f"{place} is no JSON: {reason}", FORM) from error
     given = {"messages": read} if isinstance(read, list) else read
     messages = given.get("messages") if isinstance(given, dict) else None

@@ -1,5 +1,6 @@
 """What is in a text file, and as which tokens a model reads it."""
 
+from archs import bounded_files
 from quants.arguments import PathLike, as_path
 from quants.errors import FileError
 
@@ -20,8 +21,7 @@ def read_text(text: PathLike) -> str:
     """What is in a UTF-8 file. Raises FileError, OptionError for what is no path."""
     path = as_path(text, "the text")
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error
+        read = bounded_files.read_text(path, bounded_files.TEXT)
+    except FileError as error:
+        raise FileError(str(error), hint_for_absent(path) or error.hint) from error
+    return read.replace("\r\n", "\n").replace("\r", "\n") if "\r" in read else read

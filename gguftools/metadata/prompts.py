@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archs.bounded_files import PROMPTS, check_size, read_text
+from archs.small_files import parse_json
 from quants.errors import FileError, OptionError, VocabularyError
 
 from ..files.naming import hint_for_absent
@@ -67,8 +69,9 @@ def messages(text: str, system: str | None = None) -> list[Message]:
 
 
 def read_stdin() -> str:
-    """What stdin has. Raises FileError for what is not UTF-8."""
-    read = sys.stdin.buffer.read()
+    """Read standard input to its end. Raises FileError for what is not UTF-8, or goes on beyond a file's limit."""
+    read = sys.stdin.buffer.read(PROMPTS.max_bytes + 1)
+    check_size("stdin", len(read), PROMPTS)
     try:
         return read.decode()
     except UnicodeDecodeError as error:
@@ -108,8 +111,8 @@ def _of_file(path: Path) -> list[Prompt]:
 def _of_json(path: Path, text: str) -> list[Prompt]:
     """A file that is one prompt, over several lines perhaps, or has one in each line."""
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = parse_json(text)
+    except ValueError:
         return _of_lines(path, text)
     return [_prompt(str(path), whole)]
 
@@ -119,9 +122,11 @@ def _of_lines(path: Path, text: str) -> list[Prompt]:
     found = []
     for place, line in lines:
         try:
-            found.append(_prompt(place, json.loads(line)))
-        except (ValueError, RecursionError) as error:
+            found.append(_prompt(place, parse_json(line)))
+        except json.JSONDecodeError as error:
             raise FileError(f"{place} is no JSON", FORM) from error
+        except ValueError as error:
+            raise FileError(f"{place} cannot be read: {error}", FORM) from error
     return found
 
 
@@ -142,8 +147,6 @@ def _is_message(read: Any) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not UTF-8 text: byte {error.start} is wrong") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error
+        return read_text(path, PROMPTS).removeprefix("\ufeff")
+    except FileError as error:
+        raise FileError(str(error), hint_for_absent(path) or error.hint) from error

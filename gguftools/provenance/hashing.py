@@ -3,12 +3,13 @@
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from typing import NamedTuple
 
 from quants.arguments import thread_count
 from quants.errors import FileError
+from quants.threads import started_pool
 
 from ..files.positioned import PositionedInput, ReadBytes
 from ..files.stores.path import StorePath
@@ -48,7 +49,7 @@ def range_digests(
         return found.hexdigest()
 
     order = sorted(range(len(ranges)), key=lambda i: ranges[i].begin - ranges[i].end)  # what takes longest first
-    with ThreadPoolExecutor(thread_count(threads)) as pool:
+    with started_pool(thread_count(threads)) as pool:
         futures = {i: pool.submit(digest, i) for i in order}
         try:
             left = set(futures.values())

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from archs.bounded_files import RULES, read_text
 from quants.errors import FileError, OptionError
 
 from .recipes import RECIPES, Recipe, recipe_named, storable_format
 
-LARGEST = 1 << 24  # bytes of a recipe's text
 REMARK_END = "=F32"
 ODD = re.compile(r"[^\w.,:;%/-]+", re.ASCII)  # what a remark must not have: spaces, and what means something in rules
 
@@ -45,14 +45,7 @@ def recipe_of(name: str, rules: Iterable[tuple[str, str]], description: str = ""
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a text file: REGEX=TYPE, parted by spaces or line ends. Raises FileError, FormatError."""
-    try:
-        if path.stat().st_size > LARGEST:
-            raise FileError(f"{path} is no recipe: it has more than {LARGEST:,} bytes")
-        text = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is no recipe: it is not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
+    text = read_text(path, RULES)
     rules = []
     for number, line in enumerate(text.splitlines(), 1):
         for word in [] if line.lstrip().startswith("#") else line.split():

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from quants.errors import FormatError, OptionError
 from quants.format import Format, format_named
+from quants.patterns import Pattern, compile_pattern
 from quants.spelling import did_you_mean
 
 Triple = tuple[str, tuple[int, ...], Format]  # a tensor: name, shape rows first, stored format
-Rule = tuple[re.Pattern[str], Format]
+Rule = tuple[Pattern, Format]
+MAX_RULES = 1 << 17
 LAYER = re.compile(r"blk\.(\d+)")
 
 
@@ -397,7 +399,7 @@ def choose(
         elif not default.is_quantized:
             wanted = default
         elif rule := _deciding(rules, name):
-            pattern, wanted = rule[0].pattern, rule[1]
+            pattern, wanted = rule[0].text, rule[1]
         elif options.pure:
             wanted = default
         elif _has_eight_bits(name, model):
@@ -425,7 +427,7 @@ def choose_by_rules(tensors: Sequence[Triple], rules: Sequence[tuple[str, str]])
     for name, shape, form in _visited(tensors):
         rule = None if form.name in KEPT_FORMATS else _deciding(compiled, name)
         copied = Choice(name, form, form)
-        choices.append(_settle(RECIPES["COPY"], name, shape, rule[1], rule[0].pattern) if rule else copied)
+        choices.append(_settle(RECIPES["COPY"], name, shape, rule[1], rule[0].text) if rule else copied)
     return choices
 
 
@@ -439,11 +441,10 @@ def _deciding(rules: Sequence[Rule], name: str) -> Rule | None:
 
 def _compiled(rules: Sequence[tuple[str, str]], names: Sequence[str]) -> list[Rule]:
     compiled = []
+    if len(rules) > MAX_RULES:
+        raise OptionError(f"{len(rules):,} tensor rules are given; at most {MAX_RULES:,} are used")
     for pattern, format_name in rules:
-        try:
-            found = re.compile(pattern, re.IGNORECASE)
-        except re.error as error:
-            raise OptionError(f"tensor rule {pattern!r} is not a regular expression: {error}") from error
+        found = compile_pattern(pattern, "tensor rule", ignore_case=True)
         if not any(map(found.search, names)):
             hint = did_you_mean(pattern, names, "`gguftools show` lists the names")
             raise OptionError(f"tensor rule {pattern!r} matches none of the {len(names)} tensors", hint)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archs.schema import SPECIAL_TOKENS
-from archs.small_files import read_json, read_json_object, read_text
+from archs.small_files import read_json, read_json_object, read_text, read_vocabulary
 from archs.vocab.files import TokenizerFiles
 from quants.errors import VocabularyError
 
@@ -93,7 +93,7 @@ class Original:
         from sentencepiece import SentencePieceProcessor
 
         try:
-            library = SentencePieceProcessor(model_proto=path.read_bytes())
+            library = SentencePieceProcessor(model_proto=read_vocabulary(path))
         except RuntimeError as error:
             raise VocabularyError(f"{path} is no sentencepiece model: {str(error)[:200]}", "fetch it again") from error
         config = {} if self.files is None else self.files.config

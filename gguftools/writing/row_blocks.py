@@ -1,7 +1,7 @@
 """Work on the rows of many tensors: blocks of rows, in threads, never more than a few blocks in memory."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from quants import Tensor
 from quants.arguments import thread_count
+from quants.threads import started_pool
 
 BLOCK_VALUES = 1 << 20  # values of a block: 4 MB of float32, which fits in a core's cache
 
@@ -92,7 +93,7 @@ def run_blocks(
     """
     queue, done = batched(blocks), 0
     running: dict[Future[list[T]], list[R]] = {}  # in the order of the blocks
-    with nullcontext(executor) if executor else ThreadPoolExecutor(threads) as pool:
+    with nullcontext(executor) if executor else started_pool(threads) as pool:
         try:
             while True:
                 for batch in islice(queue, 2 * threads - len(running)):

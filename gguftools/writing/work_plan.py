@@ -5,7 +5,6 @@ pair of formats; then tasks are handed to workers in their order, each to the on
 """
 
 import heapq
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from archs.bounded_files import PRICES, read_bytes
+from archs.small_files import parse_json
 from quants import Format, Tensor
 from quants.errors import OptionError
 from quants.format import format_named
@@ -162,7 +163,7 @@ def _best(work: Any) -> float:
 def read_prices(path: Path) -> Prices:
     """A price table: JSON with some of the fields of Prices. Raises OptionError for anything else."""
     try:
-        given = json.loads(path.read_bytes())
+        given = parse_json(read_bytes(path, PRICES))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"{path} is no price table: {reason}", f"JSON with {', '.join(Prices._fields)}") from error

@@ -1,1 +1,5 @@
 """What several formats share."""
+
+from .numba_settings import drop_unusable_threads
+
+drop_unusable_threads()  # before numba is imported

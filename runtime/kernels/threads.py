@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+from quants.threads import started_pool
+
 from .blas import one_thread
 
 Span = tuple[int, int]
@@ -16,7 +18,7 @@ Span = tuple[int, int]
 
 @cache
 def _pool(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="runtime")
+    return started_pool(count, "runtime")
 
 
 def spans(count: int, step: int) -> list[Span]:

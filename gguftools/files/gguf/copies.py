@@ -8,7 +8,6 @@ store that cannot copy them, everything is sent.
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quants.errors import FileError
+from quants.threads import started_pool
 
 from ..atomic import NOTHING, Reads, Unnamed, explained, new_file, publish, write_at
 from ..positioned import Move, copy_ranges
@@ -155,7 +155,7 @@ def _fill(
         write_at(fd, original.read(begin, begin + size).data, to)
         return size
 
-    with ThreadPoolExecutor(CONNECTIONS if original.is_stored else 1) as pool:
+    with started_pool(CONNECTIONS if original.is_stored else 1) as pool:
         try:
             for size in pool.map(fetched, list(_steps(moves))):
                 done += size

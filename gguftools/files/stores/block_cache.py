@@ -8,13 +8,14 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quants.errors import GgufToolsError
+from quants.threads import started_pool
 
 BLOCK = 8 << 20  # bytes at most
 OWN_BLOCKS = 1 << 20  # bytes from which a tensor shares no block with others
@@ -35,7 +36,7 @@ class BlockCache:
     def __init__(self, fetch: Callable[[str, int, int], Bytes], kept: int = KEPT) -> None:
         self._fetch = fetch
         self._kept = kept
-        self._pool = ThreadPoolExecutor(CONNECTIONS)
+        self._pool = started_pool(CONNECTIONS)
         self._lock = threading.Lock()
         self._error: GgufToolsError | None = None
         self._blocks: OrderedDict[tuple[str, int, int], Future[Bytes]] = OrderedDict()

@@ -3,9 +3,10 @@
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from quants.errors import FileError
+from quants.threads import started_pool
 
 from .store import Upload
 
@@ -30,7 +31,7 @@ class PartedOutput:
         self._next = 0  # part to be sent
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._slots = threading.Semaphore(upload.connections + max(1, min(4, WAITING // self._size)))
-        self._pool = ThreadPoolExecutor(upload.connections)
+        self._pool = started_pool(upload.connections)
         self._sent: list[Future[None]] = []
         self._error: BaseException | None = None
 

@@ -6,12 +6,14 @@ new, and these are fewer, some of the range is read and sent with them: as littl
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from quants.threads import started_pool
 
 from .path import StorePath
 from .trying import Bytes
@@ -261,7 +263,7 @@ class _Composed:
 
     def run(self) -> Traffic:
         is_any_copied = any(part.is_copied for part in self._parts)
-        pool = ThreadPoolExecutor(max(COPIES, self._upload.connections) if is_any_copied else self._upload.connections)
+        pool = started_pool(max(COPIES, self._upload.connections) if is_any_copied else self._upload.connections)
         futures = [pool.submit(self._make, number, part) for number, part in enumerate(self._parts)]
         try:
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from archs import bounded_files
 from quants.errors import FileError
 
 from ...files.naming import hint_for_absent
-
-MOST_BYTES = 1 << 30  # of a file; the largest known have 20 MB
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,9 @@ class Drawn:
 def read_bytes(path: Path) -> bytes:
     """All of a file. Raises FileError where it cannot be read, or is too large to be one of tasks."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        return bounded_files.read_bytes(path, bounded_files.TASKS)
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}", hint_for_absent(path)) from error
-    if len(data) > MOST_BYTES:
-        raise FileError(f"{path} is larger than any file of tasks: more than {MOST_BYTES >> 30} GB")
-    return data
 
 
 def read_lines(path: Path) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gguftools.files import wav
 from gguftools.files.wav import read_wav
 from quants.errors import FileError
 
@@ -70,3 +71,19 @@ def test_what_is_no_such_file_is_said(tmp_path):
     for path, wrong in ((tmp_path / "b.wav", "no WAV file"), (tmp_path / "c.wav", "can't be read"), (tmp_path, "read")):
         with pytest.raises(FileError, match=wrong):
             read_wav(path)
+
+
+@pytest.mark.parametrize("length", [1 << 31, (1 << 31) - 1, (1 << 32) - 1, 100])
+def test_chunks_that_are_longer_than_the_file(tmp_path, length):
+    whole = written(tmp_path / "a.wav", 2).read_bytes()
+    (tmp_path / "a.wav").write_bytes(whole[:36] + b"LIST" + struct.pack("<I", length) + whole[36:])
+    with pytest.raises(FileError, match=r"a\.wav is no WAV file of whole numbers") as said:
+        read_wav(tmp_path / "a.wav")
+    assert "ffmpeg" in str(said.value.hint)
+
+
+def test_long_sounds_are_read_in_pieces(tmp_path, monkeypatch):
+    samples = np.arange(-100, 100, dtype=np.int64)
+    whole = read_wav(written(tmp_path / "a.wav", 2, channels=2, samples=samples))
+    monkeypatch.setattr(wav, "FRAMES_AT_ONCE", 7)
+    np.testing.assert_array_equal(read_wav(tmp_path / "a.wav"), whole)

@@ -144,7 +144,7 @@ def test_manifests(path, tmp_path):
     manifest.write_text("sha1  00  x.gguf:t\nsha1  00  y.gguf:t\n")
     with pytest.raises(FileError, match=r"no hashes of n\.gguf; it has those of x\.gguf, y\.gguf"):
         check_file(renamed, manifest)
-    for text, message in (("md5  00  x", "line 1 is not"), ("xxh64 00\n", "line 1 is not"), ("\xff", "not text")):
+    for text, message in (("md5  00  x", "line 1 is not"), ("xxh64 00\n", "line 1 is not"), ("\xff", "not UTF-8 text")):
         manifest.write_text(text, encoding="latin-1")
         with pytest.raises(FileError, match=message):
             check_file(renamed, manifest)

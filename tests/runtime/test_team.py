@@ -1,0 +1,33 @@
+"""Teams of threads that cannot all start say so; those that can go on."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from quants.errors import OptionError
+from runtime.kernels.team import FIELDS
+from runtime.team import Team
+
+
+def test_a_team_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def counted(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    nothing = np.zeros((0, FIELDS), np.int64)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", counted)
+        with pytest.raises(OptionError, match="7 threads were wanted; only 2 could be started"):
+            Team(8).run(nothing, lambda: None, lambda: None)
+        assert not any(thread.is_alive() for thread in started)
+    team = Team(3)
+    for _ in range(3):
+        team.run(nothing, lambda: None, lambda: None)
+    team.helpers.shutdown()
