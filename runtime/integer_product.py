@@ -19,8 +19,8 @@ from .kernels.int16 import BLOCK, PAIRS, ROWS, TOKENS
 from .kernels.threads import Span, parallel, shares, spans
 
 LEAST_INPUTS = 48  # below, packing takes longer than it saves
-# Below, it saves less than a tenth of a millisecond, which is not worth its rounding.
-LEAST_WEIGHTS, LEAST_WORK = 1 << 15, 1 << 24  # of a product, and multiplications
+# Below, it saves less than a third of a millisecond, which is not worth its rounding.
+LEAST_WIDTH, LEAST_WEIGHTS, LEAST_WORK = 128, 1 << 15, 1 << 25
 PIECE = 1 << 16  # weights decoded at a time: a quarter of a MB stays in a core's cache until it is packed
 COLUMNS = 4 * ROWS  # of a product that is folded at once
 OPS = 1 << 27  # multiplications of a piece of work: about a millisecond
@@ -44,7 +44,7 @@ class Packed:
 def pays(inputs: int, rows: int, width: int) -> bool:
     """Whether a product of these sizes is so much faster so than in float32 that it is worth being rounded."""
     weights = rows * width
-    large = weights >= LEAST_WEIGHTS and inputs * weights >= LEAST_WORK
+    large = width >= LEAST_WIDTH and weights >= LEAST_WEIGHTS and inputs * weights >= LEAST_WORK
     return inputs >= LEAST_INPUTS and large and int16.available()
 
 

@@ -24,7 +24,7 @@ from .pictures import Picture, parts_of, rotated_at, seen_whole, together_at
 from .precision import Precision
 from .profile import Profile
 from .rope import RopeScaling, rope_table
-from .rounding import ROUNDED, exact_layers
+from .rounding import ROUNDED, is_sensitive, up_to_last
 
 OF_PICTURES = {  # weights of CogVLM's text model → those that pictures' tokens have instead
     "attn_qkv": "vis_attn_qkv", "attn_output": "vis_attn_output", "ffn_gate": "vis_gate", "ffn_up": "vis_up",
@@ -95,12 +95,20 @@ class Network:
     @cached_property
     def exact_layers(self) -> frozenset[str]:
         """Prefixes of the layers all of whose products are exact (see `runtime.rounding`)."""
-        return exact_layers((layer.prefix, layer.tensors) for layer in self.layers)
+        return self._exact_layers(False)
 
     @cached_property
     def exact_predicted_layers(self) -> frozenset[str]:
         """The same where the file's predictor chooses neurons."""
-        return exact_layers(((layer.prefix, layer.tensors) for layer in self.layers), predicted=True)
+        return self._exact_layers(True)
+
+    def _exact_layers(self, predicted: bool) -> frozenset[str]:
+        numbers = [self.hyper.layers[layer.index] for layer in self.layers]
+        sensitive = [
+            is_sensitive(layer.tensors, own.attention_scale, own.key_width, predicted)
+            for layer, own in zip(self.layers, numbers, strict=True)
+        ]
+        return frozenset(layer.prefix for layer in self.layers[: up_to_last(sensitive)])
 
     def deeper(self, layer: int) -> int | None:
         """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
