@@ -226,7 +226,7 @@ class TokenSteps:
                 if step == "norm" and f"{name}.weight" in layer:
                     norm = {parts.WEIGHT: layer.need_array(f"{name}.weight"), parts.EPS: float(hyper.eps)}
                     self.operations.add(parts.norm_heads, fields | norm, wait=False)
-                elif step == "rope" and own.rotates and hyper.rope != "none":
+                elif step == "rope" and own.rotates:
                     rotate = parts.rotate_halves if hyper.rope == "halves" else parts.rotate_adjacent
                     self.operations.rotates.append((len(self.operations.rows), own))
                     self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)
