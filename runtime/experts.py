@@ -12,6 +12,7 @@ from .arrays import Floats
 from .kernels.rows import add_rows
 from .kernels.threads import share_out
 from .layer import Layer, Pass
+from .matmul import Inputs
 
 Choice = tuple[NDArray[np.intp], Floats]
 
@@ -64,7 +65,7 @@ def _sums(forward: Pass, layer: Layer, latent: Floats, choice: Choice, kind: str
 
 
 def _expert(forward: Pass, layer: Layer, kind: str, expert: int, x: Floats) -> Floats:
-    def project(name: str, values: Floats) -> Floats:
+    def project(name: str, values: Floats | Inputs) -> Floats:
         return forward.project_expert(layer, f"ffn_{name}_{kind}", values, expert)
 
     activation, limit = forward.hyper.activation, forward.hyper.activation_limit
@@ -72,7 +73,8 @@ def _expert(forward: Pass, layer: Layer, kind: str, expert: int, x: Floats) -> F
     if "ffn_gate_up_exps.weight" in layer:
         gate, up = (np.ascontiguousarray(half) for half in np.split(project("gate_up", x), 2, axis=1))
     elif forward.block.gated:
-        up, gate = project("up", x), project("gate", x)
+        inputs = forward.inputs(x)
+        up, gate = project("up", inputs), project("gate", inputs)
     else:
         return project("down", ops.activated(activation, project("up", x), forward.threads))
     if activation == "situ":

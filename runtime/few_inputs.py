@@ -1,4 +1,8 @@
-"""Products of one to eight inputs with stored weights, read straight from their blocks (see `kernels.dots`)."""
+"""Products of one to eight inputs with stored weights, read straight from their blocks (see `kernels.dots`).
+
+Where rounding to integers of 16 bits is too much, an input is two rows: its integers, and those of what they leave.
+Reading weights takes longer than multiplying them, so one more row costs little.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +79,43 @@ def as_vectors(x: Floats) -> Vectors:
     made.floats[:, : x.shape[1]] = x
     dots.pack_all(made.floats.reshape(-1), made.shorts.reshape(-1), made.numbers.reshape(-1))
     return made
+
+
+def is_exact(weight: Tensor) -> bool:
+    """Whether inputs are multiplied with this weight as they are, in float32."""
+    return weight.format.name in dots.OF_FLOATS
+
+
+def in_parts(x: Floats) -> tuple[Vectors, ...]:
+    """x (n, width), n at most MOST_TOKENS, as rows that add up to it but for 1e-9 of the largest of 32 values.
+
+    Each has up to half of MOST_TOKENS rows of x, and as many of what their integers leave.
+    """
+    made = []
+    for start in range(0, len(x), MOST_TOKENS // 2):
+        rows = x[start : start + MOST_TOKENS // 2]
+        left = rows - _values(as_vectors(rows))
+        made.append(as_vectors(np.concatenate([rows, left])))
+    return tuple(made)
+
+
+def _values(x: Vectors) -> Floats:
+    """What the integers stand for: float32 (n, width)."""
+    scales = x.numbers.reshape(len(x.numbers), -1, dots.NUMBERS)[:, :, : dots.SUPER // dots.BLOCK]
+    values = x.shorts.reshape(len(x.shorts), -1, dots.BLOCK) * scales.reshape(len(x.shorts), -1, 1)
+    return values.reshape(x.floats.shape)[:, : x.width]
+
+
+def multiply_parts(
+    x: tuple[Vectors, ...], weight: Tensor, first: int, last: int, out: Floats, threads: int
+) -> None:
+    """The same as `multiply` of what `in_parts` made."""
+    start = 0
+    for part in x:
+        both, count = np.empty((len(part.floats), last - first), np.float32), len(part.floats) // 2
+        multiply(part, weight, first, last, both, threads)
+        np.add(both[:count], both[count:], out=out[start : start + count])
+        start += count
 
 
 def multiply(x: Vectors, weight: Tensor, first: int, last: int, out: Floats, threads: int) -> None:

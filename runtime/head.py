@@ -53,7 +53,7 @@ class LazyLogits:
     def float32(self) -> Floats:
         """All of them: float32, the last axis of x replaced by the vocabulary."""
         rows = self.x.reshape(-1, self.x.shape[-1])
-        product = matmul(rows, self.weight, threads=self.threads, precision=self.precision)
+        product = matmul(rows, self.weight, threads=self.threads, precision=self.precision, may_round=True)
         finished = product if self.finish is None else self.finish(product, 0)
         return finished.reshape(*self.x.shape[:-1], -1)
 

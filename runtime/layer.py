@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from .pictures import Picture, parts_of, rotated_at, seen_whole, together_at
 from .precision import Precision
 from .profile import Profile
 from .rope import RopeScaling, rope_table
+from .rounding import ROUNDED, is_sensitive, up_to_last
 
 OF_PICTURES = {  # weights of CogVLM's text model → those that pictures' tokens have instead
     "attn_qkv": "vis_attn_qkv", "attn_output": "vis_attn_output", "ffn_gate": "vis_gate", "ffn_up": "vis_up",
@@ -90,6 +92,24 @@ class Network:
             return sum(int(number) > 0 for number in by_layer)
         said = self.keys.stored("n_deepstack_layers")
         return 0 if said is None else max(0, int(said)) or None
+
+    @cached_property
+    def exact_layers(self) -> frozenset[str]:
+        """Prefixes of the layers all of whose products are exact (see `runtime.rounding`)."""
+        return self._exact_layers(False)
+
+    @cached_property
+    def exact_predicted_layers(self) -> frozenset[str]:
+        """The same where the file's predictor chooses neurons."""
+        return self._exact_layers(True)
+
+    def _exact_layers(self, predicted: bool) -> frozenset[str]:
+        numbers = [self.hyper.layers[layer.index] for layer in self.layers]
+        sensitive = [
+            is_sensitive(layer.tensors, own.attention_scale, own.key_width, predicted)
+            for layer, own in zip(self.layers, numbers, strict=True)
+        ]
+        return frozenset(layer.prefix for layer in self.layers[: up_to_last(sensitive)])
 
     def deeper(self, layer: int) -> int | None:
         """Which part of a picture's embeddings is added to what this layer gives, if any; the first is the picture."""
@@ -188,6 +208,13 @@ class Pass:
         """The widths, windows and so on of one layer."""
         return self.hyper.layers[layer.index]
 
+    def may_round(self, layer: Layer, name: str) -> bool:
+        """Whether the product with a weight of the layer may be rounded to 16-bit integers."""
+        if name not in ROUNDED:
+            return False
+        network = self.network
+        return layer.prefix not in (network.exact_layers if self.sparsity is None else network.exact_predicted_layers)
+
     def project(self, layer: Layer, name: str, x: Floats | Inputs, rows: NDArray[np.intp] | None = None) -> Floats:
         """x (n, width) @ W.T (* scale + bias) for the weight `name`.weight, or some of its rows: float32 (n, rows)."""
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
@@ -195,22 +222,25 @@ class Pass:
             self.observe(weight.name, x.x if isinstance(x, Inputs) else x, 0, 1)
         if rows is not None:
             weight, bias = take(weight, rows), None if bias is None else bias[rows]
+        may_round = self.may_round(layer, name)
         with self.timed("products"):
-            y = matmul(x, weight, threads=self.threads, precision=self.precision)
+            y = matmul(x, weight, threads=self.threads, precision=self.precision, may_round=may_round)
             if f"{name}.scale" in layer:
                 y *= layer.need_array(f"{name}.scale")
             y = y if bias is None else np.add(y, bias, out=y)
         if self.pictures and f"{OF_PICTURES.get(name)}.weight" in layer:
-            self._put_pictures(layer.need(f"{OF_PICTURES[name]}.weight"), x, y)
+            self._put_pictures(layer.need(f"{OF_PICTURES[name]}.weight"), x, y, may_round)
         return self.adapted(layer, name, x, y)
 
-    def _put_pictures(self, weight: Tensor, x: Floats | Inputs, y: Floats) -> None:
+    def _put_pictures(self, weight: Tensor, x: Floats | Inputs, y: Floats, may_round: bool) -> None:
         """Into y, of the last so many tokens: x @ W.T of pictures' tokens but for the last one of each."""
         x, before = x.x if isinstance(x, Inputs) else x, self.length - len(y)
         for picture in self.pictures:
             rows = slice(max(0, picture.start - before), max(0, picture.stop - 1 - before))
             if rows.start < rows.stop:
-                y[rows] = matmul(x[rows], weight, threads=self.threads, precision=self.precision)
+                y[rows] = matmul(
+                    x[rows], weight, threads=self.threads, precision=self.precision, may_round=may_round
+                )
 
     def adapted(self, layer: Layer, name: str, x: Floats | Inputs, y: Floats) -> Floats:
         """y (n, rows) = x (n, width) @ W.T, with what the adapters of W that are on add to it; of texts the last n."""
@@ -229,13 +259,16 @@ class Pass:
         """x (n, width), to be projected by several weights of a layer."""
         return Inputs(x, self.threads)
 
-    def project_expert(self, layer: Layer, name: str, x: Floats, expert: int) -> Floats:
+    def project_expert(self, layer: Layer, name: str, x: Floats | Inputs, expert: int) -> Floats:
         """The same for one expert (head, copy) of a stacked weight (experts, rows, width)."""
         weight, bias = layer.need(f"{name}.weight"), layer.array(f"{name}.bias")
         if self.observe:
-            self.observe(weight.name, x, expert, weight.shape[0])
+            self.observe(weight.name, x.x if isinstance(x, Inputs) else x, expert, weight.shape[0])
+        may_round = self.may_round(layer, name)
         with self.timed("products"):
-            y = matmul_experts(x, weight, expert, threads=self.threads, precision=self.precision)
+            y = matmul_experts(
+                x, weight, expert, threads=self.threads, precision=self.precision, may_round=may_round
+            )
             return y if bias is None else np.add(y, bias[expert], out=y)
 
     def norm(self, layer: Layer, name: str, x: Floats, eps: float = 0.0) -> Floats:

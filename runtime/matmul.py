@@ -1,9 +1,9 @@
 """Products with weights that stay in their stored format: a tile of rows is decoded, multiplied and forgotten.
 
 Up to eight rows of input are multiplied with the blocks themselves (`few_inputs`), and many in 16-bit integers where
-the processor is faster at them (`integer_product`). In float32, with few rows of input each thread decodes and
-multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster on wide tiles: all threads
-decode one tile together and then share the rows of the input.
+the processor is faster at them (`integer_product`) and they may be rounded (`rounding`). In float32, with few rows of
+input each thread decodes and multiplies tiles of its own. With many, decoding is little of the work, and BLAS is faster
+on wide tiles: all threads decode one tile together and then share the rows of the input.
 """
 
 from collections.abc import Iterator
@@ -43,23 +43,31 @@ class Inputs:
     def few(self) -> few_inputs.Vectors:
         return few_inputs.as_vectors(self.x)
 
+    @cached_property
+    def few_in_parts(self) -> tuple[few_inputs.Vectors, ...]:
+        return few_inputs.in_parts(self.x)
+
 
 def matmul(
     x: Floats | Inputs, weight: Tensor, rows: slice | None = None, out: Floats | None = None, *, threads: int = 1,
-    precision: Precision = "exact",
+    precision: Precision = "exact", may_round: bool = False,
 ) -> Floats:  # fmt: skip
     """x @ W.T for float32 x (n, width): float32 (n, weight.rows), or only the columns of `rows` of the weight.
 
-    Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows).
+    Memory: one tile of the weight in float32 (a thread). out: where to put the result, float32 (n, rows). may_round: x
+    and W may be rounded to integers of 16 bits where the precision is float32.
     """
     first, last, _ = (rows or slice(None)).indices(weight.rows)
     inputs = x if isinstance(x, Inputs) else Inputs(x, threads)
     product = np.empty((len(inputs.x), last - first), np.float32) if out is None else out
     compiled = precision == "float32" and product.flags.c_contiguous  # our kernels write whole rows
     if compiled and few_inputs.pays(len(inputs.x), last - first, weight):
-        few_inputs.multiply(inputs.few, weight, first, last, product, threads)
+        if may_round or few_inputs.is_exact(weight):
+            few_inputs.multiply(inputs.few, weight, first, last, product, threads)
+        else:
+            few_inputs.multiply_parts(inputs.few_in_parts, weight, first, last, product, threads)
         return product
-    if compiled and integer_product.pays(len(inputs.x), last - first, weight.width):
+    if compiled and may_round and integer_product.pays(len(inputs.x), last - first, weight.width):
         integer_product.multiply(inputs.packed, weight, first, last, product, threads)
         return product
     values = as_multiplied(inputs.x, weight.format.name, precision)
@@ -133,11 +141,12 @@ def _decoded(weight: Tensor, start: int, stop: int) -> Floats:
 
 
 def matmul_experts(
-    x: Floats, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "exact"
-) -> Floats:
+    x: Floats | Inputs, weight: Tensor, expert: int, *, threads: int = 1, precision: Precision = "exact",
+    may_round: bool = False,
+) -> Floats:  # fmt: skip
     """x (n, width) times one expert of a weight (experts, out, width): float32 (n, out)."""
-    out = weight.shape[1]
-    return matmul(x, weight, slice(expert * out, (expert + 1) * out), threads=threads, precision=precision)
+    rows = slice(expert * weight.shape[1], (expert + 1) * weight.shape[1])
+    return matmul(x, weight, rows, threads=threads, precision=precision, may_round=may_round)
 
 
 def gather(weight: Tensor, ids: NDArray[np.integer]) -> Floats:

@@ -37,7 +37,8 @@ from .profile import Profile
 from .rope import rope_scaling
 from .self_attention import serves_branches, serves_trees
 from .sound_of_codes import sound_of_codes, spectra
-from .token_step import TokenSteps, serves
+from .step_support import serves
+from .token_step import TokenSteps
 
 MOST_STEPS = 3  # of MOST_TOKENS each: from there on it is faster to decode weights once for all
 

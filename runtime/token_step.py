@@ -2,7 +2,7 @@
 
 Token by token a model is limited by how fast its weights are read; Python between hundreds of small products would take
 longer than they do. Models whose layers are attention and a dense feed-forward net are written down as operations
-once; others (experts, state spaces, latents, …) go through `decoder` as texts do.
+once; others (experts, state spaces, latents, …) go through `decoder` as texts do (see `step_support`).
 
 Weights are kept in memory from the first token on, as they are stored: mapped, where the file is.
 """
@@ -29,52 +29,6 @@ from .kv_cache import KVCache
 from .layer import Layer, Network
 from .rope import rope_table
 from .team import team_of
-
-LAYER = frozenset({
-    "attn_norm.weight", "attn_norm.bias", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias",
-    "attn_v.weight", "attn_v.bias", "attn_qkv.weight", "attn_qkv.bias", "attn_output.weight", "attn_output.bias",
-    "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "ffn_norm.weight", "ffn_norm.bias",
-    "ffn_gate.weight", "ffn_gate.bias", "ffn_up.weight", "ffn_up.bias", "ffn_down.weight", "ffn_down.bias",
-    "post_ffw_norm.weight", "attn_norm_2.weight", "attn_norm_2.bias",
-})  # fmt: skip
-AROUND = frozenset({
-    "token_embd.weight", "output.weight", "output_norm.weight", "output_norm.bias", "output.bias", "rope_freqs.weight",
-})  # fmt: skip
-
-
-def serves(network: Network) -> bool:
-    """Whether all that the network computes is among the operations."""
-    block, hyper = network.block, network.hyper
-    own = hyper.layers[0] if hyper.layers else None
-    return bool(
-        own
-        and block.causal and not block.hidden_states and block.norm in ("rms", "layer") and not hyper.alibi
-        and block.query_scale is None and block.residual == "input"
-        and not block.post_norm_eps and not block.normed_embedding and not block.last_tokens
-        and block.output_norm == "output_norm" and hyper.activation in parts.ACTIVATIONS
-        and set(block.qkv_steps) <= {"clamp", "norm", "rope"} and not hyper.clamp
-        and hyper.value_scale == 1
-        and (network.scaling is None or network.scaling.kind in ("none", "linear", "yarn"))
-        and set(network.global_tensors.tensors) <= AROUND
-        and all(_serves_layer(network, layer) for layer in network.layers)
-    )  # fmt: skip
-
-
-def _serves_layer(network: Network, layer: Layer) -> bool:
-    own, tensors = network.hyper.layers[layer.index], layer.tensors
-    head_norms = [tensors[name] for name in ("attn_q_norm.weight", "attn_k_norm.weight") if name in tensors]
-    return (
-        set(tensors) <= LAYER
-        and {"attn_output.weight", "ffn_up.weight", "ffn_down.weight", "attn_norm.weight"} <= set(tensors)
-        and ("attn_qkv.weight" in tensors or {"attn_q.weight", "attn_k.weight", "attn_v.weight"} <= set(tensors))
-        and (network.hyper.parallel or f"{network.block.ffn_norm}.weight" in tensors)
-        and ("ffn_gate.weight" in tensors) == network.block.gated
-        and all(network.block.norm == "rms" and norm.shape == (own.key_width,) for norm in head_norms)
-        and all(tensors[name].format.name in dots.OF_FORMAT for name in tensors if len(tensors[name].shape) == 2)
-        and own.kv_source_layer is None and own.chunk is None and not own.qk_l2_norm and own.sparsity is None
-        and not own.net_limit and not own.ends_loop
-        and own.key_width % 16 == 0 and own.value_width % 16 == 0
-    )  # fmt: skip
 
 
 def _stored(weight: Tensor) -> NDArray[np.uint8]:
@@ -203,16 +157,17 @@ class TokenSteps:
         block = self.network.block
         mixed = self._attention(layer, self._normed(layer, "attn_norm", self.x))
         after = "" if block.ffn_norm == "post_attention_norm" else "post_attention_norm"
-        self._add_product(layer, "attn_output", mixed, after)
+        scale = float(self.network.hyper.residual_scale)
+        self._add_product(layer, "attn_output", mixed, after, scale)
         hidden = self._hidden(layer, self._normed(layer, block.ffn_norm, self.x))
-        self._add_product(layer, "ffn_down", hidden, "post_ffw_norm")
+        self._add_product(layer, "ffn_down", hidden, "post_ffw_norm", scale)
 
     def _parallel(self, layer: Layer) -> None:
         first = self._normed(layer, "attn_norm", self.x)
         second = self._normed(layer, "attn_norm_2", self.x) if "attn_norm_2.weight" in layer else first
         third = self._normed(layer, "ffn_norm", self.x) if "ffn_norm.weight" in layer else first
-        self._add_product(layer, "attn_output", self._attention(layer, second), "")
-        self._add_product(layer, "ffn_down", self._hidden(layer, third), "")
+        self._add_product(layer, "attn_output", self._attention(layer, second))
+        self._add_product(layer, "ffn_down", self._hidden(layer, third))
 
     def _normed(self, layer: Layer, name: str, x: Vectors) -> Vectors:
         out = vectors(x.width)
@@ -238,9 +193,8 @@ class TokenSteps:
         self._product(x, weight, layer.array(f"{name}.bias"), out.floats, wait=wait)
         return out
 
-    def _add_product(self, layer: Layer, name: str, x: Vectors, norm: str) -> None:
-        """Add to the residual stream what a projection gives, after its norm where the layer has one."""
-        scale = float(self.network.hyper.residual_scale)
+    def _add_product(self, layer: Layer, name: str, x: Vectors, norm: str = "", scale: float = 1.0) -> None:
+        """Add to the residual stream what a projection gives times scale, after its norm where the layer has one."""
         if f"{norm}.weight" not in layer and scale == 1.0:
             weight = layer.need(f"{name}.weight")
             return self._product(x, weight, layer.array(f"{name}.bias"), self.x.floats, adds=True)
@@ -272,7 +226,7 @@ class TokenSteps:
                 if step == "norm" and f"{name}.weight" in layer:
                     norm = {parts.WEIGHT: layer.need_array(f"{name}.weight"), parts.EPS: float(hyper.eps)}
                     self.operations.add(parts.norm_heads, fields | norm, wait=False)
-                elif step == "rope" and own.rotates and hyper.rope != "none":
+                elif step == "rope" and own.rotates:
                     rotate = parts.rotate_halves if hyper.rope == "halves" else parts.rotate_adjacent
                     self.operations.rotates.append((len(self.operations.rows), own))
                     self.operations.add(rotate, fields | {parts.HALF: own.rope_width // 2}, wait=False)

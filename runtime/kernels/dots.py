@@ -462,3 +462,4 @@ OF_FORMAT = {
     "Q5_K": q5_k_rows, "Q6_K": q6_k_rows, "IQ4_XS": iq4_xs_rows, "Q3_K": q3_k_rows, "TQ2_0": tq2_0_rows,
     "MXFP4": mxfp4_rows,
 }  # fmt: skip
+OF_FLOATS = frozenset({"F32", "F16", "BF16"})  # whose inputs are multiplied as they are

@@ -2,8 +2,10 @@
 
     python -m tests.verify.forward --count 1000 --seed 1 [--only BASE]
 
-A case goes wrong by a difference of more than a thousandth of the logits' standard deviation, or by an error of ours
-that is no refusal in one line. Needs the extra `verify`.
+Texts have 9 to 300 tokens, and run at the default precision and exactly. A case goes wrong by a difference of more
+than a thousandth of the logits' standard deviation, by an expert or a key that the default precision chooses otherwise,
+or by an error of ours that is no refusal in one line. With --large all products are rounded that may be, as those of
+larger models are. Needs the extra `verify`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,54 +29,82 @@ import transformers
 
 import gguftools
 from quants.errors import GgufToolsError
+from runtime import integer_product
 from runtime.model import Model
 from runtime.pooling import scores
+from tests.choices import flipped, recorded
 from tests.zoo import CLOSE, TOLERANCE
 
 from . import classes, original
 from .options import SPECIAL, TOKENS, Base, Config, cases
 
 PIECES = (5, 1, 12, 1)  # tokens read together, the rest in one
+LENGTHS = (9, 300)  # of texts, from … to
 
 
 @dataclass(frozen=True)
 class Case:
-    """What became of a config: "equal", "near", "wrong", "crashed", "refused by us", "refused by transformers"."""
+    """What became of a config: "equal", "near", "wrong", "crashed", "refused by us", "refused by transformers".
+
+    once, pieces: the largest difference at the default precision, of the text at once and piece by piece; exact: of
+    both in exact products. flips: tokens with other experts or keys than in exact products.
+    """
 
     name: str
     outcome: str
     said: str = ""
     once: float = 0.0
     pieces: float = 0.0
+    exact: float = 0.0
+    flips: int = 0
+    kind: str = ""
+    tokens: int = TOKENS
 
 
 def examine(name: str, base: Base, config: Config, folder: Path) -> Case:
     try:
         original.write_checkpoint(name, base, config, folder / "checkpoint")
-        wanted = original.truth(base, folder / "checkpoint", *prompt(name))
+        tokens, wanted = _truth(name, base, folder / "checkpoint")
     except original.RefusedError as error:
         return Case(name, "refused by transformers", str(error))
-    return compare(name, base, folder / "checkpoint", folder / "f32.gguf", wanted)
+    return compare(name, base, folder / "checkpoint", folder / "f32.gguf", wanted, tokens)
 
 
-def compare(name: str, base: Base, checkpoint: Path, file: Path, wanted: Any) -> Case:
+def _truth(name: str, base: Base, checkpoint: Path) -> tuple[int, Any]:
+    """Tokens of the case's text, and what transformers makes of it. Raises RefusedError."""
+    drawn = Random(f"{name} tokens").randint(*LENGTHS)
+    if drawn > TOKENS:  # of learnt positions there are fewer in some
+        try:
+            return drawn, original.truth(base, checkpoint, *prompt(name, drawn))
+        except original.RefusedError:
+            drawn = TOKENS
+    return drawn, original.truth(base, checkpoint, *prompt(name, drawn))
+
+
+def compare(name: str, base: Base, checkpoint: Path, file: Path, wanted: Any, tokens: int = TOKENS) -> Case:
     """Convert the checkpoint and run it on the case's text, whose logits are wanted."""
     try:
         gguftools.convert(checkpoint, file, "f32")
-        once, pieces = differences(gguftools.load(file), *prompt(name), wanted, original.reads(base))
+        model, exact, what = gguftools.load(file), gguftools.load(file), original.reads(base)
+        exact.precision = "exact"
+        with recorded() as mine:
+            once, pieces = differences(model, *prompt(name, tokens), wanted, what)
+        with recorded() as theirs:
+            exactly = max(differences(exact, *prompt(name, tokens), wanted, what))
     except GgufToolsError as error:
         return Case(name, "refused by us", str(error))
     except Exception:
         return Case(name, "crashed", traceback.format_exc(limit=-3))
-    worst = max(once, pieces)
+    worst, flips = max(once, pieces, exactly), flipped(mine, theirs)
     outcome = "equal" if worst <= CLOSE else "near" if worst <= TOLERANCE else "wrong"
-    return Case(name, outcome, once=once, pieces=pieces)
+    outcome = "wrong" if flips else outcome
+    return Case(name, outcome, "", once, pieces, exactly, flips, model.architecture.name, tokens)
 
 
-def prompt(name: str) -> tuple[list[int], list[int]]:
+def prompt(name: str, tokens: int = TOKENS) -> tuple[list[int], list[int]]:
     """A text, and what an encoder's text is followed by."""
     random = np.random.default_rng(list(name.encode()))
-    ids = random.integers(SPECIAL, 250, (2, TOKENS))
+    ids = random.integers(SPECIAL, 250, (2, tokens))
     return ids[0].tolist(), [0, *ids[1, :16].tolist()]
 
 
@@ -112,7 +143,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--each", type=int, default=0, help="cases of each class instead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name begins so; with --each: of classes like this")
+    parser.add_argument("--large", action="store_true", help="round products as those of larger models are")
     asked = parser.parse_args(arguments)
+    if asked.large:
+        integer_product.LEAST_WIDTH = integer_product.LEAST_WEIGHTS = integer_product.LEAST_WORK = 0
     be_quiet()
     warnings.simplefilter("ignore")
     start, of_class = time.monotonic(), dict[str, list[Case]]()
@@ -126,9 +160,12 @@ def main(arguments: list[str]) -> int:
         so_far.append(found)
         if found.outcome != "equal":
             changed = {key: value for key, value in config.items() if base.config.get(key, ...) != value}
-            print(f"{name}: {found.outcome} {found.once:.1e} {found.pieces:.1e} {found.said}")
+            differ = " ".join(f"{each:.1e}" for each in (found.once, found.pieces, found.exact))
+            print(f"{name}: {found.outcome} {differ} {found.flips} flips, {found.tokens} tokens {found.said}")
             print(f"    {json.dumps(changed)}", flush=True)
     every = [found for some in of_class.values() for found in some]
+    for line in table(every):
+        print(line)
     for hf_class, some in sorted(of_class.items()) if asked.each else ():
         print(f"{hf_class}: {counted(some)}")
     print(f"all: {counted(every)}, {time.monotonic() - start:.0f} s")
@@ -137,6 +174,19 @@ def main(arguments: list[str]) -> int:
 
 def compared(some: list[Case]) -> int:
     return sum(not found.outcome.startswith("refused") for found in some)
+
+
+def table(every: list[Case]) -> list[str]:
+    """By architecture: cases, and the largest differences at the default precision and in exact products."""
+    kinds: dict[str, list[Case]] = {}
+    for one in every:
+        if one.kind:
+            kinds.setdefault(one.kind, []).append(one)
+    return [
+        f"{kind:20} {len(some):5} {max(max(one.once, one.pieces) for one in some):.1e} "
+        f"{max(one.exact for one in some):.1e} {sum(one.flips for one in some)} flips"
+        for kind, some in sorted(kinds.items())
+    ]
 
 
 def counted(some: list[Case]) -> str:

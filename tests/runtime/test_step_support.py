@@ -1,0 +1,160 @@
+"""What the compiled operations serve gives what the usual way gives; all else takes the usual way."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gguftools
+from archs.hyper import Hyper, Keys, LayerHyper
+from archs.spec import Block
+from runtime.layer import Network
+from runtime.model import Model
+from runtime.step_support import BLOCK, HYPER, OF_LAYER, UNSERVED_KEYS, serves, unserved
+from tests.archs import checkpoints
+
+from .test_token_step import FAMILIES, TOKENS, in_steps, model_of
+
+TABLES = {Block: BLOCK, Hyper: HYPER, LayerHyper: OF_LAYER}
+FIELDS = [(kind, each.name) for kind in TABLES for each in fields(kind)]
+CLOSE = 5e-5  # of the logits' standard deviation
+
+# Sizes of tensors and what is made of them: another value is another file.
+SIZES = {"width", "layers", "heads", "kv_heads", "key_width", "value_width"}
+# Values of fields whose annotation does not say any.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "ffn_norm": ("post_attention_norm",), "mixed_norm": ("attn_output_norm",), "fed_norm": ("layer_output_norm",),
+    "output_norm": ("token_embd_norm",), "never_written": ((3, 9),), "alibi": (True,), "parallel": (True, False),
+    "qkv_steps": (("clamp", "rope", "norm"), ("gates", "norm", "rope"), ("norm", "rope", "norm_values"), ("norm",),
+                  ("norm_without_weights", "rope")),
+    "sees_all": (lambda period, layer: True,), "numbers": (lambda keys, numbers: numbers,),
+    "query_scale": (lambda numbers, positions, rotates: np.full(len(positions), 1.5, np.float32),),
+    "alibi_terms": (lambda slopes, keys, scale: np.zeros((len(slopes), keys), np.float32),),
+    "weigh_expert": (lambda net, x, weights: net(x),), "add_shared_expert": (lambda routed, shared: routed - shared,),
+    "rope_sections": ((2, 3, 3),), "xielu": (((1.0, 1.0, 0.5, 1e-6),) * 2,), "situ": ((2.0, 3.0),),
+    "window": (None, 5), "rope_width": (8,), "clamp": (0.1,), "attention_softcap": (None, 1.5),
+    "logit_softcap": (None, 1.5), "kv_source_layer": (0,), "chunk": (4,), "sparsity": (0.5,), "stored": (0,),
+    "router_softcap": (1.5,), "rope": ("adjacent", "halves"),  # a model without has layers that don't rotate
+}  # fmt: skip
+
+
+def others(kind: type, name: str, value: Any) -> Iterator[Any]:
+    """Values that a field might have instead."""
+    said = typing.get_type_hints(kind)[name]
+    if name in OTHERS and not (kind is Hyper and name in ("alibi", "parallel")):
+        yield from (each for each in OTHERS[name] if each != value)
+    elif typing.get_origin(said) is typing.Literal:
+        yield from (each for each in typing.get_args(said) if each != value)
+    elif said is bool:
+        yield not value
+    elif said is int:
+        yield value + 1
+    elif said is float:
+        yield 1.7 * value + 0.3
+    else:
+        pytest.fail(f"{kind.__name__}.{name} is new: give OTHERS a value, and let `runtime.step_support` know it")
+
+
+def changed(network: Network, kind: type, name: str, value: Any) -> Network:
+    if kind is Block:
+        return replace(network, block=replace(network.block, **{name: value}))
+    if kind is Hyper:
+        return replace(network, hyper=replace(network.hyper, **{name: value}))
+    return replace(network, hyper=network.hyper.with_layers(lambda i, own: {name: value} if i else {}))
+
+
+def value_of(network: Network, kind: type, name: str) -> Any:
+    return getattr({Block: network.block, Hyper: network.hyper, LayerHyper: network.hyper.layers[-1]}[kind], name)
+
+
+def written(logits: np.ndarray) -> np.ndarray:
+    """Zeros for tokens that are never written."""
+    return np.where(logits == np.finfo(np.float32).min, np.float32(0), logits)
+
+
+def check_parity(model: Model, exact: Model, tokens: Any, sizes: tuple[int, ...] = (1, 2, 7)) -> None:
+    """Handed over so many tokens at a time as all at once."""
+    whole = written(exact.forward(tokens))
+    for size in sizes:
+        found = written(in_steps(model, tokens, [size]))
+        assert np.abs(found - whole).max() <= CLOSE * whole.std(), size
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS])
+@pytest.mark.parametrize("family", ["llama", "norms of heads", "windows and caps", "scales", "layer norms", "parallel"])
+def test_a_field_is_served_or_refused(family: str, kind: type, name: str) -> None:
+    """Whatever a file or a family sets, the two ways agree, or there is one alone."""
+    model, exact = model_of(family), model_of(family, precision="exact")
+    assert serves(model.network)
+    before = value_of(model.network, kind, name)
+    for value in () if name in SIZES else others(kind, name, before):
+        network = changed(model.network, kind, name, value)
+        if serves(network):
+            for each in (model, exact):
+                each.network = network
+                each.__dict__.pop("_steps", None)
+            check_parity(model, exact, TOKENS[:14], (1,))
+            model, exact = model_of(family), model_of(family, precision="exact")
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS])
+def test_every_field_is_in_a_table_or_has_a_default(kind: type, name: str) -> None:
+    found = next(each for each in fields(kind) if each.name == name)
+    assert name in TABLES[kind] or found.default is not MISSING
+
+
+@pytest.mark.parametrize("kind", TABLES, ids=[kind.__name__ for kind in TABLES])
+def test_tables_name_fields(kind: type) -> None:
+    assert {*TABLES[kind]} <= {each.name for each in fields(kind)}
+
+
+def test_fields_that_no_table_knows() -> None:
+    @dataclass
+    class Numbers:
+        known: int = 0
+        new: int = 0
+        listed: list[int] = field(default_factory=list)
+
+    table = {"known": lambda value: value < 5}
+    assert unserved(Numbers(), table) == []
+    assert unserved(Numbers(4, 1), table) == ["new"]
+    assert unserved(Numbers(5, 0, [1]), table) == ["known", "listed"]
+    assert unserved(make_dataclass("Needed", ["needed"])(0), {}) == ["needed"]
+
+
+@pytest.mark.parametrize("key", UNSERVED_KEYS)
+def test_keys_that_only_the_usual_way_reads(key: str) -> None:
+    network = model_of("llama").network
+    assert serves(network)
+    keys = Keys("llama", {**network.keys.metadata, f"llama.{key}": 1})
+    assert not serves(replace(network, keys=keys))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_norms_behind_parts(family: str) -> None:
+    """As Chameleon of 34B has them, in any family's file."""
+    keys = {"swin_norm": True}
+    check_parity(model_of(family, keys=keys), model_of(family, keys=keys, precision="exact"), TOKENS[:14])
+
+
+DECODERS = (
+    "xverse", "orion", "codeshell", "minicpm", "qwen1", "exaone", "chatglm", "chameleon", "chameleon-swin", "deci",
+    "granite-swa", "internlm3", "kormo", "maincoder", "nanbeige", "olmo-first", "openelm", "plamo", "plamo3", "refact",
+    "rugpt3xl", "solar-open", "talkie", "bitnet", "gemma3n", "gemma4-e", "muse-glimmer", "hrm-text", "minicpm3",
+    "lfm2-vl", "qwen3-vl", "qwen2-vl", "smolvlm", "mellum", "llama4", "hunyuan-moe", "cohere2-moe", "spark2-5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", DECODERS)
+def test_both_ways_of_families(entry: str, tmp_path: Path) -> None:
+    checkpoints.build(entry, tmp_path / entry)
+    gguftools.convert(tmp_path / entry, tmp_path / "f32.gguf", "f32")
+    model, exact = gguftools.load(tmp_path / "f32.gguf"), gguftools.load(tmp_path / "f32.gguf")
+    exact.precision = "exact"
+    check_parity(model, exact, np.random.default_rng(3).integers(10, 250, 31))
