@@ -8,10 +8,11 @@
 //
 // Standard output has a line for each case: `loaded ROWS COLUMNS`, `refused REASON` or `aborted REASON`. Each case runs in
 // a process of its own, as a failed assertion of llama.cpp ends the process.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -22,6 +23,8 @@
 
 #include "ggml-backend.h"
 #include "llama.h"
+
+static const rlim_t SECONDS = 10;  // of a processor that a case may take
 
 static std::string errors;
 
@@ -156,6 +159,8 @@ int main() {
         const pid_t child = fork();
         if (child == 0) {
             dup2(ends[1], 2);
+            const rlimit limit = {SECONDS, SECONDS};
+            setrlimit(RLIMIT_CPU, &limit);
             llama_log_set(keep_errors, nullptr);
             std::istringstream words(line);
             std::string kind, file;
@@ -178,7 +183,9 @@ int main() {
         waitpid(child, &status, 0);
         const size_t mark = said.find('\x01');
         const bool ended = WIFEXITED(status) && WEXITSTATUS(status) == 0 && mark != std::string::npos;
-        std::cout << one_line(ended ? said.substr(mark + 1) : "aborted " + said) << std::endl;
+        const bool endless = WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL);
+        said = ended ? said.substr(mark + 1) : endless ? "aborted it does not end" : "aborted " + said;
+        std::cout << one_line(said) << std::endl;
     }
     return 0;
 }
