@@ -32,7 +32,7 @@ KEPT_APART = ("general.", "tokenizer.")  # keys that are not a network's, in mos
 OF_NETWORKS = ("tokenizer.ggml.token_type_count",)
 
 Floats = NDArray[np.float32]
-Verdict = Literal["equal", "differs", "refused by both", "refused here", "refused by llama.cpp"]
+Verdict = Literal["equal", "differs", "crashed", "refused by both", "refused here", "refused by llama.cpp"]
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,9 @@ def compare(description: Description, of_model: list[Case]) -> Iterator[Compared
         except GgufToolsError as error:
             verdict: Verdict = "refused here" if case.rows is not None else "refused by both"
             yield Compared(case, verdict, problem=str(error))
+            continue
+        except Exception as error:  # a bug of ours, which the other cases should not hide
+            yield Compared(case, "crashed", problem=repr(error))
             continue
         if case.rows is None:
             yield Compared(case, "refused by llama.cpp", problem=case.reason)

@@ -266,11 +266,11 @@ def compare_all(names: list[str], table: bool) -> int:
     return int(bool(bad))
 
 
-VERDICTS = ("equal", "differs", "refused by both", "refused here", "refused by llama.cpp")
+VERDICTS = ("equal", "differs", "crashed", "refused by both", "refused here", "refused by llama.cpp")
 
 
 def print_one(each: Compared) -> None:
-    if each.verdict == "differs" or not each.case.drop and each.difference > 2e-4:
+    if each.verdict in ("differs", "crashed") or not each.case.drop and each.difference > 2e-4:
         print(f"{each.case.model}: {each.case.name}: {each.verdict} {each.difference:.1e} {each.problem}")
 
 
