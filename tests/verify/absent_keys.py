@@ -230,11 +230,12 @@ def write_lines(file: Path, lines: Iterable[str]) -> None:
 
 def describe_all() -> None:
     made: dict[str, Description] = {}
-    for entry in sorted({*zoo.entries(), *checkpoints.entries()} - {*SKIPPED}):
+    origins = {entry for entry, _ in VARIANTS.values()}
+    for entry in sorted(({*zoo.entries(), *checkpoints.entries()} - {*SKIPPED}) | origins):
         with tempfile.TemporaryDirectory() as folder:
             made[entry] = describe(entry, Path(folder))
     made |= {name: change(made[entry], name) for name, (entry, change) in VARIANTS.items()}
-    write_lines(absent_keys.MODELS, (json.dumps(vars(made[name])) for name in sorted(made)))
+    write_lines(absent_keys.MODELS, (json.dumps(vars(made[name])) for name in sorted({*made} - {*SKIPPED})))
 
 
 def record(source: Path, libraries: Path, names: list[str]) -> None:

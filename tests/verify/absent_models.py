@@ -19,6 +19,7 @@ SKIPPED = {
     **dict.fromkeys(("opt-125m", "opt-350m", "opt-galactica-style"), "llama.cpp has no OPT"),
     **dict.fromkeys(("chameleon", "chameleon-swin"), "llama.cpp hides 8,192 logits, and vocabularies here are small"),
     **dict.fromkeys(("cohere-qknorm", "falcon-rw-style"), "llama.cpp takes no such tensors"),
+    "baichuan-7b-style": "llama.cpp tells them by their number of layers: baichuan-32-layers",
     "flan-t5-asym": "llama.cpp takes as many layers on both sides",
     "plamo2": "llama.cpp does not come to an end where no head rotates",
     "qwen3-tts": "a codebook's numbers are not finite there",
@@ -93,7 +94,8 @@ def large_gemma3n(description: Description, name: str) -> Description:
         "embedding_length_per_layer_input": ("UINT32", width),
         "activation_sparsity_scale": ("ARRAY", "FLOAT32", [1.6448535919189453] * 10 + [float("-inf")] * 20),
         "attention.sliding_window_pattern": ("ARRAY", "BOOL", [layer % 5 < 4 for layer in range(layers)]),
-        "attention.shared_kv_layers": ("UINT32", 10), "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
+        "attention.shared_kv_layers": ("UINT32", 10), "final_logit_softcapping": ("FLOAT32", 30.0),
+        "feed_forward_length": ("ARRAY", "INT32", [96] * layers),
     })  # fmt: skip
     shapes = {
         "token_embd.weight": [vocabulary, 64], "per_layer_token_embd.weight": [vocabulary, layers * width],
@@ -115,6 +117,13 @@ def shared_gemma4(description: Description, name: str) -> Description:
     return replace(changed(description, name, keys), tensors=tensors)
 
 
+def without_control(description: Description, name: str) -> Description:
+    """With a text without tokens that switch adapters, and adapters that add nothing."""
+    first = min(description.keys["graniteswitch.adapters.token_ids_activate"][-1])
+    tensors = [[*row[:3], 0, 0, 0, 0] if ".lora_b" in row[0] else row for row in description.tensors]
+    return replace(description, name=name, ids=[min(id, first - 1) for id in description.ids], tensors=tensors)
+
+
 WIDE_INDEX = {
     r"blk\.\d+\.indexer\.k_norm\.\w+": [64], r"blk\.\d+\.indexer\.attn_k\.weight": [64, 64],
     r"blk\.\d+\.indexer\.attn_q_b\.weight": [1024, 48],
@@ -126,6 +135,7 @@ EVEN_HEADS = {
     r"blk\.\d+\.ssm_out\.weight": [64, 64],
 }  # fmt: skip
 STATE_KEYS = {"ssm.inner_size": ("UINT32", 64)}
+ALL_CHOSEN = {"attention.indexer.top_k": ("UINT32", 256)}  # scores of 0 are many, and whose come first is chance
 SHARED_EXPERT = {
     r"blk\.\d+\.ffn_(gate|up)_shexp\.weight": [24, 64], r"blk\.\d+\.ffn_down_shexp\.weight": [64, 24],
 }  # fmt: skip
@@ -141,7 +151,9 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "glm-moe-dsa": ("glm-moe-dsa", partial(resized, shapes=WIDE_INDEX, keys=INDEX_KEYS)),
     **{name: (name, partial(resized, shapes=EVEN_HEADS, keys=STATE_KEYS))
        for name in ("qwen3-next", "qwen3-5", "qwen3-5-moe")},
-    "minimax-m3": ("minimax-m3", partial(resized, shapes=SHARED_EXPERT)),
+    "minimax-m3": ("minimax-m3", partial(resized, shapes=SHARED_EXPERT, keys=ALL_CHOSEN)),
+    **{name: (name, partial(changed, keys=ALL_CHOSEN)) for name in ("hy-v4", "dots3-note")},
+    "granite-switch": ("granite-switch", without_control),
     "mistral4": ("mistral4", partial(changed, keys={"attention.temperature_length": ("UINT32", 8)})),
     "gemma3n": ("gemma3n", large_gemma3n),
     "gemma4-e": ("gemma4-e", shared_gemma4),
