@@ -244,7 +244,7 @@ def record(source: Path, libraries: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference = Reference(compiled(source, libraries, Path(folder)), Path(folder))
         found = {name: cases_of(known[name], reference) for name in names or known}
-    write_truth((kept | found)[name] for name in sorted(kept | found))
+    write_truth((kept | found)[name] for name in sorted(known))
     for name, of_model in found.items():
         print(f"{name}: {dict(collections.Counter(case.outcome for case in of_model))} {of_model[0].reason}")
 
