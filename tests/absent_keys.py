@@ -10,8 +10,10 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from archs.metadata import Metadata, ValueType
 from quants.errors import GgufToolsError
 from quants.tensor import Tensor, from_array
+from runtime import ops
 from runtime.model import Model
 from runtime.pooling import behind_pooling, file_pooling, pooled
 from tests.archs.checkpoints import values
@@ -175,11 +178,26 @@ class Compared:
     problem: str = ""
 
 
+@contextmanager
+def rounded_gelu() -> Iterator[None]:
+    """Let the runtime compute gelu as llama.cpp does: by tanh, of halves, as halves (a table has all of them)."""
+    exact = ops.KERNELS["gelu_tanh"]
+
+    def rounded(x: Floats) -> None:
+        inner = x.astype(np.float16).astype(np.float32)
+        exact(inner)
+        x[...] = np.where(x <= -10, 0, np.where(x >= 10, x, inner.astype(np.float16).astype(np.float32)))
+
+    with mock.patch.dict(ops.KERNELS, {"gelu_tanh": rounded, "gelu": rounded}):
+        yield
+
+
 def compare(description: Description, of_model: list[Case]) -> Iterator[Compared]:
     weights, std = tensors(description), of_model[0].std
     for case in of_model:
         try:
-            ours = computed(description, case, weights)
+            with rounded_gelu():
+                ours = computed(description, case, weights)
         except GgufToolsError as error:
             verdict: Verdict = "refused here" if case.rows is not None else "refused by both"
             yield Compared(case, verdict, problem=str(error))
