@@ -166,16 +166,20 @@ class Reference:
 def recorded(description: Description, case: Case, file: Path, answer: str) -> Case:
     outcome, *rest = answer.split(" ", 1)
     if outcome != "loaded":
-        said = [line for line in "".join(rest).split("|") if line.strip()]
-        telling = [line for line in said if "error" in line or "ASSERT" in line or "missing" in line] or said
-        reason = telling[0].split("error loading model: ")[-1].split("llama.cpp/")[-1] if telling else ""
-        return Case(case.model, case.drop, case.changed, outcome, reason[:200])
+        return Case(case.model, case.drop, case.changed, outcome, reason_of("".join(rest)))
     rows, columns = map(int, rest[0].split())
     logits = np.fromfile(f"{file}.out", np.float32).reshape(rows, columns)
     if not np.isfinite(logits).all():
         return Case(case.model, case.drop, case.changed, "refused", "numbers are not finite")
     shown = absent_keys.shown(logits, description.name)
     return Case(case.model, case.drop, case.changed, "loaded", "", shown, float(logits.std()))
+
+
+def reason_of(said: str) -> str:
+    """The line of llama.cpp's that tells why."""
+    lines = [line for line in said.split("|") if line.strip()]
+    telling = [line for line in lines if "error" in line or "ASSERT" in line or "missing" in line] or lines
+    return telling[0].split("error loading model: ")[-1].split("llama.cpp/")[-1][:200] if telling else ""
 
 
 def cases_of(description: Description, reference: Reference) -> list[Case]:
