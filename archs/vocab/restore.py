@@ -20,6 +20,7 @@ from ..schema import SPECIAL_TOKENS
 from ..small_files import parse_json
 from . import plamo, rwkv
 from .blocks import around, byte_level, split
+from .chat import DEFAULT, restored_templates
 from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
@@ -169,10 +170,10 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
 
 def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
     """The one template, or all of them with their names."""
-    main, start = metadata.get(Keys.Tokenizer.CHAT_TEMPLATE), f"{Keys.Tokenizer.CHAT_TEMPLATE}."
-    named = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
-    with_main = named if main is None else {"default": main} | named
-    return [{"name": name, "template": text} for name, text in with_main.items()] if named else main
+    found = restored_templates(metadata)
+    if found.keys() <= {DEFAULT}:
+        return found.get(DEFAULT)
+    return [{"name": name, "template": text} for name, text in found.items()]
 
 
 def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from archs.metadata import Metadata
 from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
+from archs.vocab.chat import FOLDER, JINJA, restored_templates, template_files
 from archs.vocab.checked import ROLES
 from archs.vocab.restore import ends, restored_files
 from quants import Format, Tensor, format_named
@@ -43,7 +44,7 @@ INSTEAD = {
     "config.json": ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     TOKENIZER_CONFIG: (
         "tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt",
-        "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja",
+        "added_tokens.json", "special_tokens_map.json", "chat_template.json", JINJA, f"{FOLDER}/*.jinja",
     ),
 }  # fmt: skip
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -202,7 +203,10 @@ def _write_checkpoint(
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}
         if rebuilt.tokenizer and (said := texts.get(TOKENIZER_CONFIG)):
             texts[TOKENIZER_CONFIG] = _json({**json.loads(said), "extra_special_tokens": rebuilt.tokenizer})
+        if rebuilt.preprocessor:  # processors do not read tokenizer_config.json
+            texts |= template_files(restored_templates(model.metadata))
         for name, content in texts.items():
+            (made / name).parent.mkdir(exist_ok=True)
             with writing.open(made / name) as file:
                 file.write(content)
         differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, model.metadata)]

@@ -56,12 +56,14 @@ def _replace(target: Path, made: Path, reads: Reads, instead: Mapping[str, Seque
     """Give files their names in the target, one program at a time."""
     with opened_folder(target) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        names = sorted(path.name for path in made.iterdir())
+        names = sorted(str(path.relative_to(made)) for path in made.rglob("*") if not path.is_dir())
         patterns = [pattern for name in names for pattern in instead.get(name, ())]
-        old = {path for pattern in patterns for path in target.glob(pattern) if path.name not in names}
+        old = {path for pattern in patterns for path in target.glob(pattern)}
+        old -= {target / name for name in names}
         for path in (*old, *(target / name for name in names)):
             check_target(path, reads, overwrite=True)
         for name in names:
+            (target / name).parent.mkdir(exist_ok=True)
             (made / name).replace(target / name)
         for path in old:  # last, so that whatever stops this loses nothing
             path.unlink(missing_ok=True)

@@ -56,9 +56,11 @@ def test_what_is_written_does_not_ask_the_installed_transformers(monkeypatch: py
 
 
 def test_the_recorded_table_is_that_of_the_installed_transformers():
-    installed = recorded()
-    if installed["transformers"] != table()["transformers"]:
-        news = sorted({*installed["types"]} ^ {*table()["types"]})
-        pytest.skip(f"the table is of transformers {table()['transformers']}, installed is {installed['transformers']}; "
-                    f"model types of one alone: {', '.join(news) or 'none'}; `make model-types` records it again")  # fmt: skip
-    assert installed == table()
+    installed, ours = recorded(), table()
+    if installed["transformers"] != ours["transformers"]:
+        news = ", ".join(sorted({*installed["types"]} ^ {*ours["types"]})) or "none"
+        pytest.skip(
+            f"the table is of transformers {ours['transformers']}, installed is {installed['transformers']}; "
+            f"model types of one alone: {news}; `make model-types` records it again"
+        )
+    assert installed == ours
