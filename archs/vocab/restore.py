@@ -37,9 +37,6 @@ OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 
-# What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
-ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
-
 
 class _Vocabulary(TokenList):
     """A file's token list, written as tokenizer files."""
@@ -123,23 +120,6 @@ def _others(found: _Vocabulary) -> dict[str, bytes]:
     if found.kind == "rwkv":
         return {rwkv.FILE: rwkv.restored(texts)}
     return {plamo.FILE: plamo.restored(texts, found.scores.tolist(), types[:count])}
-
-
-def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
-    """`eos_token_id`: all control tokens that end a text, as far as a file tells, the first of them being `eos` where
-    no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones are known of some vocabularies.
-    """
-    eos = metadata.get(SPECIAL_TOKENS["eos"])
-    if eos is None or Keys.Tokenizer.LIST not in metadata:
-        return None if eos is None else int(eos)
-    texts, types = list(metadata[Keys.Tokenizer.LIST]), metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
-    control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
-    named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
-    found = {int(eos), *(named & control)}
-    others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]
-    found |= {row for row in control if as_text(texts[row]) in others} if others else set()
-    ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
-    return ordered if len(ordered) > 1 else ordered[0]
 
 
 def _json(content: Any) -> bytes:

@@ -19,7 +19,8 @@ from archs.small_files import read_json_object
 from archs.vocab import vocabulary
 from archs.vocab.chat import FOLDER, JINJA, restored_templates, template_files
 from archs.vocab.checked import ROLES
-from archs.vocab.restore import ends, restored_files
+from archs.vocab.ends import ends
+from archs.vocab.restore import restored_files
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
