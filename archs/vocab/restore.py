@@ -86,7 +86,10 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     if (odd := next((row for row, each in enumerate(types) if int(each) not in known), None)) is not None:
         first, last = min(known), max(known)
         raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
-    files = {"tokenizer_config.json": _json(_config(found))}
+    configured = _config(found)
+    files = {"tokenizer_config.json": _json(configured)}
+    if roles := {key: configured[key] for role in ROLES if (key := f"{role}_token") in configured}:
+        files["special_tokens_map.json"] = _json(roles)
     if kind in OTHERS:
         return files | _others(found)
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):

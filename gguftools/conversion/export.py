@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from archs.export import ExportPlan, plan_export
+from archs.export.generation import generation_config
 from archs.metadata import Metadata
 from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
@@ -42,7 +43,9 @@ DEFAULT_SHARD = 5_000_000_000
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Files of another checkpoint in the folder, which transformers would read instead of what is written.
 INSTEAD = {
-    "config.json": ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    "config.json": (
+        "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "generation_config.json",
+    ),
     TOKENIZER_CONFIG: (
         "tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt",
         "added_tokens.json", "special_tokens_map.json", "chat_template.json", JINJA, f"{FOLDER}/*.jinja",
@@ -198,7 +201,10 @@ def _write_checkpoint(
     """Weights, config.json and tokenizer; of a model with towers also the preprocessor's file."""
     with new_folder(target, writing.overwrite, writing.reads, INSTEAD) as made:
         rebuilt = _planned(model, towers)
-        texts = {"config.json": _json(_config(rebuilt, model.metadata, writing))}
+        config = _config(rebuilt, model.metadata, writing)
+        texts = {"config.json": _json(config)}
+        if generation := generation_config(config, model.metadata):
+            texts["generation_config.json"] = _json(generation)
         if rebuilt.preprocessor:
             texts["preprocessor_config.json"] = _json(rebuilt.preprocessor)
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}

@@ -46,7 +46,7 @@ OURS = {  # what the reference loses, by the tokenizer
 
 ENDS = {  # and which of the ends of a text, by the entry
     "phimoe": {"tokenizer.huggingface.eos_token_ids"},
-    **dict.fromkeys(("glm", "glm4"), {"tokenizer.ggml.eom_token_id"}),
+    "glm": {"tokenizer.ggml.eom_token_id"}, "glm4": {"tokenizer.ggml.eom_token_id"},
 }  # fmt: skip
 
 
