@@ -9,6 +9,7 @@ was meant.
 import gzip
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 
 from quants.errors import ModelError
 
+CLASS_ENDS = re.compile("(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification)$")
 TABLE = Path(__file__).with_name("model_types.json.gz")
 MOST = 300  # characters of what it says
 ITS_OWN = ("transformers_version", "architectures", "dtype")  # what it fills in that says nothing of the model
@@ -29,7 +31,8 @@ def table() -> dict[str, Any]:
     """Return the recorded table: "transformers", the version it is of; "common", the keys of every config; "types".
 
     Of each model type: "keys" (beside the common ones) with the type of number that alone is allowed, "int", "float" or
-    ""; "other_names" for keys; "parts", the model types of its parts by key.
+    ""; "other_names" for keys; "parts", the model types of its parts by key; "classifier", the class that classifies
+    texts, where there is one.
     """
     found: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
     return found
@@ -73,6 +76,17 @@ def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
         why = why if len(why) <= MOST else f"{why[:MOST]}…"  # some list every model type that there is
         raise ModelError(f"transformers refuses the config that the file makes: {why}") from error
     return {key: value for key, value in found.items() if key not in ITS_OWN}
+
+
+def of_class(hf_class: str) -> str:
+    """Return the model type of a class as transformers mostly names it."""
+    return CLASS_ENDS.sub("", hf_class).lower()
+
+
+def classifier(model_type: str) -> str | None:
+    """Return the class that classifies texts with a model of this type; None where transformers has none."""
+    found: str | None = (_of(model_type) or {}).get("classifier")
+    return found
 
 
 def part_types(model_type: str) -> dict[str, str]:

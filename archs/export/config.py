@@ -3,7 +3,6 @@
 import fnmatch
 import itertools
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +16,7 @@ from quants.errors import ModelError
 from ..config import UnlessUsual, head_dim
 from ..experts import GATING
 from ..layouts import step_limits
-from ..model_type import own_keys
+from ..model_type import of_class, own_keys
 from ..rope import longrope_settings, yarn_settings
 from ..spec import Architecture, ConfigKeys, GgufKeys, Tensors
 
@@ -55,10 +54,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
     """The config of the checkpoint that converts to a file of these keys and tensors. Raises ModelError."""
     start, defaults = f"{architecture.name}.", architecture.defaults
     keys = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
-    # transformers' name for the kind of model
-    ends = "ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification"
-    bare = re.sub(rf"({ends})$", "", architecture.hf_classes[0])
-    model_type = str(defaults.get("model_type", bare.lower()))
+    model_type = str(defaults.get("model_type", of_class(architecture.hf_classes[0])))
     config: ConfigKeys = {"model_type": model_type, "architectures": [architecture.hf_classes[0]]}
     for key, source in architecture.metadata.items():
         if not isinstance(source, str):

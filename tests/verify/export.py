@@ -2,6 +2,7 @@
 
     python -m tests.verify.export [--count N] [--seed S] [ENTRY …]      exit code 1 where anything is wrong
     python -m tests.verify.export --each '*bias*' [--only NAME]         each option of every base by itself
+    python -m tests.verify.export --classes REGEX                       a checkpoint of every such class
     python -m tests.verify.export --record …                            also keeps what is right for the usual tests
 
 Each checkpoint of the zoo and of tests/data/families (or those named), then N checkpoints with random options: made a
@@ -174,14 +175,14 @@ def loaded(folder: Path) -> tuple[Any, list[str]]:
 
 
 def run(model: Any, given: dict[str, Any]) -> Any:
-    """The model's logits, or an encoder's last hidden states."""
+    """The model's logits, a classifier's scores (1, labels), or an encoder's last hidden states."""
     import torch
 
     inputs = {name: torch.from_numpy(np.asarray(ids, np.int64))[None] for name, ids in given.items()}
     with torch.inference_mode():
         output = model(**inputs, use_cache=False) if causal(model) else model(**inputs)
     found = output.logits if "logits" in output else output.last_hidden_state
-    return found[0].double().numpy()
+    return (found[0] if found.ndim > 2 else found).double().numpy()
 
 
 def causal(model: Any) -> bool:
@@ -270,6 +271,13 @@ def of_each_option(pattern: str, only: str) -> Iterator[Found]:
     yield from of_configs(each_option(pattern, only))
 
 
+def of_classes(only: str) -> Iterator[Found]:
+    """A checkpoint of every class that transformers has and that matches a regular expression."""
+    from .classes import plain
+
+    yield from of_configs(plain(only))
+
+
 def of_configs(cases: Iterator[tuple[str, Base, Config]]) -> Iterator[Found]:
     from .forward import prompt
     from .original import RefusedError, load, logits, write_checkpoint
@@ -313,14 +321,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", metavar="KEYS", help="every option by itself whose key fits this pattern")
     parser.add_argument("--only", default="", metavar="NAME", help="of --each: bases whose names begin so")
+    parser.add_argument("--classes", metavar="REGEX", help="a checkpoint of every class with such a name")
     parser.add_argument("--record", action="store_true", help="keep what is right for the usual tests")
     chosen = parser.parse_args(arguments)
     wrong = refused = total = 0
     recorded: list[dict[str, Any]] = []
-    named = of_entries(chosen.entries if chosen.entries or chosen.count or chosen.each else entries())
-    each = of_each_option(chosen.each, chosen.only) if chosen.each else ()
+    others = chosen.count or chosen.each is not None or chosen.classes is not None
+    named = of_entries(chosen.entries if chosen.entries or others else entries())
+    each = () if chosen.each is None else of_each_option(chosen.each, chosen.only)
+    classes = () if chosen.classes is None else of_classes(chosen.classes)
     try:
-        for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed), each):
+        for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed), each, classes):
             print(found, flush=True)
             total, wrong, refused = total + 1, wrong + bool(found.wrong), refused + bool(found.refused)
             recorded += [found.line] if found.line else []

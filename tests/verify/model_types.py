@@ -1,8 +1,9 @@
 """Record what transformers' config classes declare: `make model-types`, or python -m tests.verify.model_types.
 
 Writes archs/model_types.json.gz from the installed transformers: of each model type the keys of its config with the
-type of their numbers, other names of keys, and the model types of its parts. Exports are written by that table alone,
-so that they do not depend on the version that is installed; tests/archs/test_model_type.py compares both.
+type of their numbers, other names of keys, the model types of its parts, and the class that classifies texts. Exports
+are written by that table alone, so that they do not depend on the version that is installed;
+tests/archs/test_model_type.py compares both.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def recorded() -> dict[str, Any]:
     """The table of the installed transformers."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS
 
     common = declared_keys(transformers.PreTrainedConfig)
     found = {}
@@ -30,6 +32,8 @@ def recorded() -> dict[str, Any]:
         kind = config_class(model_type)
         if kind is not None:
             found[model_type] = described(kind, common)
+            if model_type in CLASSIFIERS:
+                found[model_type]["classifier"] = CLASSIFIERS[model_type]
     return {"transformers": transformers.__version__, "common": common, "types": found}
 
 
