@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin
 
-.PHONY: demo test test-warm test-all lint suite fuzz verify bench zoo docs clean
+.PHONY: demo test test-warm test-all lint suite fuzz verify model-types bench zoo docs clean
 .DEFAULT_GOAL := test
 
 # Compiled, because each start does it where it may not write.
@@ -52,6 +52,10 @@ verify: $(VENV)/installed
 	$(RUN)/python -m tests.verify.forward --count 300
 	$(RUN)/python -m tests.verify.export --count 300
 	$(RUN)/python -m tests.verify.wholes
+
+# What the installed transformers' config classes declare, which exports are written by: archs/model_types.json.gz.
+model-types: $(VENV)/installed
+	$(RUN)/python -m tests.verify.model_types
 
 zoo: $(VENV)/installed
 	$(RUN)/python -m tests.zoo

@@ -12,6 +12,7 @@ from dataclasses import replace
 from quants.errors import ModelError
 
 from .layouts import NotExportable
+from .model_type import CLASS_ENDS, classifier, of_class
 from .spec import Architecture, Computed, Config, ConfigKeys, GgufKeys, Target, Tensors
 
 CLASS = re.compile("For(SequenceClassification|RewardModel)$")
@@ -37,7 +38,8 @@ def headed(architecture: Architecture, tensors: Tensors) -> Architecture:
     if "cls.output.weight" not in tensors or isinstance(inner, NotExportable):
         return architecture
     if architecture.block.causal:
-        hf_class = re.sub("(ForCausalLM|Model)$", "", architecture.hf_classes[0]) + SCORING
+        model_type = str(architecture.defaults.get("model_type", of_class(architecture.hf_classes[0])))
+        hf_class = classifier(model_type) or CLASS_ENDS.sub("", architecture.hf_classes[0]) + SCORING
     elif not (hf_class := next((name for name in architecture.hf_classes if name.endswith(SCORING)), "")):
         return architecture
     named = replace(architecture, hf_classes=(hf_class,))

@@ -1,20 +1,50 @@
 """How transformers reads a config.json: what types it wants, what it fills in and what it refuses, by the config class
 of the model type.
+
+What is written goes by a recorded table of the keys that each class declares (`TABLE`, made by `make model-types`), so
+that it is the same with every version of transformers. The installed one is asked only whether it reads a config as it
+was meant.
 """
 
-import inspect
+import gzip
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, get_args
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from quants.errors import ModelError
 
+CLASS_ENDS = re.compile("(ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification)$")
+TABLE = Path(__file__).with_name("model_types.json.gz")
 MOST = 300  # characters of what it says
 ITS_OWN = ("transformers_version", "architectures", "dtype")  # what it fills in that says nothing of the model
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return the recorded table: "transformers", the version it is of; "common", the keys of every config; "types".
+
+    Of each model type: "keys" (beside the common ones) with the type of number that alone is allowed, "int", "float" or
+    ""; "other_names" for keys; "parts", the model types of its parts by key; "classifier", the class that classifies
+    texts, where there is one.
+    """
+    found: dict[str, Any] = json.loads(gzip.decompress(TABLE.read_bytes()))
+    return found
+
+
+def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config with whole numbers as ints or floats, as the model type wants them."""
+    found = _of(config["model_type"])
+    if found is None:
+        return dict(config)
+    numbers, others = table()["common"] | found["keys"], found["other_names"]
+    return {key: _number(value, numbers.get(others.get(key, key), "")) for key, value in config.items()}
 
 
 @contextmanager
@@ -28,12 +58,6 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def with_types(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with whole numbers as ints or floats, as the model type wants them."""
-    kind = _config_class(config["model_type"])
-    return {key: _number(value, _allowed(kind, key)) for key, value in config.items()} if kind else dict(config)
 
 
 @_quietly()
@@ -54,23 +78,36 @@ def filled_in(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: value for key, value in found.items() if key not in ITS_OWN}
 
 
-@_quietly()
+def of_class(hf_class: str) -> str:
+    """Return the model type of a class as transformers mostly names it."""
+    return CLASS_ENDS.sub("", hf_class).lower()
+
+
+def classifier(model_type: str) -> str | None:
+    """Return the class that classifies texts with a model of this type; None where transformers has none."""
+    found: str | None = (_of(model_type) or {}).get("classifier")
+    return found
+
+
 def part_types(model_type: str) -> dict[str, str]:
-    """The model types of a wrapper's parts by the keys of its config, "" of those that may be of any."""
-    kind = _config_class(model_type)
-    return {key: getattr(part, "model_type", "") for key, part in (kind.sub_configs or {}).items()} if kind else {}
+    """Return the model types of a wrapper's parts by the keys of its config, "" of those that may be of any."""
+    return dict((_of(model_type) or {"parts": {}})["parts"])
 
 
 def own_keys(model_type: str) -> set[str]:
-    """The keys that the model type's class names; none where transformers lacks it."""
-    kind = _config_class(model_type)
-    return set() if kind is None else {*kind.attribute_map, *stored_keys(model_type)}
+    """Return the keys that the model type's class names; none where transformers lacks it."""
+    return {*(_of(model_type) or {"other_names": ()})["other_names"], *stored_keys(model_type)}
 
 
 def stored_keys(model_type: str) -> set[str]:
-    """The same without other names for them."""
-    kind = _config_class(model_type)
-    return set() if kind is None else {key for base in kind.__mro__ for key in inspect.get_annotations(base)}
+    """Return the same without other names for them."""
+    return set() if (found := _of(model_type)) is None else {*table()["common"], *found["keys"]}
+
+
+def _of(model_type: str) -> dict[str, Any] | None:
+    """What is recorded of a model type."""
+    found: dict[str, Any] | None = table()["types"].get(model_type)
+    return found
 
 
 @_quietly()
@@ -83,16 +120,9 @@ def _config_class(model_type: str) -> Any:
         return None
 
 
-def _allowed(kind: Any, key: str) -> set[Any]:
-    """The types of a key's values; none where the class does not say."""
-    key = kind.attribute_map.get(key, key)
-    said = next((found[key] for base in kind.__mro__ if key in (found := inspect.get_annotations(base))), None)
-    return set(get_args(said)) or {said}
-
-
-def _number(value: Any, allowed: set[Any]) -> Any:
-    if isinstance(value, float) and value.is_integer() and int in allowed and float not in allowed:
+def _number(value: Any, kind: str) -> Any:
+    if isinstance(value, float) and value.is_integer() and kind == "int":
         return int(value)
-    if type(value) is int and float in allowed and int not in allowed:
+    if type(value) is int and kind == "float":
         return float(value)
     return value

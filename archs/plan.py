@@ -24,9 +24,10 @@ from .schema import F32, MODEL, U64
 from .shapes import check_shapes
 from .spec import ACTIVATIONS, Architecture, Config, PerLayerScalars, Target, TensorMap, Tensors
 from .transforms import stacked, transpose
-from .typed_json import ListOf, read_fields
+from .typed_json import Kind, ListOf, read_fields
 from .vocab import add_control_tokens, vocabulary
 from .vocab.chat import add_template
+from .vocab.ends import SUPPRESSED, ends, suppressed_ids
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 PLACE = re.compile(r"\{\w\}")
@@ -54,8 +55,9 @@ LEFT_OUT = (
 
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 # What is read of generation_config.json.
-GENERATION = {"eos_token_id": KEYS["eos_token_id"], "suppress_tokens": ListOf(TOKEN)}
-SUPPRESSING = {"Gemma4UnifiedForConditionalGeneration"}  # whose files name tokens that are never drawn
+GENERATION: dict[str, Kind] = {
+    "eos_token_id": KEYS["eos_token_id"], "suppress_tokens": ListOf(TOKEN), "bad_words_ids": ListOf(ListOf(TOKEN)),
+}  # fmt: skip
 NEEDED = ("block_count", "context_length", "embedding_length")  # by every model, and above 0
 
 # GGUF names of tensors that stay float32 in every output type.
@@ -126,8 +128,8 @@ def plan(
             metadata[key] = words.value(key)
     if template := decision.get("template"):
         add_template(metadata, "systemone", template)
-    if SUPPRESSING & set(full.get("architectures") or ()) and (tokens := generation_config.get("suppress_tokens")):
-        metadata["tokenizer.ggml.suppress_tokens"] = tokens
+    if barred := suppressed_ids(generation_config, ends(words)):
+        metadata[SUPPRESSED] = barred
     packed = method_of(settings) if (settings := settings_of(full)) else ""
     return Plan(architecture, metadata, mapped.tensors, mapped.ignored, mapped.left_out, packed)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from archs.vocab.ends import SUPPRESSED
 from quants.errors import ModelError, OptionError
 from quants.spelling import quote
 
@@ -26,7 +27,6 @@ from .sampling.sampler import Sampler
 from .speculation.decoding import Counts, Speculation, Written
 from .tokenizer import Tokenizer
 
-SUPPRESSED = "tokenizer.ggml.suppress_tokens"
 StopReason = Literal["end", "stop", "length", "context", "stopped"]
 
 

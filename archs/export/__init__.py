@@ -111,7 +111,19 @@ def plan_best(
         names = [target.name if isinstance(target, TensorMap) else target for target in architecture.tensors.values()]
         return sum(not (isinstance(name, str) and name.partition(".")[0] in OUTSIDE) for name in names)
 
-    return min(plans, key=lambda plan: (len(plan.differing), rules(plan.architecture)))
+    return min(plans, key=lambda plan: (
+        len(plan.differing), -len(_own_tokens(plan.architecture, metadata)), rules(plan.architecture)
+    ))  # fmt: skip
+
+
+def _own_tokens(architecture: Architecture, metadata: Mapping[str, Any]) -> list[str]:
+    """The keys of special tokens that a file has as the family sets them."""
+    texts = metadata.get(TOKENS, ())
+    found = {key: metadata.get(f"tokenizer.ggml.{key}") for key in architecture.vocab_keys}
+    ids = {key: number for key, number in found.items() if isinstance(number, int) and not isinstance(number, bool)}
+    named = {key: texts[number] if 0 <= number < len(texts) else None for key, number in ids.items()}
+    return [key for key, wanted in architecture.vocab_keys.items()
+            if found[key] is not None and wanted in (found[key], named.get(key))]  # fmt: skip
 
 
 def obstacle(architecture: Architecture) -> str | None:

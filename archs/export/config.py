@@ -3,7 +3,6 @@
 import fnmatch
 import itertools
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -18,7 +17,7 @@ from ..config import UnlessUsual, head_dim
 from ..experts import GATING
 from ..file_keys import Keys
 from ..layouts import step_limits
-from ..model_type import own_keys
+from ..model_type import of_class, own_keys
 from ..rope import longrope_settings, yarn_settings
 from ..spec import Architecture, ConfigKeys, GgufKeys, Tensors
 
@@ -58,10 +57,7 @@ def export_config(architecture: Architecture, metadata: Mapping[str, Any], tenso
     own = {key.removeprefix(start): number(metadata[key]) for key in metadata if key.startswith(start)}
     file_keys = Keys.of(architecture, metadata)
     keys = GgufKeys(own, lambda key: number(file_keys.get(key)))
-    # transformers' name for the kind of model
-    ends = "ForCausalLM|LMHeadModel|Model|ForConditionalGeneration|ForSequenceClassification"
-    bare = re.sub(rf"({ends})$", "", architecture.hf_classes[0])
-    model_type = str(defaults.get("model_type", bare.lower()))
+    model_type = str(defaults.get("model_type", of_class(architecture.hf_classes[0])))
     config: ConfigKeys = {"model_type": model_type, "architectures": [architecture.hf_classes[0]]}
     for key, source in architecture.metadata.items():
         if not isinstance(source, str):

@@ -204,7 +204,7 @@ DEEPSEEK4 = LLAMA.derive(
         "scoring_func": Text(tuple(SCORING)), "layer_types": ListOf(LAYER_TYPE),
         "mlp_layer_types": ListOf(Text(("hash_moe", "moe")), per_layer=True),
     },
-    refused={"rope_scaling": is_stretched_otherwise},
+    refused={"rope_scaling": is_stretched_otherwise}, flags_from_tensors={"mlp_bias": "blk.*.ffn_up_shexp.bias"},
     tensors={
         "embed_tokens": "token_embd", "embed": "token_embd", "lm_head": TensorMap(unless_tied("output")),
         "head": TensorMap(unless_tied("output")), **STREAMS, **HEAD,

@@ -66,7 +66,7 @@ EXAONE4_5 = EXAONE4.derive(
 )
 
 EXAONE = HALVES.derive(
-    name="exaone", hf_classes=("ExaoneForCausalLM",), layers="h",
+    name="exaone", hf_classes=("ExaoneForCausalLM",), layers="h", activation="activation_function|hidden_act",
     metadata={
         "rope.dimension_count": rotated_width,
         "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",  # what llama.cpp reads, though it writes the other

@@ -193,13 +193,14 @@ GLM_OCR = GLM4V.derive(
 
 SOLAR_OPEN = GLM4_MOE.derive(
     hf_classes=("SolarOpenForCausalLM",),
+    metadata={"leading_dense_block_count": lambda config: 0},  # its class has no such layers, whatever a config says
     vocab_keys={
         "bos_token_id": "<|startoftext|>", "eot_token_id": "<|endoftext|>", "eom_token_id": None,
         "unknown_token_id": "<unk>",
     },
     defaults={
         "model_type": "solar_open", "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 128,
-        "rope_theta": 1_000_000.0, "partial_rotary_factor": 1.0, "first_k_dense_replace": 0,
+        "rope_theta": 1_000_000.0, "partial_rotary_factor": 1.0, "first_k_dense_replace": None,
         "moe_intermediate_size": 1280, "vocab_size": 196_608,
     },
 )  # fmt: skip

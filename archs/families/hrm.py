@@ -15,7 +15,7 @@ from archs.experts import gate_and_up
 from archs.families.llama import HALVES
 from archs.file_keys import Keys
 from archs.hyper import Hyper
-from archs.spec import Config, TensorMap, Tensors
+from archs.spec import Config, Target, TensorMap, Tensors, in_layers
 from archs.transforms import part
 from quants.errors import ModelError
 
@@ -65,6 +65,18 @@ def numbers(keys: Keys, usual: Hyper) -> Hyper:
     return usual.with_layers(lambda i, own: {"stored": i % count + (0 if is_low(i // count, low) else count)})
 
 
+def _fused(kind: str) -> dict[str, Target]:
+    """Matrices that published checkpoints have as one. transformers takes only weights so; their biases, which no
+    published model has, it reads and writes apart.
+    """
+    return {
+        f".attn.gqkv_proj.{kind}": tuple(
+            TensorMap(f"attn_{which}.{kind}", part(i, 4)) for i, which in enumerate(("gate", "q", "k", "v"))
+        ),
+        f".mlp.gate_up_proj.{kind}": gate_and_up(f".{kind}"),
+    }
+
+
 HRM_TEXT = HALVES.derive(
     name="hrm_text", hf_classes=("HrmTextForCausalLM",), prepare=numbered, prepare_export=by_stacks,
     keys={"num_hidden_layers": SOME_LAYERS},  # of all passes
@@ -86,10 +98,8 @@ HRM_TEXT = HALVES.derive(
     tensors={
         ".input_layernorm": None, ".post_attention_layernorm": None, "norm": None, "z_L_init": "hrm.z_l_init",
         ".self_attn.gate_proj": "attn_gate", ".attn.o_proj": "attn_output",
-        ".attn.gqkv_proj": tuple(
-            TensorMap(f"attn_{which}", part(i, 4)) for i, which in enumerate(("gate", "q", "k", "v"))
-        ),
-        ".mlp.gate_up_proj": gate_and_up(""),
+        **_fused("weight"), **_fused("bias"),
     },
+    legacy_names=tuple(in_layers(_fused("bias"))),
     block={"norm": "rms_without_weights", "numbers": numbers},
 )  # fmt: skip

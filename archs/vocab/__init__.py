@@ -15,6 +15,7 @@ from ..schema import ADDED_TOKENS
 from . import plamo, rwkv
 from .byte_bpe import write_bpe, write_lost_structure, write_plain_bpe
 from .chat import write_templates
+from .ends import write_ends
 from .files import AddedToken, TokenizerFiles
 from .pretokenizer import pre_tokenizer
 from .sentencepiece import is_sentencepiece, puts_space_in_front, user_defined_pieces, write_sentencepiece
@@ -77,6 +78,7 @@ def vocabulary(
         write_special(metadata, files, config, generation_config or {}, rows)
         write_templates(metadata, files)
         _write_rest(metadata, files, config, kind, extra or {})
+        write_ends(metadata, config, generation_config or {})
         _write_lost_tokens(metadata, files)
         if embed and not files.tokenizer:
             raise VocabularyError(f"{folder} has no tokenizer.json to embed", "leave out --embed-tokenizer")

@@ -24,7 +24,7 @@ CONFIG: dict[str, Kind] = {
     "extra_special_tokens": Either((ListOf(NAMED), MapOf(NAMED))),
     **dict.fromkeys(("add_prefix_space", "do_lower_case", "strip_accents"), FLAG),
     "tokenizer_class": TEXT,
-    "chat_template": Either((TEXT, ListOf(Fields({"name": TEXT, "template": TEXT})))),
+    "chat_template": Either((TEXT, ListOf(Fields({"name": TEXT, "template": TEXT})), MapOf(TEXT))),
 }
 TOKENIZER: dict[str, Kind] = {
     "added_tokens": ListOf(TOKEN),

@@ -20,6 +20,7 @@ from ..schema import SPECIAL_TOKENS
 from ..small_files import parse_json
 from . import plamo, rwkv
 from .blocks import around, byte_level, split
+from .chat import DEFAULT, restored_templates
 from .checked import ROLES
 from .files import AddedToken
 from .listed import TokenList, as_text
@@ -35,9 +36,6 @@ CLASSES = {
 OTHERS = ("plamo2", "rwkv")  # which no class of transformers reads
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # in front of XLM-RoBERTa's tokens; its model file begins with <unk>
 SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-
-# What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
-ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
 
 
 class _Vocabulary(TokenList):
@@ -88,7 +86,10 @@ def restored_files(metadata: Mapping[str, Any]) -> dict[str, bytes]:
     if (odd := next((row for row, each in enumerate(types) if int(each) not in known), None)) is not None:
         first, last = min(known), max(known)
         raise VocabularyError(f"token {odd} is of type {types[odd]}; types from {first:d} to {last:d} are known")
-    files = {"tokenizer_config.json": _json(_config(found))}
+    configured = _config(found)
+    files = {"tokenizer_config.json": _json(configured)}
+    if roles := {key: configured[key] for role in ROLES if (key := f"{role}_token") in configured}:
+        files["special_tokens_map.json"] = _json(roles)
     if kind in OTHERS:
         return files | _others(found)
     if whole := metadata.get(Keys.Tokenizer.HF_JSON):
@@ -124,23 +125,6 @@ def _others(found: _Vocabulary) -> dict[str, bytes]:
     return {plamo.FILE: plamo.restored(texts, found.scores.tolist(), types[:count])}
 
 
-def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
-    """`eos_token_id`: all control tokens that end a text, as far as a file tells, the first of them being `eos` where
-    no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones are known of some vocabularies.
-    """
-    eos = metadata.get(SPECIAL_TOKENS["eos"])
-    if eos is None or Keys.Tokenizer.LIST not in metadata:
-        return None if eos is None else int(eos)
-    texts, types = list(metadata[Keys.Tokenizer.LIST]), metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
-    control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
-    named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
-    found = {int(eos), *(named & control)}
-    others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]
-    found |= {row for row in control if as_text(texts[row]) in others} if others else set()
-    ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
-    return ordered if len(ordered) > 1 else ordered[0]
-
-
 def _json(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=2, default=as_text).encode()
 
@@ -169,10 +153,10 @@ def _config(found: _Vocabulary) -> dict[str, Any]:
 
 def _templates(metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
     """The one template, or all of them with their names."""
-    main, start = metadata.get(Keys.Tokenizer.CHAT_TEMPLATE), f"{Keys.Tokenizer.CHAT_TEMPLATE}."
-    named = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
-    with_main = named if main is None else {"default": main} | named
-    return [{"name": name, "template": text} for name, text in with_main.items()] if named else main
+    found = restored_templates(metadata)
+    if found.keys() <= {DEFAULT}:
+        return found.get(DEFAULT)
+    return [{"name": name, "template": text} for name, text in found.items()]
 
 
 def _byte_bpe(found: _Vocabulary) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..metadata import Metadata
 from ..schema import SPECIAL_TOKENS
 from .blocks import Block, parts, token_of
 from .checked import ROLES
+from .ends import said_ends
 from .files import TokenizerFiles
 
 ADD_KEYS = {"bos": Keys.Tokenizer.ADD_BOS, "eos": Keys.Tokenizer.ADD_EOS, "sep": Keys.Tokenizer.ADD_SEP}
@@ -35,8 +36,8 @@ def write_special(
         _fill(ids, role, number, rows)
     for role in texts | dict.fromkeys(ROLES):
         _fill(ids, role, config.get(f"{role}_token_id"), rows)
-    ends = generation.get("eos_token_id") or config.get("eos_token_id")
-    _fill(ids, "eos", ends[0] if isinstance(ends, list) and ends else ends, rows)
+    listed = said_ends(config, generation)
+    _fill(ids, "eos", listed[0] if isinstance(listed, list) and listed else listed, rows)
     tokens = metadata[Keys.Tokenizer.LIST]
     for role in ("bos", "eos"):
         if role not in ids and texts.get(role) in tokens:

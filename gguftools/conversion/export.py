@@ -13,12 +13,15 @@ from typing import IO, Any
 import numpy as np
 
 from archs.export import ExportPlan, plan_export
+from archs.export.generation import generation_config
 from archs.metadata import Metadata
 from archs.schema import SPECIAL_TOKENS
 from archs.small_files import read_json_object
 from archs.vocab import vocabulary
+from archs.vocab.chat import FOLDER, JINJA, restored_templates, template_files
 from archs.vocab.checked import ROLES
-from archs.vocab.restore import ends, restored_files
+from archs.vocab.ends import ends
+from archs.vocab.restore import restored_files
 from quants import Format, Tensor, format_named
 from quants.arguments import PathLike, as_count, as_path
 from quants.errors import FileError, OptionError, VocabularyError
@@ -40,10 +43,12 @@ DEFAULT_SHARD = 5_000_000_000
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Files of another checkpoint in the folder, which transformers would read instead of what is written.
 INSTEAD = {
-    "config.json": ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    "config.json": (
+        "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "generation_config.json",
+    ),
     TOKENIZER_CONFIG: (
         "tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "vocab.txt",
-        "added_tokens.json", "special_tokens_map.json", "chat_template.json", "chat_template.jinja",
+        "added_tokens.json", "special_tokens_map.json", "chat_template.json", JINJA, f"{FOLDER}/*.jinja",
     ),
 }  # fmt: skip
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -202,13 +207,19 @@ def _write_checkpoint(
     """Weights, config.json and tokenizer; of a model with towers also the preprocessor's file."""
     with new_folder(target, writing.overwrite, writing.reads, INSTEAD) as made:
         rebuilt = _planned(model, towers)
-        texts = {"config.json": _json(_config(rebuilt, model.metadata, writing))}
+        config = _config(rebuilt, model.metadata, writing)
+        texts = {"config.json": _json(config)}
+        if generation := generation_config(config, model.metadata):
+            texts["generation_config.json"] = _json(generation)
         if rebuilt.preprocessor:
             texts["preprocessor_config.json"] = _json(rebuilt.preprocessor)
         texts |= restored_files(model.metadata) if "tokenizer.ggml.model" in model.metadata else {}
         if rebuilt.tokenizer and (said := texts.get(TOKENIZER_CONFIG)):
             texts[TOKENIZER_CONFIG] = _json({**json.loads(said), "extra_special_tokens": rebuilt.tokenizer})
+        if rebuilt.preprocessor:  # processors do not read tokenizer_config.json
+            texts |= template_files(restored_templates(model.metadata))
         for name, content in texts.items():
+            (made / name).parent.mkdir(exist_ok=True)
             with writing.open(made / name) as file:
                 file.write(content)
         differing = [*rebuilt.differing, *_vocabulary_differences(made, rebuilt, model.metadata)]

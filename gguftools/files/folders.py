@@ -120,20 +120,22 @@ def _replace(
     """Give files their names in the target, all or none, one program at a time. Raises OSError, FileError."""
     with opened_folder(target) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        new = {path.name for path in made.iterdir()}
+        new = {path.relative_to(made).as_posix() for path in made.rglob("*") if not path.is_dir()}
         paths = _instead(target, new, instead)
         for path in paths:
             check_target(path, reads, overwrite)
         changes = []
         for path in sorted(paths, key=lambda path: _place(path.name)):
-            is_there = os.path.lexists(path)
-            if path.name in new and is_there:
-                with opened_folder(made / path.name) as file:
+            is_there, name = os.path.lexists(path), path.relative_to(target).as_posix()
+            if name in new and is_there:
+                with opened_folder(made / name) as file:
                     keep_mode(file, path.stat())
-            if path.name in new or is_there:
-                moved = temporary_name(path, MOVED).name if is_there else None
-                changes.append(Change(path.name, f"{made.name}/{path.name}" if path.name in new else None, moved))
-        sync_folder(made)
+            if name in new or is_there:
+                moved = temporary_name(path, MOVED).relative_to(target).as_posix() if is_there else None
+                changes.append(Change(name, f"{made.name}/{name}" if name in new else None, moved))
+            if name in new:
+                path.parent.mkdir(exist_ok=True)
+                sync_folder((made / name).parent)
         if changes:
             replace_together(target / target.name, changes)
 

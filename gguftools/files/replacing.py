@@ -37,9 +37,11 @@ PLAIN = re.compile(r"[^/\x00]+")
 
 
 class Change(NamedTuple):
-    """What becomes of a name. new: the file that gets it, None where it only goes. moved: what the older one is called
-    meanwhile, None where there is none. keep: leave the new file where the replacement is undone. stamp: bytes and
-    time of change of the new file, by which it is known under either name.
+    """What becomes of a name, which may have a folder in front.
+
+    new: the file that gets it, None where it only goes. moved: what the older one is called meanwhile, None where there
+    is none. keep: leave the new file where the replacement is undone. stamp: bytes and time of change of the new file,
+    by which it is known under either name.
     """
 
     name: str
@@ -115,7 +117,7 @@ def replace_together(target: Path, changes: Sequence[Change]) -> None:
         try:
             _move_aside(replacement)
             _place(replacement)
-            sync_folder(target.parent)
+            _sync(replacement)
         except BaseException:
             with suppress(OSError, FileError):
                 _undo(replacement)
@@ -151,7 +153,14 @@ def _move_aside(replacement: Replacement) -> None:
         if change.moved is not None and not replacement.is_moved(change) and not replacement.is_placed(change):
             with suppress(FileNotFoundError):
                 (folder / change.name).rename(folder / change.moved)
-    sync_folder(folder)
+    _sync(replacement)
+
+
+def _sync(replacement: Replacement) -> None:
+    """Make names durable in the folder and in those below it that files have names in."""
+    for below in {Path(change.name).parent for change in replacement.changes} | {Path()}:
+        if (replacement.folder / below).is_dir():
+            sync_folder(replacement.folder / below)
 
 
 def _place(replacement: Replacement) -> None:
@@ -181,7 +190,7 @@ def _undo(replacement: Replacement) -> None:
         if change.new is not None and replacement.is_placed(change):
             (folder / change.new).unlink(missing_ok=True)
             (folder / change.name).rename(folder / change.new)
-    sync_folder(folder)
+    _sync(replacement)
     for change in reversed(replacement.changes):
         if change.moved is not None and replacement.is_moved(change):
             take_name(folder / change.moved, folder / change.name)
@@ -193,9 +202,10 @@ def _undo(replacement: Replacement) -> None:
 
 def _end(replacement: Replacement) -> None:
     folder = replacement.folder
-    sync_folder(folder)  # what the journal says is done before it goes
-    for below in {change.new.partition("/")[0] for change in replacement.changes if change.new and "/" in change.new}:
-        with suppress(OSError):
+    _sync(replacement)  # what the journal says is done before it goes
+    texts = [text for change in replacement.changes for text in (change.name, change.new) if text]
+    for below in sorted({parent for text in texts for parent in Path(text).parents[:-1]}, reverse=True):
+        with suppress(OSError):  # it has files
             (folder / below).rmdir()
     replacement.journal.unlink(missing_ok=True)
     sync_folder(folder)
@@ -231,16 +241,15 @@ def _read(path: Path) -> Replacement | None:
 def _is_ours(change: Change) -> bool:
     """Whether a change names files of the folder alone, and such as we would give these names."""
     texts = [text for text in (change.name, change.new, change.moved) if text is not None]
-    if not all(isinstance(text, str) for text in texts) or not _is_plain(change.name):
+    if not all(isinstance(text, str) and _is_below(text) for text in texts):
         return False
-    below, _, name = (change.new or "").rpartition("/")
-    is_temporary = (below or name).endswith(PARTIAL) and _is_plain(name) and (not below or _is_plain(below))
-    is_moved = change.moved is None or (_is_plain(change.moved) and change.moved.endswith(MOVED))
-    return (change.new is None or is_temporary) and is_moved
+    is_temporary = change.new is None or change.new.partition("/")[0].endswith(PARTIAL)
+    return is_temporary and (change.moved is None or change.moved.endswith(MOVED))
 
 
-def _is_plain(name: str) -> bool:
-    return bool(PLAIN.fullmatch(name)) and name not in (".", "..")
+def _is_below(name: str) -> bool:
+    """Whether a name is that of a file in the folder, or in folders below it."""
+    return all(PLAIN.fullmatch(part) and part not in (".", "..") for part in name.split("/"))
 
 
 def reserved_names(folder: Path) -> set[str]:

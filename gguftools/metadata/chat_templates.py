@@ -12,7 +12,9 @@ from quants.errors import VocabularyError
 from .child import ask
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
+FOR_TOOLS = f"{CHAT_TEMPLATE}.tool_use"  # takes the default one's place where tools are given
 SECONDS = 4.0  # of processor time: a template that takes longer for a few messages never ends
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what a model thought before an answer, in order
 LOOKS_SPECIAL = re.compile(r"<\|[^\s|<>]{1,40}\|>")
 
 QUESTION = {"role": "user", "content": "What is 2 + 2?"}
@@ -53,12 +55,14 @@ class Answer:
 def render(
     template: str, conversations: Sequence[Mapping[str, Any]], seconds: float = SECONDS, now: str | None = None
 ) -> list[Answer]:  # fmt: skip
-    """What a template makes of conversations, each given as the template's variables.
+    """What a template makes of conversations, each given as the template's variables, "messages" as transformers hands
+    them to a template.
 
     seconds: of processor time, for all of them. now: the time that it is told, as 2026-01-01T12:00:00; None: the true.
     Raises VocabularyError, in one line, for one that takes too much time, memory or text, or breaks out of the sandbox.
     """
-    request = {"template": template, "conversations": list(conversations), "now": now}
+    given = [{**each, "messages": normalized_messages(each.get("messages", ()))} for each in conversations]
+    request = {"template": template, "conversations": given, "now": now}
     lines, death = ask("gguftools.metadata.sandbox", request, seconds)
     answers = [Answer(**line) for line in lines]
     if answers and answers[-1].fatal:
@@ -66,6 +70,22 @@ def render(
     if len(answers) < len(conversations):
         raise VocabularyError(f"the chat template {death}")
     return answers
+
+
+def normalized_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as transformers gives them to templates: without keys whose value is None, and the reasoning of
+    an answer under `reasoning_content` and `thinking`, whichever of REASONING it came under.
+    """
+    found = []
+    for message in messages:
+        if not isinstance(message, Mapping):  # the template says what is wrong with it
+            found.append(message)
+            continue
+        kept = {key: value for key, value in message.items() if value is not None}
+        if (reasoning := next((kept[key] for key in REASONING if key in kept), None)) is not None:
+            kept = {"thinking": reasoning, **kept, "reasoning_content": reasoning}
+        found.append(kept)
+    return found
 
 
 def special_texts(metadata: Metadata) -> dict[str, str]:
@@ -86,14 +106,27 @@ def rendered(
 
     Raises VocabularyError for a template that is missing, fails, or refuses the conversation; as `render` does.
     """
-    template = metadata.get(CHAT_TEMPLATE)
-    if not isinstance(template, str):
-        raise VocabularyError("the file has no chat template", "set one with `gguftools set-metadata`")
+    template = _template_for(metadata, tools)
     variables = {"tools": tools, "documents": None, "add_generation_prompt": ask_for_answer, "messages": messages}
     answer = render(template, [variables | special_texts(metadata)], now=now)[0]
     if answer.text is None:
         raise VocabularyError(f"the chat template {answer.error}")
     return answer.text
+
+
+def _template_for(metadata: Metadata, tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """The file's default template, or that for tools where some are given. Raises VocabularyError where none is."""
+    template = metadata.get(CHAT_TEMPLATE)
+    if tools is not None:
+        template = metadata.get(FOR_TOOLS, template)
+    if isinstance(template, str):
+        return template
+    if named := metadata.get(f"{CHAT_TEMPLATE}s"):
+        raise VocabularyError(
+            f"the file has chat templates for {', '.join(map(str, named))}, and no default one",
+            "set one with `gguftools set-metadata`",
+        )
+    raise VocabularyError("the file has no chat template", "set one with `gguftools set-metadata`")
 
 
 def try_template(template: str, metadata: Metadata) -> list[Answer]:

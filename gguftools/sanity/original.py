@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from archs.schema import SPECIAL_TOKENS
-from archs.small_files import read_json, read_json_object, read_text, read_vocabulary
+from archs.small_files import read_json, read_json_object, read_vocabulary
+from archs.vocab.chat import DEFAULT, checkpoint_templates
 from archs.vocab.files import TokenizerFiles
 from quants.errors import VocabularyError
 
@@ -133,14 +134,7 @@ class Original:
         """The chat template, the default one of several."""
         if self.folder is None or self.files is None:
             return self.model.chat_template
-        jinja = self.folder / "chat_template.jinja"
-        if jinja.is_file():
-            return read_text(jinja)
-        found = self.files.config.get("chat_template") or self._config("chat_template.json").get("chat_template")
-        if isinstance(found, list):
-            named = [each for each in found if isinstance(each, dict) and each.get("name") == "default"]
-            found = named[0].get("template") if named else None
-        return found if isinstance(found, str) else None
+        return checkpoint_templates(self.files).get(DEFAULT)
 
     @property
     def special_texts(self) -> Mapping[str, str]:

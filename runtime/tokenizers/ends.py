@@ -2,17 +2,13 @@
 
 from gguf.constants import Keys
 
+from archs.vocab.ends import TEXTS, listed_ends
 from archs.vocab.listed import TokenList
 
 ROLES = (
     Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID, Keys.Tokenizer.FIM_PAD_ID,
     Keys.Tokenizer.FIM_REP_ID, Keys.Tokenizer.FIM_SEP_ID,
 )  # fmt: skip
-TEXTS = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
-})  # fmt: skip
 # Of models that fill gaps, where no key names them; of each group the first.
 GAPS = {
     Keys.Tokenizer.FIM_PAD_ID: ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
@@ -22,7 +18,7 @@ GAPS = {
 
 
 def end_ids(tokens: TokenList) -> tuple[int, ...]:
-    """Tokens that end a text, in order: those that keys name, and those that are called so."""
+    """Tokens that end a text, in order: those that keys name or list, and those that are called so."""
     found = {text: number for number, text in enumerate(tokens.texts) if text in TEXTS}
     numbers = {number for key in ROLES if (number := tokens.id(key)) is not None} | set(found.values())
     places = {text: number for number, text in enumerate(tokens.texts) if any(text in names for names in GAPS.values())}
@@ -36,4 +32,4 @@ def end_ids(tokens: TokenList) -> tuple[int, ...]:
         numbers -= {found["<|end|>"]}  # ends a message there, of which there may be several
     if texts & {"<|tool_response>", "<|plamo:eos|>"} and "</s>" in found:
         numbers -= {found["</s>"]}  # an HTML tag there
-    return tuple(sorted(numbers))
+    return tuple(sorted(numbers.union(listed_ends(tokens.metadata))))

@@ -175,3 +175,16 @@ def test_an_encoder_with_a_classifiers_head_becomes_its_class() -> None:
     said = found.config_from_gguf({}, tensors)
     assert said["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
     assert said["type_vocab_size"] == 2
+
+
+@pytest.mark.parametrize(("hf_class", "classifier"), [
+    ("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification"),
+    ("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
+    ("Qwen3_5ForCausalLM", "Qwen3_5TextForSequenceClassification"), ("OLMoForCausalLM", "OlmoForSequenceClassification"),
+    ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
+])  # fmt: skip
+def test_a_classifiers_class_is_that_of_the_model_type(hf_class: str, classifier: str) -> None:
+    """Others have the name that one would expect, and are for pictures, too."""
+    decoder = next(each for each in architectures() if hf_class in each.hf_classes)
+    head = from_array("cls.output.weight", np.ones((3, 4), np.float32))
+    assert headed(decoder, {head.name: head}).hf_classes == (classifier,)

@@ -275,7 +275,7 @@ VERDICTS = ("equal", "differs", "crashed", "refused by both", "refused here", "r
 
 
 def print_one(each: Compared) -> None:
-    if each.verdict in ("differs", "crashed") or not each.case.drop and each.difference > 2e-5:
+    if each.verdict in ("differs", "crashed") or (not each.case.drop and each.difference > 2e-5):
         print(f"{each.case.model}: {each.case.name}: {each.verdict} {each.difference:.1e} {each.problem}")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from archs.config_keys import THINKER
 from archs.heads import CLASS as SCORING
+from archs.model_type import classifier, of_class
 from archs.registry import architectures, drafts
 from tests.archs import checkpoints
 
@@ -72,6 +73,8 @@ def registered() -> list[str]:
     named = {name for each in architectures() for name in (*each.hf_classes, *each.wrappers)}
     headed = {f"{_stem(name)}ForSequenceClassification" for each in architectures() if each.block.causal
               for name in each.hf_classes if name.endswith("ForCausalLM")}  # fmt: skip
+    headed |= {found for each in architectures() if each.block.causal
+               if (found := classifier(each.defaults.get("model_type") or of_class(each.hf_classes[0])))}  # fmt: skip
     theirs, own = set(dir(transformers)), {name for each in drafts() for name in each.hf_classes}
     return sorted(name for name in named | headed if WRITTEN_OTHERWISE.get(name, name) in theirs and name not in own)
 
@@ -99,6 +102,13 @@ def cases(each: int, seed: int, only: str = "") -> Iterator[tuple[str, Base, Con
             base, turn = some[number % len(some)], number // len(some)
             name = f"{base.name}-{seed}-{turn}"
             yield name, base, varied(base, Random(f"{base.name} {seed} {turn}"))
+
+
+def plain(only: str = "") -> Iterator[tuple[str, Base, Config]]:
+    """A config of every class that matches a regular expression, as its base has it."""
+    for hf_class, some in entries().items():
+        if re.search(only, hf_class):
+            yield f"{some[0].name}-plain", some[0], some[0].config
 
 
 def wanted(hf_class: str, each: int) -> int:

@@ -1,6 +1,8 @@
 """Exported checkpoints as transformers loads them: the same logits, tensors and token ids as what was converted.
 
     python -m tests.verify.export [--count N] [--seed S] [ENTRY …]      exit code 1 where anything is wrong
+    python -m tests.verify.export --each '*bias*' [--only NAME]         each option of every base by itself
+    python -m tests.verify.export --classes REGEX                       a checkpoint of every such class
     python -m tests.verify.export --record …                            also keeps what is right for the usual tests
 
 Each checkpoint of the zoo and of tests/data/families (or those named), then N checkpoints with random options: made a
@@ -35,6 +37,7 @@ from tests import zoo
 from tests.archs import checkpoints, exported
 
 from . import attention
+from .options import Base, Config
 
 CLOSE = 2e-5  # of the logits' standard deviation
 # What no file holds, and what transformers does not read: poolers, Chameleon's encoder of pictures.
@@ -172,14 +175,14 @@ def loaded(folder: Path) -> tuple[Any, list[str]]:
 
 
 def run(model: Any, given: dict[str, Any]) -> Any:
-    """The model's logits, or an encoder's last hidden states."""
+    """The model's logits, a classifier's scores (1, labels), or an encoder's last hidden states."""
     import torch
 
     inputs = {name: torch.from_numpy(np.asarray(ids, np.int64))[None] for name, ids in given.items()}
     with torch.inference_mode():
         output = model(**inputs, use_cache=False) if causal(model) else model(**inputs)
     found = output.logits if "logits" in output else output.last_hidden_state
-    return found[0].double().numpy()
+    return (found[0] if found.ndim > 2 else found).double().numpy()
 
 
 def causal(model: Any) -> bool:
@@ -256,11 +259,30 @@ def of_entries(names: list[str]) -> Iterator[Found]:
 
 def of_random_options(count: int, seed: int) -> Iterator[Found]:
     """Configs that transformers or our converter refuses are left out."""
-    from .forward import prompt
     from .options import cases
+
+    yield from of_configs(cases(count, seed))
+
+
+def of_each_option(pattern: str, only: str) -> Iterator[Found]:
+    """The same of every option by itself whose key fits the pattern, of the bases whose names begin with `only`."""
+    from .options import each_option
+
+    yield from of_configs(each_option(pattern, only))
+
+
+def of_classes(only: str) -> Iterator[Found]:
+    """A checkpoint of every class that transformers has and that matches a regular expression."""
+    from .classes import plain
+
+    yield from of_configs(plain(only))
+
+
+def of_configs(cases: Iterator[tuple[str, Base, Config]]) -> Iterator[Found]:
+    from .forward import prompt
     from .original import RefusedError, load, logits, write_checkpoint
 
-    for name, base, config in cases(count, seed):
+    for name, base, config in cases:
         with tempfile.TemporaryDirectory() as work:
             folder = Path(work) / name
             try:
@@ -297,13 +319,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("entries", nargs="*", metavar="ENTRY")
     parser.add_argument("--count", type=int, default=0, help="checkpoints with random options")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--each", metavar="KEYS", help="every option by itself whose key fits this pattern")
+    parser.add_argument("--only", default="", metavar="NAME", help="of --each: bases whose names begin so")
+    parser.add_argument("--classes", metavar="REGEX", help="a checkpoint of every class with such a name")
     parser.add_argument("--record", action="store_true", help="keep what is right for the usual tests")
     chosen = parser.parse_args(arguments)
     wrong = refused = total = 0
     recorded: list[dict[str, Any]] = []
-    named = of_entries(chosen.entries if chosen.entries or chosen.count else entries())
+    others = chosen.count or chosen.each is not None or chosen.classes is not None
+    named = of_entries(chosen.entries if chosen.entries or others else entries())
+    each = () if chosen.each is None else of_each_option(chosen.each, chosen.only)
+    classes = () if chosen.classes is None else of_classes(chosen.classes)
     try:
-        for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed)):
+        for found in itertools.chain(named, of_random_options(chosen.count, chosen.seed), each, classes):
             print(found, flush=True)
             total, wrong, refused = total + 1, wrong + bool(found.wrong), refused + bool(found.refused)
             recorded += [found.line] if found.line else []

@@ -195,6 +195,29 @@ def cases(count: int, seed: int, only: str = "") -> Iterator[tuple[str, Base, Co
             yield name, base, varied(base, Random(f"{base.name} {seed} {turn}"))
 
 
+def each_option(pattern: str, only: str = "") -> Iterator[tuple[str, Base, Config]]:
+    """Every option of every base by itself, of those whose keys fit the pattern: each with one other value."""
+    from transformers import CONFIG_MAPPING
+
+    for base in bases():
+        if base.config.get("model_type") in CONFIG_MAPPING and base.name.startswith(only):
+            draw = Draw(json.loads(json.dumps(base.config)), Random(0))
+            for key in sorted(draw.known):
+                others = [value for value in draw.options(key) if value != draw.known[key]]
+                if others and fnmatch.fnmatchcase(key, pattern):
+                    yield f"{base.name}-{key}", base, with_option(base, key, others[0])
+
+
+def with_option(base: Base, key: str, value: Any) -> Config:
+    """The base's config.json with one option set."""
+    config: Config = json.loads(json.dumps(base.config))
+    draw = Draw(config, Random(0))
+    draw.put(**{key: value})
+    sections(draw)
+    other_names(draw)
+    return config
+
+
 def varied(base: Base, random: Random) -> Config:
     """The base's config.json with some options drawn anew."""
     config: Config = json.loads(json.dumps(base.config))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from archs.metadata import Metadata
 from archs.vocab import vocabulary
 from quants.errors import FileError, VocabularyError
 
@@ -153,22 +154,57 @@ def test_nothing_in_front_is_said_where_the_name_implies_a_token(tmp_path: Path)
 def test_templates_with_names(tmp_path: Path) -> None:
     write(tmp_path, tokenizer__json=tokenizer())
     named = [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}, {"name": "none"}]
-    write(tmp_path, tokenizer_config__json={"chat_template": named}, chat_template__jinja="j")
+    write(tmp_path, tokenizer_config__json={"chat_template": named}, chat_template__json={"chat_template": "j"})
     found = bpe(tmp_path)
     assert found["tokenizer.chat_template"] == "d"
     assert found["tokenizer.chat_template.tool_use"] == "t"
     assert found["tokenizer.chat_templates"] == ["tool_use"]
+    write(tmp_path, tokenizer_config__json={"chat_template": {"default": "d2", "rag": "r"}})
+    assert templates(bpe(tmp_path)) == {"": "d2", "rag": "r"}
+
+
+def test_templates_whose_names_would_be_one_key_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, tokenizer__json=tokenizer(), tokenizer_config__json={"chat_template": {"a b": "1", "a-b": "2"}})
+    with pytest.raises(VocabularyError, match=r"'a b' and 'a-b' would have one key, tokenizer\.chat_template\.a_b"):
+        bpe(tmp_path)
+
+
+def templates(metadata: Metadata) -> dict[str, str]:
+    start = "tokenizer.chat_template"
+    return {key.removeprefix(start).removeprefix("."): metadata[key] for key in metadata
+            if key == start or key.startswith(f"{start}.")}  # fmt: skip
 
 
 def test_templates_in_files(tmp_path: Path) -> None:
+    """Each file goes before those that came until then, and nothing of them is mixed: as transformers loads them."""
     write(tmp_path, tokenizer__json=tokenizer(), chat_template__json={"chat_template": "from json"})
-    assert bpe(tmp_path)["tokenizer.chat_template"] == "from json"
-    write(tmp_path, chat_template__jinja="from jinja")
-    assert bpe(tmp_path)["tokenizer.chat_template"] == "from jinja"
+    assert templates(bpe(tmp_path)) == {"": "from json"}
+    write(tmp_path, processor_config__json={"chat_template": "from processor"})
+    assert templates(bpe(tmp_path)) == {"": "from processor"}
+    write(tmp_path, tokenizer_config__json={"chat_template": {"default": "from config", "tool_use": "t"}})
+    assert templates(bpe(tmp_path)) == {"": "from config", "tool_use": "t"}
     (tmp_path / "additional_chat_templates").mkdir()
     write(tmp_path / "additional_chat_templates", rag__jinja="r")
-    found = bpe(tmp_path)
-    assert (found["tokenizer.chat_template"], found["tokenizer.chat_template.rag"]) == ("from jinja", "r")
+    assert templates(bpe(tmp_path)) == {"rag": "r"}
+    write(tmp_path, chat_template__jinja="from jinja")
+    assert templates(bpe(tmp_path)) == {"": "from jinja", "rag": "r"}
+
+
+def test_templates_are_those_that_transformers_takes(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    def loaded() -> dict[str, str]:
+        found = PreTrainedTokenizerFast.from_pretrained(tmp_path).chat_template
+        found = {"default": found} if isinstance(found, str) else dict(found)
+        return {"" if name == "default" else name: text for name, text in found.items()}
+
+    write(tmp_path, tokenizer__json=tokenizer(), tokenizer_config__json={"chat_template": {"default": "c", "rag": "r"}})
+    assert templates(bpe(tmp_path)) == loaded()
+    (tmp_path / "additional_chat_templates").mkdir()
+    write(tmp_path / "additional_chat_templates", tool_use__jinja="t")
+    assert templates(bpe(tmp_path)) == loaded()
+    write(tmp_path, chat_template__jinja="j")
+    assert templates(bpe(tmp_path)) == loaded()
 
 
 def test_gpt2s_plain_files_need_no_transformers(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from archs.export.generation import generation_config
 from gguftools.__main__ import build_app
 from gguftools.conversion.convert import convert
 from gguftools.conversion.export import _Writing, export
 from gguftools.conversion.quantize import quantize
 from gguftools.files.checkpoint.folder import open_checkpoint
 from gguftools.inspection.compare import diff
+from gguftools.metadata.difference import compare_metadata
 from gguftools.model import open as open_file
 from quants.errors import FileError, ModelError, OptionError
 
@@ -83,6 +85,38 @@ def test_chameleons_config_has_its_tokens(tmp_path):
     named = json.loads((tmp_path / "back" / "config.json").read_text())["vocabulary_map"]
     assert list(named) == open_file(tmp_path / "m.gguf").metadata["tokenizer.ggml.tokens"]
     assert list(named.values()) == list(range(len(named)))
+
+
+def test_what_generation_goes_by_comes_back(tmp_path):
+    """All ends of a text, barred tokens and advice on sampling: as transformers' own generation obeys them."""
+    from transformers import GenerationConfig
+
+    from runtime.tokenizer import tokenizer_from_metadata
+
+    shutil.copytree(CHECKPOINT, tmp_path / "source")
+    said = {"bos_token_id": 2044, "eos_token_id": [401, 403, 2045, 17, 18], "bad_words_ids": [[7], [8, 9]],
+            "suppress_tokens": [5], "temperature": 0.5, "top_k": 20, "do_sample": True}  # fmt: skip
+    (tmp_path / "source" / "generation_config.json").write_text(json.dumps(said))
+    convert(tmp_path / "source", tmp_path / "m.gguf")
+    metadata = open_file(tmp_path / "m.gguf").metadata
+    assert {401, 403, 2045, 17, 18} <= {*tokenizer_from_metadata(metadata).end_ids}
+    assert metadata["tokenizer.ggml.suppress_tokens"].tolist() == [5, 7]
+    export(tmp_path / "m.gguf", tmp_path / "back")
+    found = GenerationConfig.from_pretrained(tmp_path / "back")
+    assert found.eos_token_id == said["eos_token_id"]
+    assert (found.bos_token_id, found.suppress_tokens, found.temperature, found.top_k) == (2044, [5, 7], 0.5, 20)
+    assert found.do_sample
+    named = json.loads((tmp_path / "back" / "special_tokens_map.json").read_text())
+    assert named == json.loads((CHECKPOINT / "special_tokens_map.json").read_text())
+    convert(tmp_path / "back", tmp_path / "again.gguf")
+    differing = [each.key for each in compare_metadata(metadata, open_file(tmp_path / "again.gguf").metadata)]
+    assert not [key for key in differing if key.startswith(("tokenizer.", "general.sampling."))]
+
+
+def test_encoders_have_no_generation_config():
+    assert generation_config({"architectures": ["BertModel"], "pad_token_id": 0}, {}) == {}
+    seq2seq = {"architectures": ["T5ForConditionalGeneration"], "decoder_start_token_id": 0, "eos_token_id": 1}
+    assert generation_config(seq2seq, {}) == {"eos_token_id": 1, "decoder_start_token_id": 0}
 
 
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16"])

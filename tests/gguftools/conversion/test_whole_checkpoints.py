@@ -73,6 +73,23 @@ def test_what_is_written_converts_to_both_files_again(gemma, tmp_path):
         gguftools.export(text, tmp_path / "back", mmproj=towers)
 
 
+def test_processors_find_the_chat_templates(gemma, tmp_path):
+    """In files of Jinja: they do not look into tokenizer_config.json."""
+    _, text, towers = gemma
+    with gguftools.open(text) as model:
+        keys = {"tokenizer.chat_template": "d", "tokenizer.chat_template.rag": "r", "tokenizer.chat_templates": ["rag"]}
+        model.metadata.update(keys)
+        gguftools.export(model, tmp_path / "back", mmproj=towers)
+        (tmp_path / "back" / "additional_chat_templates" / "old.jinja").write_text("another's")
+        done = gguftools.export(model, tmp_path / "back", mmproj=towers, overwrite=True)
+    assert {"chat_template.jinja", "additional_chat_templates/rag.jinja"} <= {*done.files}
+    assert (tmp_path / "back" / "chat_template.jinja").read_text() == "d"
+    assert [path.name for path in (tmp_path / "back" / "additional_chat_templates").iterdir()] == ["rag.jinja"]
+    gguftools.convert(tmp_path / "back", tmp_path / "again.gguf", "f32")
+    with gguftools.open(tmp_path / "again.gguf") as again:
+        assert keys.items() <= dict(again.metadata).items()
+
+
 def joined(family: str, tower: str, own: tuple[str, ...], shapes: dict[str, list[int]], folder: Path) -> Path:
     """A checkpoint of a text model of tests/data/families and a tower of tests/data/towers. own: how names of that
     begin; shapes: of those that bring it to the text model's width, by beginnings.

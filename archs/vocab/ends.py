@@ -1,0 +1,108 @@
+"""Tokens that end generated texts, as configs list them, in the keys of a file and back.
+
+A config may list any number of ids (`eos_token_id`). A file has one key for the token that ends a text (eos), one for
+that of a turn (eot) and one for that of a message (eom); llama.cpp adds tokens with well-known names to them. A listed
+id that none of these has gets eot's or eom's key where it is free, and the list as it is stands in LISTED where the
+keys do not give it again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gguf.constants import Keys, TokenType
+
+from ..metadata import Metadata
+from ..schema import SPECIAL_TOKENS
+from .listed import as_text
+
+SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # which are never drawn
+LISTED = "tokenizer.huggingface.eos_token_ids"
+# Names at which llama.cpp ends a text. Source: llama-vocab.cpp.
+TEXTS = frozenset({
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+})  # fmt: skip
+# Keys with the names of tokens that llama.cpp takes for theirs in files without the key.
+FREE: dict[str, frozenset[str]] = {
+    Keys.Tokenizer.EOT_ID: frozenset({
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
+        "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+    }),
+    Keys.Tokenizer.EOM_ID: frozenset({"<|eom_id|>"}),
+}  # fmt: skip
+SPECIAL = (TokenType.CONTROL, TokenType.USER_DEFINED)
+# What ends a turn, and what else ends the texts of models that have it: Llama 3, GLM.
+ENDS = {"<|eot_id|>": ("<|end_of_text|>", "<|eom_id|>"), "<|user|>": ("<|endoftext|>", "<|observation|>")}
+
+
+def said_ends(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Any:
+    """Return `eos_token_id` of generation_config.json, which goes before that of config.json."""
+    said = generation.get("eos_token_id")
+    return config.get("eos_token_id") if said is None else said
+
+
+def listed_ids(said: Any, rows: int) -> list[int]:
+    """Return the ids of a config's `eos_token_id`, a number or a list, that the vocabulary has."""
+    every = said if isinstance(said, list) else [said]
+    numbers = (number for number in every if isinstance(number, int) and not isinstance(number, bool))
+    return list(dict.fromkeys(number for number in numbers if 0 <= number < rows))
+
+
+def write_ends(metadata: Metadata, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+    """Write the keys of the tokens that configs list as ends of a text, beside eos.
+
+    A number alone that is of ordinary text, such as "#", is a default of the model's class, and left out.
+    """
+    tokens, types = metadata[Keys.Tokenizer.LIST], metadata[Keys.Tokenizer.TOKEN_TYPE]
+    said, stated = said_ends(config, generation), _stated(metadata)
+    listed = [number for number in listed_ids(said, len(tokens)) if isinstance(said, list) or types[number] in SPECIAL]
+    left = [number for number in listed if number not in stated and as_text(tokens[number]) not in TEXTS]
+    names = set(map(as_text, tokens)) if left else set()
+    for key, taken in FREE.items():
+        if left and key not in metadata and not names & taken:
+            metadata[key] = left.pop(0)
+    found = ends(metadata)
+    if not {*listed} <= {*(found if isinstance(found, list) else [found])}:
+        metadata[LISTED] = listed
+
+
+def _stated(metadata: Mapping[str, Any]) -> set[int]:
+    """The tokens that keys of their own name as ends."""
+    keys = (SPECIAL_TOKENS["eos"], Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
+    return {int(metadata[key]) for key in keys if key in metadata}
+
+
+def listed_ends(metadata: Mapping[str, Any]) -> list[int]:
+    """Return the ids that the file lists beside its keys."""
+    size = len(metadata.get(Keys.Tokenizer.LIST, ()))
+    return [int(number) for number in metadata.get(LISTED, ()) if 0 <= int(number) < size]
+
+
+def ends(metadata: Mapping[str, Any]) -> int | list[int] | None:
+    """Return `eos_token_id`: the list that the file has, or all control tokens that end a text, as far as it tells, the
+    first of them being `eos` where no text of the tokenizer names it. A file has `eos`, `eot` and `eom`; further ones
+    are known of some vocabularies.
+    """
+    if listed := listed_ends(metadata):
+        return listed if len(listed) > 1 else listed[0]
+    eos = metadata.get(SPECIAL_TOKENS["eos"])
+    if eos is None or Keys.Tokenizer.LIST not in metadata:
+        return None if eos is None else int(eos)
+    texts, types = metadata[Keys.Tokenizer.LIST], metadata.get(Keys.Tokenizer.TOKEN_TYPE, ())
+    control = {row for row, kind in enumerate(types) if kind == TokenType.CONTROL}
+    named = {int(metadata[key]) for key in (Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID) if key in metadata}
+    found = {int(eos), *(named & control)}
+    others = [other for row in found & control for other in ENDS.get(as_text(texts[row]), ())]
+    found |= {row for row in control if as_text(texts[row]) in others} if others else set()
+    ordered = sorted(found) if eos in control else [int(eos), *sorted(found - {int(eos)})]
+    return ordered if len(ordered) > 1 else ordered[0]
+
+
+def suppressed_ids(generation: Mapping[str, Any], end: int | list[int] | None) -> list[int]:
+    """Return the tokens that generation_config.json bars: `suppress_tokens`, and those that are the whole of one of
+    `bad_words_ids`, unless they end a text. end: what `ends` gives.
+    """
+    ended = end if isinstance(end, list) else [end]
+    words = [word[0] for word in generation.get("bad_words_ids") or () if len(word) == 1 and word[0] not in ended]
+    return sorted({*(generation.get("suppress_tokens") or ()), *words})
