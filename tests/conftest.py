@@ -71,6 +71,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _watched_hints() -> None:
+    """Let no test pass in which a hint names a command or an option that there is not."""
+    from . import hints
+
+    hints.watch()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of shared material; the test is skipped where it is absent."""

@@ -15,7 +15,7 @@ from ..files.stores.path import located
 from . import interruption, terminal
 from .help import OwnHelp
 from .options import Debug, Quiet, Verbose, with_word
-from .usage import ALIASES, USAGE_ERROR, contradiction, explain, gathered, given_twice
+from .usage import ALIASES, USAGE_ERROR, contradiction, explain, gathered, given_twice, mistaken
 
 HiddenDebug = Annotated[bool, typer.Option("--debug", hidden=True)]
 PACKAGES = ("quants", "archs", "runtime", "gguftools")
@@ -83,6 +83,7 @@ class Commands(OwnHelp, TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             with interruption.working(), self._explained():
+                self._refuse_mistakes()
                 return super().invoke(ctx)
         except (KeyboardInterrupt, Exception) as error:
             if terminal.debug or isinstance(error, (typer.Exit, USAGE_ERROR)) or not _show(error):
@@ -100,6 +101,15 @@ class Commands(OwnHelp, TyperGroup):
         if twice := given_twice(command, words, ctx):
             raise USAGE_ERROR(f"{twice} is given twice; it takes one value")
         return name, command, words
+
+    def _refuse_mistakes(self) -> None:
+        """End the program where words of the call are known to mean something else, as in another program."""
+        place = next((i for i, word in enumerate(self.words) if not word.startswith("-")), None)
+        command = None if place is None else self.commands.get(self.words[place])
+        if command is not None and (wrong := mistaken(command, self.words[place + 1 :], self.words[:place])):
+            from .ui import usage
+
+            usage(*wrong)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
